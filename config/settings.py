@@ -1,0 +1,282 @@
+"""Settings, all from the environment. Importing this module starts nothing and opens no connection."""
+
+import contextlib
+import os
+import secrets
+from pathlib import Path
+
+import environ
+from django.urls import reverse_lazy
+from django.utils.translation import gettext_lazy as _
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+DATA_DIR = Path(env.str("ZHIKU_DATA_DIR", default=str(BASE_DIR / ".data"))).resolve()
+EMBEDDED = env.bool("ZHIKU_EMBEDDED", default="DATABASE_URL" not in env.ENVIRON)
+DEBUG = env.bool("DEBUG", default=EMBEDDED)
+
+
+def _secret_key() -> str:
+    """The key of this installation: from the environment, else made once and kept in the data directory."""
+    if key := env.str("SECRET_KEY", default=""):
+        return key
+    path = DATA_DIR / "secret_key"
+    if not path.exists():
+        DATA_DIR.mkdir(parents=True, exist_ok=True)
+        draft = path.with_suffix(f".{os.getpid()}")
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(64))
+        with contextlib.suppress(FileExistsError):  # a link appears whole, or another process was first
+            path.hardlink_to(draft)
+        draft.unlink()
+    return path.read_text()
+
+
+SECRET_KEY = _secret_key()
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "unfold",
+    "unfold.contrib.filters",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.postgres",
+    "django.contrib.staticfiles",
+    "pgtrigger",
+    "rest_framework",
+    "rest_framework_api_key",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "kb.apps.KnowledgeBaseConfig",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.locale.LocaleMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "templates"],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ],
+        },
+    },
+]
+
+# -- PostgreSQL ----------------------------------------------------------------------------------------------------
+DATABASES = {"default": env.db_url("DATABASE_URL", default="postgres:///zhiku")}
+DATABASES["default"] |= {
+    "CONN_MAX_AGE": 0,
+    "OPTIONS": {
+        **DATABASES["default"].get("OPTIONS", {}),
+        "pool": {"min_size": 0, "max_size": env.int("DB_POOL_MAX_SIZE", default=16), "timeout": 10},
+        "options": f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}",
+    },
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# -- Redis: the broker in database 0, the BM25 cache in database 1 ---------------------------------------------------
+REDIS_URL = env.str("REDIS_URL", default="redis://127.0.0.1:6379/0")
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
+    "bm25": {
+        "BACKEND": "django_redis.cache.RedisCache",
+        "LOCATION": env.str("CACHE_URL", default=REDIS_URL.rsplit("/", 1)[0] + "/1"),
+        "TIMEOUT": env.int("BM25_CACHE_TTL_SECONDS", default=86_400),
+        "OPTIONS": {
+            "CLIENT_CLASS": "kb.stores.raw_redis.RawBytesClient",
+            "SERIALIZER": "kb.stores.raw_redis.BytesOnlySerializer",
+            "SOCKET_CONNECT_TIMEOUT": 0.5,
+            "SOCKET_TIMEOUT": 2,
+        },
+    },
+}
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3_600, "socket_connect_timeout": 1, "socket_timeout": 30}
+CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1}
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_TASK_TIME_LIMIT = 3_000
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE = {"sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0}}
+
+# -- Users, sessions, security ---------------------------------------------------------------------------------------
+AUTH_USER_MODEL = "kb.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in (
+        "UserAttributeSimilarityValidator",
+        "MinimumLengthValidator",
+        "CommonPasswordValidator",
+        "NumericPasswordValidator",
+    )
+]
+LOGIN_URL = reverse_lazy("admin:login")
+LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
+SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not DEBUG)
+SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=0 if DEBUG else 31_536_000)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = not DEBUG
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=not DEBUG)
+X_FRAME_OPTIONS = "DENY"
+if env.bool("BEHIND_TLS_PROXY", default=False):
+    SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
+
+# -- Languages: Chinese first, English equal; the browser's wish decides ----------------------------------------------
+LANGUAGE_CODE = env.str("LANGUAGE_CODE", default="zh-hans")
+LANGUAGES = [("zh-hans", "简体中文"), ("en", "English")]
+LOCALE_PATHS = [BASE_DIR / "kb" / "locale"]
+TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
+USE_TZ = True
+
+# -- Files -------------------------------------------------------------------------------------------------------------
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "staticfiles"
+WHITENOISE_USE_FINDERS = DEBUG
+WHITENOISE_AUTOREFRESH = False
+MEDIA_ROOT = DATA_DIR / "media"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+MAX_UPLOAD_BYTES = env.int("MAX_UPLOAD_MB", default=50) * 1024 * 1024
+DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
+PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
+PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
+
+# -- Models ------------------------------------------------------------------------------------------------------------
+EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
+EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
+EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
+HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
+
+# -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
+RETRIEVAL = {
+    "top_k": env.int("TOP_K", default=5),
+    "vector_top_k": env.int("VECTOR_TOP_K", default=0) or None,
+    "bm25_top_k": env.int("BM25_TOP_K", default=0) or None,
+    "candidate_floor": env.int("CANDIDATE_FLOOR", default=60),
+    "rerank_candidates": env.int("RERANK_CANDIDATES", default=25),
+    "rrf_k": env.int("RRF_K", default=60),
+    "vector_weight": env.float("RRF_VECTOR_WEIGHT", default=0.6),
+    "keyword_weight": env.float("RRF_KEYWORD_WEIGHT", default=0.4),
+    "use_rerank": env.bool("USE_RERANK", default=True),
+}
+BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
+BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024
+EVAL_DATA = env.str("ZHIKU_EVAL_DATA", default="")
+
+# -- API -----------------------------------------------------------------------------------------------------------------
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "kb.api.authentication.ApiKeyAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["kb.api.permissions.PrincipalPermission"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PAGINATION_CLASS": "kb.api.pagination.Pages",
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "kb.api.errors.exception_handler",
+    "PAGE_SIZE": 50,
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Zhiku API",
+    "DESCRIPTION": "Knowledge bases, documents, chunks and explained hybrid search.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENFORCE_NON_BLANK_FIELDS": True,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+}
+
+# -- Admin ---------------------------------------------------------------------------------------------------------------
+UNFOLD = {
+    "SITE_TITLE": _("Zhiku"),
+    "SITE_HEADER": _("Zhiku"),
+    "SITE_SUBHEADER": _("Knowledge base with explained search"),
+    "SITE_SYMBOL": "menu_book",
+    "SHOW_LANGUAGES": True,
+    "SHOW_HISTORY": True,
+    "SIDEBAR": {
+        "show_search": True,
+        "show_all_applications": False,
+        "navigation": [
+            {
+                "title": _("Search"),
+                "items": [
+                    {
+                        "title": _("Search debug"),
+                        "icon": "troubleshoot",
+                        "link": reverse_lazy("admin:search_debug"),
+                    },
+                    {"title": _("Search log"), "icon": "history", "link": reverse_lazy("admin:kb_searchlog_changelist")},
+                ],
+            },
+            {
+                "title": _("Content"),
+                "separator": True,
+                "items": [
+                    {
+                        "title": _("Knowledge bases"),
+                        "icon": "library_books",
+                        "link": reverse_lazy("admin:kb_knowledgebase_changelist"),
+                    },
+                    {"title": _("Documents"), "icon": "description", "link": reverse_lazy("admin:kb_document_changelist")},
+                    {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
+                ],
+            },
+            {
+                "title": _("Access"),
+                "separator": True,
+                "items": [
+                    {"title": _("API keys"), "icon": "key", "link": reverse_lazy("admin:kb_apikey_changelist")},
+                    {
+                        "title": _("Users"),
+                        "icon": "group",
+                        "link": reverse_lazy("admin:kb_user_changelist"),
+                        "permission": lambda request: request.user.is_superuser,
+                    },
+                ],
+            },
+        ],
+    },
+}
+
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
+}

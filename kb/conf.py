@@ -1,0 +1,173 @@
+"""The one wiring point: settings and a knowledge base's profile become a configuration and a pipeline."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any, ParamSpec, TypeVar
+
+from django.conf import settings
+from django.db import connection, connections
+
+from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.stores.bm25 import BM25Store
+from kb.stores.passages import PassageReader
+from kb.stores.pgvector import PgVectorStore
+from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
+from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
+from retrieval.config import RetrievalConfig
+from retrieval.embedders.registry import EmbedderOptions, get_embedder
+from retrieval.errors import DependencyMissing
+from retrieval.pipeline import Pipeline, Scope
+from retrieval.protocols import Channel, Embedder
+from retrieval.rerank import OverlapReranker
+from retrieval.tokenize import JiebaTokenizer
+from retrieval.trace import Degradation, DegradationCode
+
+logger = logging.getLogger(__name__)
+
+HASHING_MODEL = "hashing"
+CHANNEL_THREADS = 8
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class InlineExecutor(Executor):
+    """Runs in the caller's thread, so that channels see what its open transaction has written."""
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        future: Future[R] = Future()
+        future.set_result(function(*args, **kwargs))
+        return future
+
+
+class ConnectionReturningExecutor(ThreadPoolExecutor):
+    """Threads that give their database connection back to the pool after each job."""
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        def job() -> R:
+            try:
+                return function(*args, **kwargs)
+            finally:
+                connections.close_all()
+
+        return super().submit(job)
+
+
+@lru_cache(maxsize=1)
+def _channel_threads() -> ConnectionReturningExecutor:
+    return ConnectionReturningExecutor(max_workers=CHANNEL_THREADS, thread_name_prefix="channel")
+
+
+@lru_cache(maxsize=1)
+def tokenizer() -> JiebaTokenizer | None:
+    """The tokenizer of this process; None, and one warning, where the keyword channel's packages are missing."""
+    try:
+        require_dependencies()
+    except DependencyMissing:
+        logger.warning(BM25_UNAVAILABLE)
+        return None
+    return JiebaTokenizer()
+
+
+def embedder(model_id: str) -> Embedder:
+    """The embedder of a model; the model itself is loaded at its first use, once a process."""
+    options = EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
+    return get_embedder(model_id, options)
+
+
+def environment_config() -> RetrievalConfig:
+    return RetrievalConfig(**settings.RETRIEVAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """A pipeline with the profile and the resolved configuration it runs under."""
+
+    pipeline: Pipeline
+    profile: RetrievalProfile
+    config: RetrievalConfig
+
+
+def build_pipeline(
+    knowledge_bases: Sequence[KnowledgeBase],
+    principal: Principal,
+    *,
+    profile: RetrievalProfile | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Wiring:
+    """Wires a pipeline.
+
+    Args:
+        knowledge_bases: in the caller's order, read through `visible_to`, with `profile` and `version_row`.
+        principal: whose passages may be read.
+        profile: serves all of them; None: each searches by its own.
+        overrides: settings of this request, over any profile.
+
+    Raises:
+        InvalidConfiguration: an override is unknown or out of range.
+    """
+    overrides = overrides or {}
+    environment = environment_config()
+    common = profile or _common_profile(knowledge_bases)
+    scopes = tuple(
+        Scope(
+            kb_id=kb.pk,
+            space=kb.embedding_model,
+            channels=_channels(kb),
+            config=environment.override((profile or kb.profile).settings).override(overrides),
+        )
+        for kb in knowledge_bases
+    )
+    cutter = tokenizer()
+    pipeline = Pipeline(
+        scopes=scopes,
+        passages=PassageReader(principal),
+        tokenizer=cutter,
+        reranker=OverlapReranker(cutter) if cutter else None,
+        executor=InlineExecutor() if connection.in_atomic_block else _channel_threads(),
+    )
+    return Wiring(pipeline, common, environment.override(common.settings).override(overrides))
+
+
+def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:
+    """The profile that all share; where they differ, the default one rules the stages after the fusion."""
+    profiles = {kb.profile_id: kb.profile for kb in knowledge_bases}
+    if len(profiles) == 1:
+        return next(iter(profiles.values()))
+    return RetrievalProfile.objects.filter(name="default").latest("version")
+
+
+def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
+    notes = []
+    if kb.embedding_model == HASHING_MODEL:
+        notes.append(
+            Degradation(
+                "vector",
+                DegradationCode.HASHING_EMBEDDER,
+                f"knowledge base {kb.name!r} uses the hashing embedder, which compares words, not meaning: choose an "
+                f"embedding model and run `manage.py reindex --kb {kb.name!r} --embeddings --embedding-model ID`",
+            )
+        )
+    return VectorChannel(kb.pk, embedder(kb.embedding_model), PgVectorStore(), notes), _keyword_channel(kb)
+
+
+def _keyword_channel(kb: KnowledgeBase) -> Channel:
+    cutter = tokenizer()
+    if cutter is None:
+        return UnavailableChannel(
+            "bm25",
+            kb.pk,
+            DegradationCode.BM25_DEPENDENCIES_MISSING,
+            "rank-bm25 or jieba is not installed: run `pip install rank-bm25 jieba`",
+        )
+    if kb.tokenizer_id not in ("", cutter.id):
+        return UnavailableChannel(
+            "bm25",
+            kb.pk,
+            DegradationCode.BM25_POSTINGS_OUTDATED,
+            f"the chunks of {kb.name!r} were tokenised by another version: run `manage.py reindex --kb {kb.name!r} --bm25`",
+        )
+    return BM25Channel(kb.pk, partial(BM25Store().load, kb.pk, kb.version_row.version, cutter.id))

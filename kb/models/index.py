@@ -1,0 +1,94 @@
+import uuid
+from typing import ClassVar
+
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+from pgvector.django import HalfVectorField
+
+from kb.models.access import ScopedQuerySet
+from kb.models.knowledge import Chunk, KnowledgeBase
+from kb.models.triggers import postings_triggers
+
+
+class Installation(models.Model):
+    """One row: the id that every cache key carries, so that two installations never read each other's entries."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+
+
+class KnowledgeBaseVersion(models.Model):
+    """The version of a knowledge base's chunks and postings; only the database's triggers write it."""
+
+    knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, primary_key=True, related_name="version_row")
+    version = models.BigIntegerField()
+
+    class Meta:
+        db_table = "kb_versions"
+
+
+class ChunkPostings(models.Model):
+    """The terms of a chunk under one tokenizer, made once at ingestion.
+
+    `terms` are sorted 64-bit term hashes, `frequencies` their 32-bit counts, both little-endian; `length` counts tokens.
+    The database deletes a row with its chunk (ON DELETE CASCADE), so that deleting chunks loads none of them.
+    """
+
+    chunk = models.ForeignKey(Chunk, models.DO_NOTHING, db_constraint=False, related_name="postings")
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
+    tokenizer_id = models.CharField(max_length=120)
+    terms = models.BinaryField()
+    frequencies = models.BinaryField()
+    length = models.PositiveIntegerField()
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["chunk", "tokenizer_id"], name="postings_once_per_tokenizer"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb")]
+        triggers: ClassVar = postings_triggers()
+
+
+class ChunkEmbedding(models.Model):
+    """A vector of a chunk in the space of one model; vectors of different models are never compared.
+
+    `enabled` follows the chunk's by trigger, so that a search reads this table alone.
+    """
+
+    class Kind(models.TextChoices):
+        CONTENT = "content", _("content")
+
+    chunk = models.ForeignKey(Chunk, models.DO_NOTHING, db_constraint=False, related_name="embeddings")
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
+    kind = models.CharField(max_length=10, choices=Kind, default=Kind.CONTENT)
+    model = models.CharField(max_length=255)
+    vector = HalfVectorField()
+    enabled = models.BooleanField(default=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["chunk", "kind", "model"], name="vector_once_per_kind_and_model"),
+        ]
+        indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
+
+
+class BM25Index(models.Model):
+    """The third tier of the BM25 cache: one sealed payload a knowledge base, written by the newest version only."""
+
+    knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, related_name="bm25_index")
+    version = models.BigIntegerField(_("version"))
+    tokenizer_id = models.CharField(_("tokenizer"), max_length=120)
+    format = models.CharField(max_length=80)
+    payload = models.BinaryField()
+    chunk_count = models.PositiveIntegerField(_("chunks"))
+    built_at = models.DateTimeField(_("built"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        db_table = "bm25_indexes"
+        verbose_name = _("BM25 index")
+        verbose_name_plural = _("BM25 indexes")

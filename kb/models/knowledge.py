@@ -1,0 +1,188 @@
+from typing import ClassVar
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.utils.translation import gettext_lazy as _
+
+from kb.models.access import ScopedQuerySet
+from kb.models.triggers import chunk_triggers, knowledge_base_triggers
+
+
+class KnowledgeBase(models.Model):
+    class Language(models.TextChoices):
+        CHINESE = "zh", _("Chinese")
+        ENGLISH = "en", _("English")
+
+    class ChunkUnit(models.TextChoices):
+        CHARACTERS = "characters", _("characters")
+        TOKENS = "tokens", _("tokens")
+
+    name = models.CharField(_("name"), max_length=120)
+    description = models.TextField(_("description"), blank=True)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, related_name="knowledge_bases", verbose_name=_("owner")
+    )
+    language = models.CharField(_("language"), max_length=2, choices=Language, default=Language.CHINESE)
+    embedding_model = models.CharField(_("embedding model"), max_length=255)
+    target_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
+    dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
+    tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
+    chunk_size = models.PositiveIntegerField(
+        _("chunk size"), default=500, validators=[MinValueValidator(20), MaxValueValidator(8_000)]
+    )
+    chunk_overlap = models.PositiveIntegerField(_("chunk overlap"), default=50, validators=[MaxValueValidator(4_000)])
+    chunk_unit = models.CharField(_("chunk unit"), max_length=12, choices=ChunkUnit, default=ChunkUnit.CHARACTERS)
+    profile = models.ForeignKey(
+        "kb.RetrievalProfile",
+        models.PROTECT,
+        related_name="knowledge_bases",
+        verbose_name=_("retrieval profile"),
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.through("").as_manager()
+
+    class Meta:
+        verbose_name = _("knowledge base")
+        verbose_name_plural = _("knowledge bases")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="kb_name_per_owner")]
+        triggers: ClassVar = knowledge_base_triggers()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(models.Model):
+    class Role(models.TextChoices):
+        VIEWER = "viewer", _("viewer")
+        EDITOR = "editor", _("editor")
+        OWNER = "owner", _("owner")
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships", verbose_name=_("user")
+    )
+    role = models.CharField(_("role"), max_length=8, choices=Role, default=Role.VIEWER)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("membership")
+        verbose_name_plural = _("memberships")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "user"], name="membership_once")]
+
+    def __str__(self) -> str:
+        return f"{self.user} · {self.get_role_display()}"
+
+
+def upload_path(document: "Document", filename: str) -> str:
+    """Where the file of a document lies: by knowledge base and content, whatever its name."""
+    suffix = filename.rpartition(".")[2].lower()
+    return f"documents/{document.knowledge_base_id}/{document.sha256}.{suffix}"
+
+
+class Document(models.Model):
+    class Status(models.TextChoices):
+        PENDING = "pending", _("waiting")
+        PROCESSING = "processing", _("processing")
+        READY = "ready", _("ready")
+        FAILED = "failed", _("failed")
+
+    class Stage(models.TextChoices):
+        PARSE = "parse", _("parsing")
+        CHUNK = "chunk", _("chunking")
+        TOKENIZE = "tokenize", _("tokenising")
+        EMBED = "embed", _("embedding")
+        WRITE = "write", _("writing")
+
+    class SourceType(models.TextChoices):
+        BOOK = "book", _("book")
+        VIDEO = "video", _("video")
+        QA = "qa", _("Q&A")
+        WEB = "web", _("web")
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="documents", verbose_name=_("knowledge base")
+    )
+    title = models.CharField(_("title"), max_length=500)
+    source = models.CharField(_("source"), max_length=1_000, blank=True)
+    source_type = models.CharField(_("source type"), max_length=12, choices=SourceType, default=SourceType.BOOK)
+    file = models.FileField(_("file"), upload_to=upload_path, max_length=500, blank=True)
+    mime = models.CharField(_("type"), max_length=120, blank=True)
+    size = models.PositiveBigIntegerField(_("size"), default=0)
+    sha256 = models.CharField(max_length=64)
+    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
+    status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.PENDING)
+    stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
+    progress = models.PositiveSmallIntegerField(_("progress"), default=0)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    lease = models.UUIDField(null=True, editable=False)
+    lease_until = models.DateTimeField(null=True, editable=False)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = models.TextField(_("error"), blank=True)
+    error_params = models.JSONField(default=dict, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("created by")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("document")
+        verbose_name_plural = _("documents")
+        ordering = ("-created_at", "-pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "sha256"], name="document_bytes_once_per_kb"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "source"], name="document_by_source"),
+            models.Index(
+                fields=["lease_until"],
+                condition=models.Q(status__in=("pending", "processing")),
+                name="document_unfinished",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.title
+
+
+class Chunk(models.Model):
+    """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them."""
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="chunks", verbose_name=_("knowledge base")
+    )
+    document = models.ForeignKey(Document, models.CASCADE, related_name="chunks", verbose_name=_("document"))
+    position = models.PositiveIntegerField(_("position"))
+    text = models.TextField(_("text"))
+    page = models.PositiveIntegerField(_("page"), null=True, blank=True)
+    heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    content_hash = models.CharField(max_length=64, editable=False)
+    token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("chunk")
+        verbose_name_plural = _("chunks")
+        ordering = ("document_id", "position")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["document", "position"], name="chunk_position_once", deferrable=models.Deferrable.DEFERRED
+            ),
+        ]
+        indexes: ClassVar = [models.Index(fields=["content_hash"], name="chunk_by_content")]
+        triggers: ClassVar = chunk_triggers()
+
+    def __str__(self) -> str:
+        return f"{self.document} #{self.position + 1}"

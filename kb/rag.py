@@ -1,0 +1,107 @@
+"""The programmatic front door."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kb.models import KnowledgeBase, Principal, User
+from kb.services.errors import NotVisible
+from kb.services.search import SearchRequest, hit_as_json, search
+
+if TYPE_CHECKING:
+    from langchain_core.vectorstores import VectorStoreRetriever
+
+ELLIPSIS = "…"
+
+
+class RAGService:
+    """Search for Python callers, under the rights of a user.
+
+    A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
+    ranks, scores and metadata.
+    """
+
+    def search(
+        self, query: str, knowledge_base_id: int, user_id: int, top_k: int = 5, score_threshold: float | None = 0.0
+    ) -> list[dict[str, Any]]:
+        """Chunks of one knowledge base, best first.
+
+        Args:
+            query: any text.
+            knowledge_base_id: the knowledge base.
+            user_id: whose rights apply.
+            top_k: at most so many chunks.
+            score_threshold: the least score; 0 is no gate, None the default of the score's scale.
+
+        Raises:
+            NotVisible: the user or the knowledge base does not exist, or the user may not see it.
+            NoChannelAvailable: no channel could answer.
+        """
+        return self._search(query, [knowledge_base_id], user_id, top_k, score_threshold)
+
+    def search_multiple_knowledge_bases(
+        self, query: str, knowledge_base_ids: Sequence[int], user_id: int, top_k: int = 5
+    ) -> list[dict[str, Any]]:
+        """Chunks of several knowledge bases, merged by score, ties in the order of the ids; raises as `search`."""
+        return self._search(query, knowledge_base_ids, user_id, top_k, 0.0)
+
+    def format_for_context(self, chunks: Sequence[Mapping[str, Any]], max_chars: int) -> str:
+        """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""
+        parts: list[str] = []
+        left = max_chars
+        for number, chunk in enumerate(chunks, start=1):
+            fragment = f"[{number}] {citation(chunk)}\n{chunk['text']}"
+            separator = 2 if parts else 0
+            if len(fragment) + separator > left:
+                room = left - separator - len(ELLIPSIS)
+                if room > len(f"[{number}] {citation(chunk)}\n"):
+                    parts.append(fragment[:room] + ELLIPSIS)
+                break
+            parts.append(fragment)
+            left -= len(fragment) + separator
+        return "\n\n".join(parts)
+
+    def format_for_tool_output(self, chunks: Sequence[Mapping[str, Any]], max_chunks: int) -> str:
+        """What an agent's tool returns: the first chunks with citation and score, or a sentence when there are none."""
+        if not chunks:
+            return "No relevant content found in the knowledge base."
+        return "\n\n".join(
+            f"[{number}] {citation(chunk)} ({chunk['score_scale']} {chunk['score']:.3f})\n{chunk['text']}"
+            for number, chunk in enumerate(chunks[:max_chunks], start=1)
+        )
+
+    def get_retriever(self, user_id: int, knowledge_base_id: int, k: int) -> "VectorStoreRetriever":
+        """A LangChain retriever over `search`.
+
+        Raises:
+            NotVisible: the user or the knowledge base does not exist, or the user may not see it.
+        """
+        from retrieval.langchain import SearchVectorStore  # noqa: PLC0415 - LangChain is slow to import
+
+        if not KnowledgeBase.objects.visible_to(_principal(user_id)).filter(pk=knowledge_base_id).exists():
+            raise NotVisible(f"there is no knowledge base with the id {knowledge_base_id}")
+        store = SearchVectorStore(lambda query, count: self.search(query, knowledge_base_id, user_id, top_k=count))
+        return store.as_retriever(search_kwargs={"k": k})
+
+    @staticmethod
+    def _search(
+        query: str, kb_ids: Sequence[int], user_id: int, top_k: int, score_threshold: float | None
+    ) -> list[dict[str, Any]]:
+        request = SearchRequest(
+            query=query,
+            knowledge_base_ids=kb_ids,
+            overrides={"top_k": top_k, "score_threshold": score_threshold},
+        )
+        return [hit_as_json(hit) for hit in search(_principal(user_id), request).result.hits]
+
+
+def citation(chunk: Mapping[str, Any]) -> str:
+    """How a chunk is named to readers: its source, or title, and page."""
+    name = chunk["source"] or chunk["title"]
+    return f"{name} page {chunk['page']}" if chunk["page"] else str(name)
+
+
+def _principal(user_id: int) -> Principal:
+    try:
+        return Principal(user=User.objects.get(pk=user_id))
+    except User.DoesNotExist as error:
+        raise NotVisible(f"there is no user with the id {user_id}") from error

@@ -1,0 +1,120 @@
+import hashlib
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from django.conf import settings
+from django.core.files import File
+from django.core.files.base import ContentFile
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from kb.ingest.parse import SUPPORTED_EXTENSIONS
+from kb.models import Document, KnowledgeBase, User
+from kb.services.errors import AlreadyThere, Rejected
+
+PASTED_NAME = "pasted.txt"
+
+
+def document_add(
+    *,
+    knowledge_base: KnowledgeBase,
+    file: File[bytes],
+    name: str,
+    user: User | None,
+    title: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    tags: list[str] | None = None,
+    source_type: str = Document.SourceType.BOOK,
+) -> Document:
+    """Takes a file in; a worker makes it searchable once the transaction commits.
+
+    Args:
+        knowledge_base: where it goes; the caller has checked that the user may write there.
+        file: the content, read in pieces.
+        name: the file name as the user knows it; its last part becomes the source.
+        user: who added it.
+        title: blank: taken from the file by the parser.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same bytes.
+        Rejected: the file is too large, or of a type that cannot be read.
+    """
+    source = PurePath(name.replace("\\", "/")).name[:1_000]
+    _check_type(source)
+    if file.size > settings.MAX_UPLOAD_BYTES:
+        megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
+        message = _("“%(name)s” is larger than %(megabytes)s MB: split it into smaller files.")
+        raise Rejected("too_large", message % {"name": source, "megabytes": megabytes})
+    digest = _sha256(file)
+    document = Document(
+        knowledge_base=knowledge_base,
+        title=title,
+        source=source,
+        source_type=source_type,
+        metadata=dict(metadata or {}),
+        tags=tags or [],
+        size=file.size,
+        sha256=digest,
+        created_by=user,
+    )
+    _refuse_known(document)
+    document.file.save(source, file, save=False)
+    try:
+        with transaction.atomic():
+            document.save()
+    except IntegrityError:
+        _refuse_known(document)
+        raise
+    return document
+
+
+def document_add_text(
+    *, knowledge_base: KnowledgeBase, text: str, title: str, user: User | None, **details: Any
+) -> Document:
+    """Takes pasted text in, kept as a UTF-8 file like any other.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same text.
+        Rejected: the text is blank or too large.
+    """
+    if not text.strip():
+        raise Rejected("blank_text", _("The text is empty: paste or type some."))
+    return document_add(
+        knowledge_base=knowledge_base,
+        file=ContentFile(text.encode()),
+        name=PASTED_NAME,
+        title=title,
+        user=user,
+        **details,
+    )
+
+
+def document_requeue(document: Document) -> None:
+    """Parses and indexes a document once more, from its stored file."""
+    document.status, document.stage, document.progress = Document.Status.PENDING, "", 0
+    document.error, document.error_code, document.error_params, document.attempts = "", "", {}, 0
+    document.lease = document.lease_until = None
+    document.save()
+
+
+def _check_type(source: str) -> None:
+    suffix = PurePath(source).suffix.lower()
+    if suffix not in SUPPORTED_EXTENSIONS:
+        message = _("“%(name)s” is of a type that cannot be read: upload one of %(types)s.")
+        raise Rejected("unsupported_type", message % {"name": source, "types": ", ".join(SUPPORTED_EXTENSIONS)})
+
+
+def _refuse_known(document: Document) -> None:
+    known = Document.objects.filter(knowledge_base=document.knowledge_base, sha256=document.sha256).first()
+    if known is not None:
+        message = _("The same content is in this knowledge base already, as “%(title)s”: nothing was added.")
+        raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
+
+
+def _sha256(file: File[bytes]) -> str:
+    digest = hashlib.sha256()
+    for piece in file.chunks():
+        digest.update(piece)
+    file.seek(0)
+    return digest.hexdigest()

@@ -1,0 +1,34 @@
+class ServiceError(Exception):
+    """A request that cannot be met; the message says what the caller can do."""
+
+
+class NotVisible(ServiceError):
+    """The object does not exist, or the caller may not see it: the two are not told apart."""
+
+
+class NotAllowed(ServiceError):
+    """The caller may see the object, but not do this with it."""
+
+
+class AlreadyThere(ServiceError):
+    """The same bytes are in the knowledge base already.
+
+    Attributes:
+        document_id: the document that holds them.
+    """
+
+    def __init__(self, document_id: int, message: str) -> None:
+        super().__init__(message)
+        self.document_id = document_id
+
+
+class Rejected(ServiceError):
+    """The content itself cannot be taken.
+
+    Attributes:
+        code: stable, for callers that branch on it.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code

@@ -1,0 +1,222 @@
+"""From a document to searchable chunks: parse, chunk, tokenise, embed, write."""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+from django.utils.translation import gettext_noop
+
+from kb.conf import embedder, tokenizer
+from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
+from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks, write_postings, write_vectors
+from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.sandbox import Limits, parse_file
+from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase
+from kb.services.errors import Rejected
+from retrieval.errors import RetrievalError
+
+logger = logging.getLogger(__name__)
+
+LEASE = timedelta(minutes=5)
+MAX_ATTEMPTS = 3
+WORKER_LOST = gettext_noop(
+    "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
+)
+
+
+class LeaseLost(Exception):
+    """Another worker has taken the document over, or it was deleted: this one writes nothing."""
+
+
+class ModelChanged(Exception):
+    """The knowledge base moved to another embedding model while a document was being embedded."""
+
+
+class Job:
+    """One worker's hold on one document; every report of progress renews it."""
+
+    def __init__(self, document: Document, lease: uuid.UUID) -> None:
+        self.document = document
+        self._lease = lease
+
+    @classmethod
+    def claim(cls, document_id: int) -> "Job | None":
+        """Takes a document that waits, or whose worker was lost; None if another worker holds it or it is done."""
+        lease, now = uuid.uuid4(), timezone.now()
+        free = Q(status=Document.Status.PENDING) | Q(status=Document.Status.PROCESSING, lease_until__lt=now)
+        taken = Document.objects.filter(free, pk=document_id).update(
+            status=Document.Status.PROCESSING,
+            stage=Document.Stage.PARSE,
+            progress=0,
+            error="",
+            error_code="",
+            attempts=F("attempts") + 1,
+            lease=lease,
+            lease_until=now + LEASE,
+            updated_at=now,
+        )
+        if not taken:
+            return None
+        return cls(Document.objects.select_related("knowledge_base").get(pk=document_id), lease)
+
+    def report(self, stage: Document.Stage, progress: int) -> None:
+        """Shows how far the document is, in per cent of the whole, and renews the lease.
+
+        Raises:
+            LeaseLost: the document is no longer this worker's.
+        """
+        now = timezone.now()
+        self._update(stage=stage, progress=progress, lease_until=now + LEASE, updated_at=now)
+
+    def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
+        self._update(
+            status=Document.Status.FAILED,
+            error_code=code,
+            error=message,
+            error_params=dict(params or {}),
+            lease=None,
+            lease_until=None,
+            updated_at=timezone.now(),
+        )
+
+    def release(self) -> None:
+        """Puts the document back into the queue, for this or another worker to start afresh."""
+        self._update(status=Document.Status.PENDING, attempts=F("attempts") - 1, lease=None, lease_until=None)
+
+    def finish(self, title: str, mime: str) -> None:
+        self._update(
+            status=Document.Status.READY,
+            stage="",
+            progress=100,
+            attempts=0,
+            title=title,
+            mime=mime,
+            lease=None,
+            lease_until=None,
+            updated_at=timezone.now(),
+        )
+
+    def _update(self, **fields: object) -> None:
+        if not Document.objects.filter(pk=self.document.pk, lease=self._lease).update(**fields):
+            raise LeaseLost
+
+
+def index_document(document_id: int) -> None:
+    """Makes a waiting document searchable, or marks it failed with a sentence for the curator."""
+    job = Job.claim(document_id)
+    if job is None:
+        return
+    try:
+        if job.document.attempts > MAX_ATTEMPTS:
+            job.fail("worker_lost", WORKER_LOST)
+            return
+        _index(job)
+    except ParseError as error:
+        job.fail(error.code, str(error), error.params)
+    except RetrievalError as error:
+        job.fail("model_unavailable", str(error))
+    except ModelChanged:
+        job.release()
+    except LeaseLost:
+        logger.info("document %s was taken over or deleted while it was indexed", document_id)
+
+
+def _index(job: Job) -> None:
+    document, kb = job.document, job.document.knowledge_base
+    parsed = _parse(document)
+    job.report(Document.Stage.CHUNK, 15)
+    model = embedder(kb.embedding_model)
+    drafts = split(parsed, settings=chunk_settings(kb))
+    title = document.title or parsed.title
+    texts = [searchable_text(title, draft.heading_path, draft.text) for draft in drafts]
+    job.report(Document.Stage.TOKENIZE, 20)
+    cutter = tokenizer()
+    postings = tokenize(texts, cutter)
+    job.report(Document.Stage.EMBED, 30)
+    count = max(len(texts), 1)
+    vectors = embed(texts, model, lambda done: job.report(Document.Stage.EMBED, 30 + 60 * done // count))
+    prepared = [Prepared(each, vector) for each, vector in zip(postings, vectors, strict=True)]
+    job.report(Document.Stage.WRITE, 90)
+    with transaction.atomic():
+        _lock_model(kb)
+        Chunk.objects.filter(document=document).delete()
+        write_chunks(
+            new_chunks(document, drafts),
+            prepared,
+            model_id=model.model_id,
+            tokenizer_id=cutter.id if cutter else "",
+        )
+        KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=model.dimension)
+        job.finish(title, parsed.mime)
+
+
+def _parse(document: Document) -> ParsedDocument:
+    limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
+    return parse_file(Path(document.file.path), document.source or document.file.name, limits=limits)
+
+
+def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
+    """How a knowledge base cuts its documents; tokens are those of its embedding model."""
+    unit = kb.chunk_unit
+    counter = embedder(kb.embedding_model).count_tokens if unit == KnowledgeBase.ChunkUnit.TOKENS else None
+    return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap, unit=unit, count_tokens=counter)
+
+
+def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
+    return [
+        Chunk(
+            knowledge_base_id=document.knowledge_base_id,
+            document=document,
+            position=draft.position,
+            text=draft.text,
+            page=draft.page,
+            heading_path=[heading[:300] for heading in draft.heading_path],
+            content_hash=hash_content(draft.text),
+            token_count=draft.token_count,
+        )
+        for draft in drafts
+    ]
+
+
+def _lock_model(kb: KnowledgeBase) -> None:
+    """Holds off a change of the embedding model until the caller's transaction ends.
+
+    Raises:
+        ModelChanged: it has changed since the knowledge base was read.
+    """
+    current = KnowledgeBase.objects.select_for_update(no_key=True).values_list("embedding_model", flat=True).get(pk=kb.pk)
+    if current != kb.embedding_model:
+        raise ModelChanged
+
+
+def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
+    """Changes a chunk and what the indexes hold of it.
+
+    Raises:
+        Rejected: the text is blank, or the model is out of reach; nothing was changed.
+        ModelChanged: the knowledge base moved to another model meanwhile; nothing was changed.
+    """
+    if not text.strip():
+        raise Rejected("blank_text", "a chunk needs text: disable or delete it instead")
+    kb = chunk.knowledge_base
+    searchable = [searchable_text(chunk.document.title, chunk.heading_path, text)]
+    cutter, model = tokenizer(), embedder(kb.embedding_model)
+    try:
+        postings, vectors = tokenize(searchable, cutter), embed(searchable, model)
+    except RetrievalError as error:
+        raise Rejected("model_unavailable", str(error)) from error
+    with transaction.atomic():
+        _lock_model(kb)
+        locked = Chunk.objects.select_for_update().get(pk=chunk.pk)
+        locked.text, locked.enabled = text, enabled
+        locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
+        locked.save()
+        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=cutter.id if cutter else "").delete()
+        write_postings([(locked, postings[0])], cutter.id if cutter else "")
+        write_vectors([(locked, vectors[0])], model.model_id)

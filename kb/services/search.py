@@ -1,0 +1,174 @@
+"""The one search that the debug page, the API, the commands, RAGService and evaluation run."""
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.utils.translation import gettext as _
+
+from kb.conf import Wiring, build_pipeline
+from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.services import search_log
+from kb.services.errors import NotVisible
+from kb.services.profiles import newest_profile
+from retrieval.types import Candidate, Hit, Result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What to search for.
+
+    Attributes:
+        knowledge_base_ids: in the order that breaks ties.
+        profile: name of a profile that serves all of them; blank: each knowledge base's own.
+        overrides: settings by the names of RetrievalConfig.
+        explain: keep the whole trace, with every candidate.
+        log: False keeps the search out of the search log (evaluation).
+    """
+
+    query: str
+    knowledge_base_ids: Sequence[int]
+    profile: str = ""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    explain: bool = False
+    log: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    request: SearchRequest
+    result: Result
+    wiring: Wiring
+    trace_id: uuid.UUID
+
+
+def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
+    """Searches knowledge bases.
+
+    Raises:
+        NotVisible: one of them, or the profile, does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+        NoChannelAvailable: no channel could answer.
+    """
+    wiring = wire(principal, request)
+    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain)
+    outcome = SearchOutcome(request, result, wiring, uuid.uuid4())
+    if request.log:
+        search_log.record(principal, outcome_as_log(outcome), now=request.explain)
+    return outcome
+
+
+def wire(principal: Principal, request: SearchRequest) -> Wiring:
+    """The pipeline of a request, which may run many queries.
+
+    Raises:
+        NotVisible: a knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+    """
+    knowledge_bases = _visible(principal, request.knowledge_base_ids)
+    profile = _profile(request.profile) if request.profile else None
+    return build_pipeline(knowledge_bases, principal, profile=profile, overrides=request.overrides)
+
+
+def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
+    """Permission, version, model and profile of each knowledge base in one query."""
+    found = (
+        KnowledgeBase.objects.visible_to(principal)
+        .filter(pk__in=kb_ids)
+        .select_related("profile", "version_row")
+        .in_bulk()
+    )
+    missing = [str(kb_id) for kb_id in kb_ids if kb_id not in found]
+    if missing:
+        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": ", ".join(missing)})
+    return [found[kb_id] for kb_id in dict.fromkeys(kb_ids)]
+
+
+def _profile(name: str) -> RetrievalProfile:
+    try:
+        return newest_profile(name)
+    except RetrievalProfile.DoesNotExist as error:
+        names = ", ".join(RetrievalProfile.objects.order_by("name").values_list("name", flat=True).distinct())
+        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
+        raise NotVisible(message % {"name": name, "names": names}) from error
+
+
+def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
+    """The response of POST /api/v1/search/, which `manage.py search --json` prints too."""
+    result, profile = outcome.result, outcome.wiring.profile
+    response: dict[str, Any] = {
+        "query": result.query,
+        "results": [hit_as_json(hit) for hit in result.hits],
+        "facts": [],
+        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "profile": {"name": profile.name, "version": profile.version},
+        "timings_ms": dict(result.timings_ms),
+        "trace_id": str(outcome.trace_id),
+    }
+    if outcome.request.explain:
+        response["trace"] = trace_as_json(outcome)
+    return response
+
+
+def hit_as_json(hit: Hit) -> dict[str, Any]:
+    passage = hit.passage
+    return {
+        "chunk_id": passage.chunk_id,
+        "document_id": passage.document_id,
+        "knowledge_base_id": passage.kb_id,
+        "title": passage.title,
+        "source": passage.source,
+        "page": passage.page,
+        "text": passage.text,
+        "score": hit.score,
+        "score_scale": hit.score_scale,
+        "ranks": dict(hit.ranks),
+        "scores": dict(hit.scores),
+        "metadata": {**passage.metadata, "heading_path": list(passage.heading_path)},
+    }
+
+
+def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
+    """Everything the search did; texts of candidates are left to the chunks themselves."""
+    result = outcome.result
+    return {
+        "terms": list(result.terms),
+        "configuration": outcome.wiring.config.as_dict(),
+        "scopes": [
+            {"kb_id": scope.kb_id, "space": scope.space, "configuration": scope.config.as_dict()}
+            for scope in outcome.wiring.pipeline.scopes
+        ],
+        "score_scale": result.score_scale,
+        "threshold": result.threshold,
+        "spans": [span.as_dict() for span in result.spans],
+        "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
+    }
+
+
+def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
+    return {
+        "chunk_id": candidate.chunk_id,
+        "kb_id": candidate.kb_id,
+        "ranks": dict(candidate.ranks),
+        "scores": dict(candidate.scores),
+        "matched_terms": list(candidate.matched_terms),
+        "cut_by": candidate.cut_by,
+    }
+
+
+def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
+    """The fields of the search log's entry."""
+    result, profile = outcome.result, outcome.wiring.profile
+    return {
+        "id": outcome.trace_id,
+        "knowledge_base_ids": [scope.kb_id for scope in outcome.wiring.pipeline.scopes],
+        "query": result.query,
+        "profile": profile.name,
+        "profile_version": profile.version,
+        "configuration": outcome.wiring.config.as_dict(),
+        "trace": trace_as_json(outcome),
+        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "result_count": len(result.hits),
+        "duration_ms": result.timings_ms["total"],
+    }

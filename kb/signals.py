@@ -1,0 +1,40 @@
+"""Receivers only clear and enqueue, on commit. Chunks have none: the database's triggers watch them."""
+
+from functools import partial
+from typing import Any
+
+from django.db import transaction
+from django.db.models.signals import post_delete, post_migrate, post_save
+from django.dispatch import receiver
+
+from kb.models import Document, Installation
+from kb.services.profiles import ensure_built_in_profiles
+from kb.stores.bm25 import BM25Store
+from kb.tasks import enqueue, ingest_document
+
+
+@receiver(post_save, sender=Document)
+def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
+    if created:
+        transaction.on_commit(partial(_clear_index, instance.knowledge_base_id))
+    if instance.status == Document.Status.PENDING:
+        transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
+
+
+@receiver(post_delete, sender=Document)
+def document_deleted(instance: Document, **_: Any) -> None:
+    transaction.on_commit(partial(_clear_index, instance.knowledge_base_id))
+    if instance.file:
+        transaction.on_commit(partial(instance.file.storage.delete, instance.file.name))
+
+
+@receiver(post_migrate)
+def first_rows(sender: Any, **_: Any) -> None:
+    if sender.name == "kb":
+        if not Installation.objects.exists():
+            Installation.objects.create()
+        ensure_built_in_profiles()
+
+
+def _clear_index(kb_id: int) -> None:
+    BM25Store().clear(kb_id)

@@ -1,0 +1,13 @@
+from functools import lru_cache
+
+from kb.models import Installation
+
+
+@lru_cache(maxsize=1)
+def _stored_id() -> str:
+    return str(Installation.objects.values_list("pk", flat=True).get())
+
+
+def installation_id() -> str:
+    """The id of this installation, read once a process."""
+    return _stored_id()

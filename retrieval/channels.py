@@ -1,0 +1,76 @@
+"""The channels: thin, with the store that answers them injected."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.bm25 import OkapiIndex
+from retrieval.cache import Found
+from retrieval.errors import ChannelUnavailable, ModelUnavailable
+from retrieval.protocols import Embedder, VectorStore
+from retrieval.tokenize import hash_terms
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Analysis, Ranking
+
+
+class VectorChannel:
+    """Cosine similarity of the query's vector and the chunks' vectors of one model."""
+
+    name = "vector"
+
+    def __init__(
+        self, kb_id: int, embedder: Embedder, store: VectorStore, notes: Sequence[Degradation] = ()
+    ) -> None:
+        self.kb_id = kb_id
+        self._embedder = embedder
+        self._store = store
+        self._notes = tuple(notes)
+
+    def search(self, analysis: Analysis, k: int) -> Ranking:
+        vector = self._embed(analysis.text)
+        chunk_ids, scores = self._store.search(self.kb_id, self._embedder.model_id, vector, k)
+        detail = {"model": self._embedder.model_id}
+        return Ranking(self.name, self.kb_id, chunk_ids, scores, detail, self._notes)
+
+    def _embed(self, text: str) -> NDArray[np.float32]:
+        try:
+            vector = self._embedder.embed_query(text)
+        except ModelUnavailable as error:
+            raise ChannelUnavailable(DegradationCode.MODEL_UNAVAILABLE, str(error)) from error
+        if vector.shape != (self._embedder.dimension,) or not np.isfinite(vector).all():
+            model = self._embedder.model_id
+            raise ChannelUnavailable(
+                DegradationCode.EMBEDDER_FAILED,
+                f"model {model!r} returned an unusable query vector: check the model or its endpoint",
+            )
+        return vector
+
+
+class BM25Channel:
+    """BM25Okapi over the knowledge base's postings."""
+
+    name = "bm25"
+
+    def __init__(self, kb_id: int, load_index: Callable[[], Found[OkapiIndex]]) -> None:
+        self.kb_id = kb_id
+        self._load_index = load_index
+
+    def search(self, analysis: Analysis, k: int) -> Ranking:
+        found = self._load_index()
+        index = found.value
+        chunk_ids, scores = index.search(hash_terms(analysis.tokens), k)
+        detail = {"cache_tier": found.tier, "indexed_chunks": index.chunk_count}
+        return Ranking(self.name, self.kb_id, chunk_ids, scores, detail, lexicon=index)
+
+
+class UnavailableChannel:
+    """Stands where a channel cannot be had, so that the search says why."""
+
+    def __init__(self, name: str, kb_id: int, code: DegradationCode, detail: str) -> None:
+        self.name = name
+        self.kb_id = kb_id
+        self._error = (code, detail)
+
+    def search(self, analysis: Analysis, k: int) -> Ranking:  # noqa: ARG002 - the protocol's signature
+        raise ChannelUnavailable(*self._error)

@@ -1,0 +1,59 @@
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.gate import ScoreScale
+from retrieval.protocols import Lexicon, Tokenizer
+from retrieval.tokenize import hash_terms
+from retrieval.types import Analysis, Candidate
+
+
+class OverlapReranker:
+    """IDF-weighted query-term coverage: the share of the query's information that a chunk's terms cover, 0 to 1.
+
+    Term statistics come from the keyword index; without it the passage is tokenised here and all terms weigh the same.
+    """
+
+    scale = ScoreScale.OVERLAP
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+
+    def scores(
+        self, analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
+    ) -> NDArray[np.float64]:
+        scores = np.zeros(len(candidates), dtype=np.float64)
+        terms = hash_terms(analysis.terms)
+        if not len(terms):
+            return scores
+        for kb_id in {candidate.kb_id for candidate in candidates}:
+            rows = [row for row, candidate in enumerate(candidates) if candidate.kb_id == kb_id]
+            lexicon = lexicons.get(kb_id)
+            if lexicon is None:
+                scores[rows] = [self._coverage_of_text(analysis, candidates[row]) for row in rows]
+            else:
+                chunk_ids = np.array([candidates[row].chunk_id for row in rows], dtype=np.int64)
+                scores[rows] = coverage(lexicon.frequencies(terms, chunk_ids), lexicon.idf(terms))
+        return scores
+
+    def _coverage_of_text(self, analysis: Analysis, candidate: Candidate) -> float:
+        passage = candidate.passage
+        if passage is None:
+            return 0.0
+        held = set(self._tokenizer(f"{passage.title}\n{passage.text}"))
+        return sum(term in held for term in analysis.terms) / len(analysis.terms)
+
+
+def coverage(frequencies: NDArray[np.uint32], idf: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The share of the query terms' idf that each chunk covers.
+
+    Args:
+        frequencies: shape (n_chunks, n_terms).
+        idf: shape (n_terms,), positive.
+
+    Returns:
+        Shape (n_chunks,), from 0 to 1.
+    """
+    held: NDArray[np.float64] = (frequencies > 0) @ idf
+    return np.clip(held / idf.sum(), 0.0, 1.0)

@@ -1,0 +1,70 @@
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class DegradationCode(StrEnum):
+    """Every way in which an answer can be less than asked for. The README lists them; tests depend on them."""
+
+    BM25_DEPENDENCIES_MISSING = "bm25_dependencies_missing"
+    BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"
+    CHANNEL_FAILED = "channel_failed"
+    EMBEDDER_FAILED = "embedder_failed"
+    HASHING_EMBEDDER = "hashing_embedder"
+    MODEL_UNAVAILABLE = "model_unavailable"
+
+
+@dataclass(frozen=True, slots=True)
+class Degradation:
+    stage: str
+    code: DegradationCode
+    detail: str
+
+    def as_dict(self) -> dict[str, str]:
+        return {"stage": self.stage, "code": self.code.value, "detail": self.detail}
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One stage of one search: what went in, what came out, how long it took."""
+
+    stage: str
+    milliseconds: float
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"stage": self.stage, "milliseconds": round(self.milliseconds, 3), **self.detail}
+
+
+class Trace:
+    """Collects the spans and degradations of one search. Its owner is one thread."""
+
+    def __init__(self) -> None:
+        self._started = time.perf_counter()
+        self.spans: list[Span] = []
+        self.degradations: list[Degradation] = []
+
+    @contextmanager
+    def span(self, stage: str, **detail: Any) -> Iterator[dict[str, Any]]:
+        """Times a stage; what the body puts into the yielded dictionary becomes the span's detail."""
+        started = time.perf_counter()
+        yield detail
+        self.spans.append(Span(stage, (time.perf_counter() - started) * 1_000, detail))
+
+    def add(self, span: Span) -> None:
+        self.spans.append(span)
+
+    def degrade(self, degradation: Degradation) -> None:
+        if degradation not in self.degradations:
+            self.degradations.append(degradation)
+
+    def timings_ms(self) -> dict[str, float]:
+        """Milliseconds by stage; stages that ran once per knowledge base count with their longest run."""
+        timings: dict[str, float] = {}
+        for span in self.spans:
+            timings[span.stage] = max(timings.get(span.stage, 0.0), round(span.milliseconds, 3))
+        timings["total"] = round((time.perf_counter() - self._started) * 1_000, 3)
+        return timings
