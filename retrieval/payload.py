@@ -1,0 +1,107 @@
+"""Signed bytes for objects of builtin types: what a cache outside this process may hold.
+
+    payload = format byte | HMAC-SHA256 (32 bytes) | zlib of pickle protocol 5
+
+The MAC covers the format byte, the full key text and the compressed bytes, so that a payload opens under the key it was
+sealed for only, and nothing is decompressed or unpickled before it is verified.
+"""
+
+import hmac
+import io
+import pickle
+import zlib
+from typing import NoReturn
+
+from retrieval.errors import RetrievalError
+
+FORMAT = b"\x01"
+_KEY_PURPOSE = b"zhiku/retrieval/payload"
+_MAC_SIZE = 32
+_COMPRESSION_LEVEL = 1
+
+
+class PayloadError(RetrievalError):
+    """A payload that must not be used; the message says why."""
+
+
+class PayloadCodec:
+    """Seals and opens payloads.
+
+    Args:
+        secret: From which the MAC's key is derived; every process that shares a cache has the same.
+        max_bytes: The largest pickled size that is sealed or decompressed.
+    """
+
+    def __init__(self, secret: bytes, *, max_bytes: int = 1 << 31) -> None:
+        if not secret:
+            raise ValueError("the payload secret is empty: pass the installation's secret key")
+        self._mac_key = hmac.digest(secret, _KEY_PURPOSE, "sha256")
+        self._max_bytes = max_bytes
+
+    def seal(self, key: str, state: object) -> bytes:
+        """Pickle, compress and sign `state`, which holds builtin types only.
+
+        Raises:
+            PayloadError: The state is larger than `max_bytes`.
+        """
+        pickled = pickle.dumps(state, protocol=5)
+        if len(pickled) > self._max_bytes:
+            raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")
+        compressed = zlib.compress(pickled, _COMPRESSION_LEVEL)
+        return FORMAT + self._mac(key, compressed) + compressed
+
+    def open(self, key: str, payload: bytes) -> object:
+        """The state that was sealed under `key`.
+
+        Raises:
+            PayloadError: The payload is of another format, truncated, changed, signed with another secret, sealed
+                under another key, too large, or holds more than builtin types.
+        """
+        header = len(FORMAT) + _MAC_SIZE
+        if len(payload) < header:
+            raise PayloadError(f"truncated to {len(payload)} bytes")
+        if payload[: len(FORMAT)] != FORMAT:
+            raise PayloadError(f"format {payload[: len(FORMAT)].hex()}, not {FORMAT.hex()}")
+        compressed = payload[header:]
+        if not hmac.compare_digest(payload[len(FORMAT) : header], self._mac(key, compressed)):
+            raise PayloadError("the signature does not match: changed, another secret, or another key's payload")
+        return _unpickle(self._decompress(compressed))
+
+    def _mac(self, key: str, compressed: bytes) -> bytes:
+        name = key.encode()
+        # The length tells where the key ends, so no key can borrow bytes from the payload.
+        mac = hmac.new(self._mac_key, FORMAT + len(name).to_bytes(8, "little") + name, "sha256")
+        mac.update(compressed)
+        return mac.digest()
+
+    def _decompress(self, compressed: bytes) -> bytes:
+        stream = zlib.decompressobj()
+        try:
+            pickled = stream.decompress(compressed, self._max_bytes + 1)
+        except zlib.error as error:
+            raise PayloadError(f"does not decompress: {error}") from error
+        if len(pickled) > self._max_bytes:
+            raise PayloadError(f"decompresses to more than {self._max_bytes} bytes")
+        if not stream.eof:
+            raise PayloadError("the compressed data ends early")
+        return pickled
+
+
+class _BuiltinsUnpickler(pickle.Unpickler):
+    """Builds numbers, text, bytes and their containers; refuses to look up any class, function or extension."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        raise pickle.UnpicklingError(f"refers to {module_name}.{global_name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        raise pickle.UnpicklingError(f"refers to the persistent id {pid!r}")
+
+
+def _unpickle(pickled: bytes) -> object:
+    try:
+        return _BuiltinsUnpickler(io.BytesIO(pickled)).load()
+    # What the pickle documentation names, and what its opcodes raise on operands of a wrong type.
+    except (
+        pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError, OverflowError, MemoryError,
+    ) as error:  # fmt: skip
+        raise PayloadError(f"does not unpickle: {error}") from error
