@@ -1,0 +1,39 @@
+"""Real PostgreSQL and Redis for every test: those of DATABASE_URL and REDIS_URL, else embedded ones of the tests' own."""
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+TEST_DATA = Path(tempfile.gettempdir()) / f"zhiku-tests-{os.getuid()}"
+
+
+def pytest_configure(config):
+    os.environ.setdefault("ZHIKU_DATA_DIR", str(TEST_DATA))
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("DEBUG", "true")
+    from config import embedded
+
+    embedded.ensure(durable=False)
+
+
+def pytest_unconfigure(config):
+    if not hasattr(config, "workerinput") and os.environ.get("ZHIKU_EMBEDDED"):
+        from config import embedded
+
+        embedded.stop()
+
+
+@pytest.fixture(autouse=True)
+def _own_files(settings, tmp_path):
+    settings.MEDIA_ROOT = tmp_path / "media"
+
+
+@pytest.fixture(autouse=True)
+def _fresh_process_state():
+    """What a process keeps for its lifetime must not outlive the database of a test."""
+    from kb.stores import bm25, installation
+
+    installation._stored_id.cache_clear()
+    bm25._shared_cache.cache_clear()

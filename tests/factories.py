@@ -1,0 +1,76 @@
+"""Objects for tests, made through the services so that they are what production makes."""
+
+import itertools
+
+from kb.ingest.chunk import hash_content
+from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
+from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
+
+_numbers = itertools.count(1)
+
+
+def make_user(name=None, *, staff=True, superuser=False):
+    name = name or f"user{next(_numbers)}"
+    return User.objects.create_user(name, password="correct horse", is_staff=staff, is_superuser=superuser)
+
+
+def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
+    from kb.services.knowledge_bases import knowledge_base_create
+
+    kb = knowledge_base_create(
+        name=name or f"kb{next(_numbers)}",
+        owner=owner or make_user(),
+        embedding_model=embedding_model,
+        language=language,
+    )
+    return KnowledgeBase.objects.select_related("profile", "version_row").get(pk=kb.pk)
+
+
+def make_document(kb, *texts, title="", source="notes.txt", **fields):
+    """A ready document of one chunk a text, indexed in both channels."""
+    from kb.conf import embedder, tokenizer
+
+    document = Document(
+        knowledge_base=kb,
+        title=title,
+        source=source,
+        sha256=hash_content(f"{next(_numbers)}"),
+        status=Document.Status.READY,
+        progress=100,
+        **fields,
+    )
+    document.save()
+    cutter, model = tokenizer(), embedder(kb.embedding_model)
+    searchable = [searchable_text(title, (), text) for text in texts]
+    vectors = embed(searchable, model)
+    prepared = [Prepared(*pair) for pair in zip(tokenize(searchable, cutter), vectors, strict=True)]
+    chunks = [
+        Chunk(
+            knowledge_base=kb,
+            document=document,
+            position=position,
+            text=text,
+            content_hash=hash_content(text),
+            token_count=len(text),
+        )
+        for position, text in enumerate(texts)
+    ]
+    write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=cutter.id)
+    return document
+
+
+def make_member(kb, role=Membership.Role.VIEWER, user=None):
+    user = user or make_user()
+    Membership.objects.create(knowledge_base=kb, user=user, role=role)
+    return user
+
+
+def make_api_key(user, *knowledge_bases, scope=ApiKey.Scope.READ, **fields):
+    """Returns the key and its secret, which is shown this once."""
+    key, secret = ApiKey.objects.create_key(name="test", user=user, scope=scope, bound=bool(knowledge_bases), **fields)
+    key.knowledge_bases.set(knowledge_bases)
+    return key, secret
+
+
+def principal(user, **scope):
+    return Principal(user=user, **scope)
