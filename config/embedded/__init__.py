@@ -1,0 +1,107 @@
+"""PostgreSQL with pgvector and Redis from wheels, so that a first start needs no server.
+
+`ensure` starts both in `ZHIKU_DATA_DIR` when neither `DATABASE_URL` nor `REDIS_URL` is set, and sets the two variables
+for this process and its children. The servers outlive the process that started them: `stop` ends them.
+"""
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from config.embedded.errors import EmbeddedError
+from config.embedded.postgres import Postgres
+from config.embedded.redis import Redis
+
+__all__ = ["EmbeddedError", "data_dir", "ensure", "running", "stop"]
+
+URLS = ("DATABASE_URL", "REDIS_URL")
+# What django-environ reads as true: everything else turns DEBUG off in the settings, so it does here.
+TRUE = {"true", "on", "ok", "y", "yes", "1"}
+
+
+def data_dir() -> Path:
+    """The directory of everything that this installation writes."""
+    default = Path(__file__).resolve().parents[2] / ".data"
+    return Path(os.environ.get("ZHIKU_DATA_DIR") or default).resolve()
+
+
+def ensure(*, durable: bool = True) -> bool:
+    """Starts what is not running yet and sets DATABASE_URL, REDIS_URL and ZHIKU_EMBEDDED; does nothing where both are set.
+
+    Args:
+        durable: False trades safety in a crash for speed, for tests. It takes effect when PostgreSQL starts.
+
+    Returns:
+        Whether this call started a server.
+
+    Raises:
+        EmbeddedError: Only one of the URLs is set, DEBUG is off, or a server is missing or does not start.
+    """
+    if _configured():
+        return False
+    directory = data_dir()
+    with _locked(directory):
+        if _configured():  # another thread was first
+            return False
+        postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
+        started = [redis.start(), postgres.start()]
+        os.environ |= {
+            "DATABASE_URL": postgres.url(),
+            "REDIS_URL": redis.url(),
+            "ZHIKU_DATA_DIR": str(directory),
+            "ZHIKU_EMBEDDED": "1",
+        }
+    return any(started)
+
+
+def stop() -> bool:
+    """Stops the servers of the data directory, whoever started them; returns whether one was running."""
+    directory = data_dir()
+    if not directory.exists():
+        return False
+    with _locked(directory):
+        stopped = [Postgres(directory / "postgres").stop(), Redis(directory / "redis").stop()]
+        if os.environ.pop("ZHIKU_EMBEDDED", None):
+            for name in URLS:
+                os.environ.pop(name, None)
+    return any(stopped)
+
+
+def running() -> bool:
+    """Whether both servers of the data directory answer."""
+    directory = data_dir()
+    return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
+
+
+def _configured() -> bool:
+    """Whether the environment names both servers; an error where it names one, or where embedded ones are not allowed."""
+    missing = [name for name in URLS if not os.environ.get(name)]
+    if not missing:
+        return True
+    if len(missing) == 1:
+        other = next(name for name in URLS if name not in missing)
+        raise EmbeddedError(
+            f"{other} is set and {missing[0]} is not: set both, or unset both to use the embedded PostgreSQL and Redis."
+        )
+    if os.environ.get("DEBUG", "true").lower() not in TRUE:
+        raise EmbeddedError(
+            "The embedded PostgreSQL and Redis are for a first look and for development, and DEBUG is off: "
+            "set DATABASE_URL and REDIS_URL to your servers, or set DEBUG=true."
+        )
+    return False
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Keeps other processes and other threads out: each call opens the file anew, and flock binds to the opening."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with (directory / "embedded.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+    except PermissionError as error:
+        raise EmbeddedError(
+            f"{error.filename} belongs to another user: run this as that user, or set ZHIKU_DATA_DIR to your own directory."
+        ) from error
