@@ -1,0 +1,85 @@
+"""What the commands share: which knowledge base, what went wrong, how far it is, and JSON for programs."""
+
+import json
+import sys
+from argparse import ArgumentParser
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
+
+from django.core.management.base import BaseCommand, CommandError
+from django.utils import translation
+from tqdm import tqdm
+
+from kb.models import KnowledgeBase
+from kb.services.errors import ServiceError
+from kb.services.knowledge_bases import knowledge_base_by_name
+from retrieval.errors import RetrievalError
+
+T = TypeVar("T")
+
+
+class KnowledgeBaseCommand(BaseCommand):
+    """A command on knowledge bases; an error of a service or of retrieval ends it with its message and exit code 1."""
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """Runs the command in English throughout: half of its sentences are not in the catalogue of the admin.
+
+        Raises:
+            CommandError: a service or the retrieval library could not do it.
+        """
+        try:
+            with translation.override(None):
+                return super().execute(*args, **options)
+        except (ServiceError, RetrievalError) as error:
+            raise CommandError(str(error)) from error
+
+    def add_kb_argument(self, parser: ArgumentParser, *, required: bool = True, repeatable: bool = False) -> None:
+        """Adds --kb and --owner; `repeatable` makes the option's value a list."""
+        parser.add_argument(
+            "--kb",
+            required=required,
+            metavar="NAME",
+            action="append" if repeatable else "store",
+            default=[] if repeatable else None,
+            help="name of the knowledge base" + (" (may be given several times)" if repeatable else ""),
+        )
+        parser.add_argument(
+            "--owner", metavar="USER", help="user name of its owner, where several have one of that name"
+        )
+
+    def knowledge_base(self, options: dict[str, Any]) -> KnowledgeBase:
+        """The knowledge base of --kb and --owner.
+
+        Raises:
+            NotVisible: there is none of that name, or more than one.
+        """
+        return knowledge_base_by_name(options["kb"], owner=options["owner"])
+
+    def knowledge_bases(self, options: dict[str, Any]) -> list[KnowledgeBase]:
+        """Those of a repeatable --kb, in the order given.
+
+        Raises:
+            NotVisible: there is none of one of the names, or more than one.
+        """
+        return [knowledge_base_by_name(name, owner=options["owner"]) for name in options["kb"]]
+
+    def progress(self, iterable: Iterable[T], *, total: int | None = None, unit: str) -> Iterator[T]:
+        """Passes the items on and shows on stderr how many have gone by, how fast, and how long the rest will take."""
+        yield from self.progress_bar(iterable, total=total, unit=unit)
+
+    def progress_bar(self, iterable: Iterable[Any] | None = None, *, total: int | None = None, unit: str) -> tqdm:
+        """The bar itself, for work that counts otherwise than one by one; a file or a log gets a line every ten seconds."""
+        seconds = 0.1 if sys.stderr.isatty() else 10
+        return tqdm(
+            iterable,
+            total=total,
+            unit=f" {unit}",
+            file=sys.stderr,
+            mininterval=seconds,
+            maxinterval=seconds,
+            dynamic_ncols=True,
+        )
+
+    def print_json(self, value: Any) -> None:
+        """Writes one JSON document to stdout, which holds nothing else when --json is given."""
+        self.stdout.write(json.dumps(value, ensure_ascii=False, indent=2))
