@@ -148,7 +148,7 @@ def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
                 "vector",
                 DegradationCode.HASHING_EMBEDDER,
                 f"knowledge base {kb.name!r} uses the hashing embedder, which compares words, not meaning: choose an "
-                f"embedding model and run `manage.py reindex --kb {kb.name!r} --embeddings --embedding-model ID`",
+                f"embedding model and run `manage.py reindex --kb {kb.name!r} --embeddings --model ID`",
             )
         )
     return VectorChannel(kb.pk, embedder(kb.embedding_model), PgVectorStore(), notes), _keyword_channel(kb)

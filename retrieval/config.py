@@ -3,7 +3,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from types import NoneType
+from typing import Any, Self, get_args
 
 from retrieval.errors import InvalidConfiguration
 
@@ -72,8 +73,8 @@ class RetrievalConfig:
         for name, value in settings.items():
             if name not in fields:
                 raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(fields))}")
-            if not _fits(value, str(fields[name].type)):
-                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {fields[name].type}")
+            if not _fits(value, fields[name].type):
+                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {_names(fields[name].type)}")
         return dataclasses.replace(self, **settings)
 
     def as_dict(self) -> dict[str, Any]:
@@ -84,11 +85,11 @@ class RetrievalConfig:
         return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _fits(value: object, annotation: str) -> bool:
-    if value is None:
-        return "None" in annotation
-    if isinstance(value, bool):
-        return annotation.startswith("bool")
-    if isinstance(value, int):
-        return annotation.startswith(("int", "float"))
-    return isinstance(value, float) and annotation.startswith("float")
+def _fits(value: object, annotation: Any) -> bool:
+    """Whether a value is of an annotated type; an integer serves as a float, a boolean never as a number."""
+    allowed = get_args(annotation) or (annotation,)
+    return type(value) in allowed or (type(value) is int and float in allowed)
+
+
+def _names(annotation: Any) -> str:
+    return " or ".join("null" if kind is NoneType else kind.__name__ for kind in get_args(annotation) or (annotation,))

@@ -1,5 +1,10 @@
 """The errors of the retrieval library; every message names its remedy."""
 
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from retrieval.trace import Degradation, DegradationCode
+
 
 class RetrievalError(Exception):
     """Retrieval could not do what was asked."""
@@ -7,3 +12,35 @@ class RetrievalError(Exception):
 
 class DependencyMissing(RetrievalError):
     """A package that a channel needs is not installed."""
+
+
+class ModelUnavailable(RetrievalError):  # noqa: N818
+    """A model cannot be loaded or reached, or its answer cannot be used."""
+
+
+class InvalidConfiguration(RetrievalError):
+    """A setting cannot be used.
+
+    Attributes:
+        field: the name of the setting.
+    """
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class ChannelUnavailable(RetrievalError):
+    """A channel cannot answer; the search goes on without it."""
+
+    def __init__(self, code: "DegradationCode", message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class NoChannelAvailable(RetrievalError):
+    """No channel could answer, so there is no result to give."""
+
+    def __init__(self, degradations: "tuple[Degradation, ...]") -> None:
+        super().__init__("; ".join(degradation.detail for degradation in degradations))
+        self.degradations = degradations

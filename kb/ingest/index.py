@@ -11,7 +11,7 @@ from kb.models import Chunk, ChunkEmbedding, ChunkPostings
 from retrieval.protocols import Embedder, Tokenizer
 from retrieval.tokenize import Postings, count_postings
 
-EMBED_BATCH = 32
+EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500
 
 
@@ -72,8 +72,8 @@ def write_postings(pairs: Iterable[tuple[Chunk, Postings | None]], tokenizer_id:
             chunk=chunk,
             knowledge_base_id=chunk.knowledge_base_id,
             tokenizer_id=tokenizer_id,
-            terms=postings.terms_bytes(),
-            frequencies=postings.frequencies_bytes(),
+            terms=postings.terms_bytes,
+            frequencies=postings.frequencies_bytes,
             length=postings.length,
         )
         for chunk, postings in pairs

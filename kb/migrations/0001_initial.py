@@ -96,7 +96,7 @@ class Migration(migrations.Migration):
             name='Document',
             fields=[
                 ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
-                ('title', models.CharField(max_length=500, verbose_name='title')),
+                ('title', models.CharField(blank=True, max_length=500, verbose_name='title')),
                 ('source', models.CharField(blank=True, max_length=1000, verbose_name='source')),
                 ('source_type', models.CharField(choices=[('book', 'book'), ('video', 'video'), ('qa', 'Q&A'), ('web', 'web')], default='book', max_length=12, verbose_name='source type')),
                 ('file', models.FileField(blank=True, max_length=500, upload_to=kb.models.knowledge.upload_path, verbose_name='file')),

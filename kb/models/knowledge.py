@@ -108,7 +108,7 @@ class Document(models.Model):
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="documents", verbose_name=_("knowledge base")
     )
-    title = models.CharField(_("title"), max_length=500)
+    title = models.CharField(_("title"), max_length=500, blank=True)
     source = models.CharField(_("source"), max_length=1_000, blank=True)
     source_type = models.CharField(_("source type"), max_length=12, choices=SourceType, default=SourceType.BOOK)
     file = models.FileField(_("file"), upload_to=upload_path, max_length=500, blank=True)
@@ -151,7 +151,7 @@ class Document(models.Model):
         ]
 
     def __str__(self) -> str:
-        return self.title
+        return self.title or self.source
 
 
 class Chunk(models.Model):

@@ -17,7 +17,7 @@ from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
 from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks, write_postings, write_vectors
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
-from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.services.errors import Rejected
 from retrieval.errors import RetrievalError
 
@@ -219,4 +219,5 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
         locked.save()
         ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=cutter.id if cutter else "").delete()
         write_postings([(locked, postings[0])], cutter.id if cutter else "")
+        ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
         write_vectors([(locked, vectors[0])], model.model_id)
