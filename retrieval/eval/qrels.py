@@ -1,0 +1,235 @@
+"""Evaluation sets in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv in one folder.
+
+The format is that of Thakur et al., "BEIR" (2021), with one addition: `metadata.answerable` of a query, false for one
+that the corpus deliberately cannot answer.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retrieval.errors import RetrievalError
+
+DEFAULT_SPLIT = "test"
+
+_HEADER = ("query-id", "corpus-id", "score")
+
+
+class BeirFormatError(RetrievalError):
+    """A file of an evaluation set is missing or malformed; the message has the place."""
+
+
+@dataclass(frozen=True, slots=True)
+class BeirPassage:
+    """One line of corpus.jsonl; the title may be empty."""
+
+    id: str
+    title: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeirQuery:
+    """One line of queries.jsonl; answerable is None where the set does not say."""
+
+    text: str
+    answerable: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BeirSet:
+    """One split of an evaluation set.
+
+    Attributes:
+        queries: by id: those judged in this split, and those marked as not answerable.
+        qrels: grade by passage id by query id.
+    """
+
+    name: str
+    passages: tuple[BeirPassage, ...]
+    queries: Mapping[str, BeirQuery]
+    qrels: Mapping[str, Mapping[str, int]]
+
+
+def read_beir(directory: Path, *, split: str = DEFAULT_SPLIT) -> BeirSet:
+    """Reads a set whole and checks that every judgment names a known query and passage.
+
+    Raises:
+        BeirFormatError: a file is missing, a line is malformed, an id is unknown or given twice.
+    """
+    passages = tuple(iter_corpus(directory))
+    queries = read_queries(directory)
+    qrels = read_qrels(directory, queries=queries, passage_ids={passage.id for passage in passages}, split=split)
+    in_split = {key: query for key, query in queries.items() if key in qrels or query.answerable is False}
+    return BeirSet(name=_name(directory), passages=passages, queries=in_split, qrels=qrels)
+
+
+def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
+    """Yields the passages of corpus.jsonl one at a time.
+
+    Raises:
+        BeirFormatError: the file is missing, a line is malformed, an id is given twice.
+    """
+    path = directory / "corpus.jsonl"
+    seen: set[str] = set()
+    for place, record in _json_lines(path):
+        passage = BeirPassage(
+            id=_new_id(record, place, seen),
+            title=_string(record, "title", place, default=""),
+            text=_text(record, place),
+        )
+        yield passage
+
+
+def read_queries(directory: Path) -> dict[str, BeirQuery]:
+    """All queries of queries.jsonl by id, of whatever split; raises as `iter_corpus`."""
+    queries: dict[str, BeirQuery] = {}
+    seen: set[str] = set()
+    for place, record in _json_lines(directory / "queries.jsonl"):
+        query_id = _new_id(record, place, seen)
+        queries[query_id] = BeirQuery(text=_text(record, place), answerable=_answerable(record, place))
+    return queries
+
+
+def read_qrels(
+    directory: Path, *, queries: Iterable[str], passage_ids: Iterable[str], split: str = DEFAULT_SPLIT
+) -> dict[str, dict[str, int]]:
+    """Grades by passage id by query id, from qrels/SPLIT.tsv.
+
+    Raises:
+        BeirFormatError: the file is missing, a line is malformed, an id is unknown, a pair is judged twice.
+    """
+    path = directory / "qrels" / f"{split}.tsv"
+    known = (frozenset(queries), frozenset(passage_ids))
+    qrels: dict[str, dict[str, int]] = {}
+    for place, line in _lines(path):
+        fields = tuple(line.split("\t"))
+        if fields == _HEADER:
+            continue
+        query_id, passage_id, grade = _judgment(fields, place, known)
+        grades = qrels.setdefault(query_id, {})
+        if passage_id in grades:
+            raise BeirFormatError(f"{place}: query '{query_id}' judges passage '{passage_id}' twice: keep one line")
+        grades[passage_id] = grade
+    return qrels
+
+
+def write_beir(directory: Path, beir: BeirSet, *, split: str = DEFAULT_SPLIT) -> None:
+    """Writes the set so that `read_beir` reads the same one; overwrites files of the same names."""
+    (directory / "qrels").mkdir(parents=True, exist_ok=True)
+    (directory / "meta.json").write_text(json.dumps({"name": beir.name}, ensure_ascii=False) + "\n", encoding="utf-8")
+    _write_json_lines(
+        directory / "corpus.jsonl", ({"_id": each.id, "title": each.title, "text": each.text} for each in beir.passages)
+    )
+    _write_json_lines(directory / "queries.jsonl", (_query_record(key, query) for key, query in beir.queries.items()))
+    with (directory / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
+        file.write("\t".join(_HEADER) + "\n")
+        for query_id, grades in beir.qrels.items():
+            file.writelines(f"{query_id}\t{passage_id}\t{grade}\n" for passage_id, grade in grades.items())
+
+
+def _query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
+    metadata = {} if query.answerable is None else {"answerable": query.answerable}
+    return {"_id": query_id, "text": query.text, "metadata": metadata}
+
+
+def _write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
+
+
+def _name(directory: Path) -> str:
+    path = directory / "meta.json"
+    if not path.is_file():
+        return directory.resolve().name
+    try:
+        meta = json.loads(path.read_text(encoding="utf-8-sig"))
+    except ValueError as error:
+        raise BeirFormatError(
+            f"{path}: not valid JSON ({error}): correct it, or delete it to use the folder's name"
+        ) from error
+    name = meta.get("name") if isinstance(meta, dict) else None
+    return name if isinstance(name, str) and name else directory.resolve().name
+
+
+def _lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields (place, line) for each line that is not blank; the place is the file's name and the line's number."""
+    if not path.is_file():
+        raise BeirFormatError(_missing(path))
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, start=1):
+            place = f"{path}:{number}"
+            try:
+                line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise BeirFormatError(f"{place}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+            if line.strip():
+                yield place, line
+
+
+def _missing(path: Path) -> str:
+    splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
+    if splits:
+        return f"{path} does not exist: choose one of the splits {', '.join(splits)}"
+    return f"{path} does not exist: a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/{DEFAULT_SPLIT}.tsv"
+
+
+def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    for place, line in _lines(path):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise BeirFormatError(f"{place}: not valid JSON ({error}): correct the line") from error
+        if not isinstance(record, dict):
+            raise BeirFormatError(f"{place}: not a JSON object: each line must be one, with _id and text")
+        yield place, record
+
+
+def _string(record: Mapping[str, Any], key: str, place: str, *, default: str | None = None) -> str:
+    value = record.get(key, default)
+    if value is None and default is not None:
+        return default
+    if not isinstance(value, str):
+        raise BeirFormatError(f"{place}: field '{key}' is missing or no string: add it")
+    return value
+
+
+def _text(record: Mapping[str, Any], place: str) -> str:
+    return _string(record, "text", place)
+
+
+def _new_id(record: Mapping[str, Any], place: str, seen: set[str]) -> str:
+    value = _string(record, "_id", place)
+    if not value or value in seen:
+        raise BeirFormatError(f"{place}: _id '{value}' is empty or was used before: give each line an id of its own")
+    seen.add(value)
+    return value
+
+
+def _answerable(record: Mapping[str, Any], place: str) -> bool | None:
+    metadata = record.get("metadata") or {}
+    value = metadata.get("answerable") if isinstance(metadata, dict) else metadata
+    if value is not None and not isinstance(value, bool):
+        raise BeirFormatError(f"{place}: metadata.answerable must be true, false or absent")
+    return value
+
+
+def _judgment(
+    fields: tuple[str, ...], place: str, known: tuple[frozenset[str], frozenset[str]]
+) -> tuple[str, str, int]:
+    if len(fields) != len(_HEADER):
+        raise BeirFormatError(
+            f"{place}: {len(fields)} fields: a line is query-id, corpus-id and score with tabs between"
+        )
+    query_id, passage_id, score = fields
+    queries, passages = known
+    if query_id not in queries:
+        raise BeirFormatError(f"{place}: unknown query '{query_id}': add it to queries.jsonl or delete the line")
+    if passage_id not in passages:
+        raise BeirFormatError(f"{place}: unknown passage '{passage_id}': add it to corpus.jsonl or delete the line")
+    try:
+        return query_id, passage_id, int(score)
+    except ValueError as error:
+        raise BeirFormatError(f"{place}: score '{score}' is no whole number: correct the line") from error

@@ -1,0 +1,102 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retrieval.errors import RetrievalError
+from retrieval.eval.metrics import evaluate_run, per_query
+
+NAMES = {"recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10"}
+
+
+def test_figures_equal_those_computed_by_hand():
+    qrels = {"q": {"a": 1, "b": 2, "c": 1, "x": 0}}
+    run = {"q": ["x", "b", "y", "a", "z", "c"]}
+
+    # Graded gains, log2(rank + 1) discounts: ranks 2, 4, 6 against the ideal order 2, 1, 1.
+    dcg = 2 / math.log2(3) + 1 / math.log2(5) + 1 / math.log2(7)
+    ideal = 2 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
+    assert evaluate_run(qrels, run) == pytest.approx(
+        {"recall@5": 2 / 3, "recall@20": 1.0, "hit_rate@1": 0.0, "mrr@10": 1 / 2, "ndcg@10": dcg / ideal}
+    )
+
+
+def test_a_perfect_ranking_scores_one_everywhere():
+    assert evaluate_run({"q": {"a": 1}}, {"q": ["a", "b"]}) == dict.fromkeys(NAMES, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(6, "recall@5"), (21, "recall@20"), (2, "hit_rate@1"), (11, "mrr@10"), (11, "ndcg@10")]
+)
+def test_a_document_just_below_the_cutoff_counts_nothing(place, name):
+    ranking = [f"other{number}" for number in range(1, 30)]
+    ranking.insert(place - 1, "gold")
+
+    assert evaluate_run({"q": {"gold": 1}}, {"q": ranking})[name] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [(5, "recall@5"), (20, "recall@20"), (1, "hit_rate@1"), (10, "mrr@10"), (10, "ndcg@10")]
+)
+def test_a_document_at_the_cutoff_counts(place, name):
+    ranking = [f"other{number}" for number in range(1, 30)]
+    ranking.insert(place - 1, "gold")
+
+    assert evaluate_run({"q": {"gold": 1}}, {"q": ranking})[name] > 0.0
+
+
+def test_a_query_without_results_counts_zero_in_the_mean():
+    qrels = {"found": {"a": 1}, "empty": {"b": 1}, "absent": {"c": 1}}
+
+    assert evaluate_run(qrels, {"found": ["a"], "empty": []}) == pytest.approx(dict.fromkeys(NAMES, 1 / 3))
+
+
+def test_a_run_without_any_result_scores_zero():
+    assert evaluate_run({"q": {"a": 1}}, {}) == dict.fromkeys(NAMES, 0.0)
+
+
+def test_queries_without_a_relevant_document_are_left_out_of_the_mean():
+    qrels = {"judged": {"a": 1}, "unanswerable": {}, "irrelevant": {"b": 0, "c": -1}}
+
+    assert evaluate_run(qrels, {"judged": ["a"], "irrelevant": ["b"]}) == dict.fromkeys(NAMES, 1.0)
+    assert list(per_query(qrels, {"judged": ["a"]})) == ["judged"]
+
+
+def test_a_negative_grade_is_not_relevant():
+    assert evaluate_run({"q": {"a": 1, "spam": -2}}, {"q": ["a", "spam"]}) == dict.fromkeys(NAMES, 1.0)
+
+
+def test_unjudged_queries_of_the_run_are_ignored():
+    assert evaluate_run({"q": {"a": 1}}, {"q": ["a"], "other": ["b"]}) == dict.fromkeys(NAMES, 1.0)
+
+
+def test_nothing_judged_is_an_error_that_says_what_to_do():
+    with pytest.raises(RetrievalError, match="no query of this evaluation set has a relevant document: judge some"):
+        evaluate_run({"q": {"a": 0}}, {"q": ["a"]})
+
+
+def test_nothing_judged_has_no_figures():
+    assert per_query({}, {}) == {}
+
+
+def test_a_duplicate_in_a_ranking_is_refused():
+    with pytest.raises(ValueError, match="the ranking of query 'q' holds 'a' twice"):
+        evaluate_run({"q": {"a": 1}}, {"q": ["a", "b", "a"]})
+
+
+def test_each_query_has_its_own_figures():
+    figures = per_query({"one": {"a": 1}, "two": {"b": 1}}, {"one": ["a"], "two": ["x", "b"]})
+
+    assert figures["one"]["mrr@10"] == 1.0
+    assert figures["two"]["mrr@10"] == 0.5
+    assert all(set(values) == NAMES for values in figures.values())
+
+
+@given(st.permutations([f"d{number:02}" for number in range(40)]))
+def test_the_order_of_the_ranking_is_kept_whatever_the_ids(ranking):
+    figures = evaluate_run({"q": {"d07": 1}}, {"q": ranking})
+
+    place = ranking.index("d07") + 1
+    assert figures["mrr@10"] == pytest.approx(1 / place if place <= 10 else 0.0)
+    assert figures["recall@20"] == (1.0 if place <= 20 else 0.0)
