@@ -1,0 +1,299 @@
+"""Where a model's files are: in a folder, in an installed package, in the Hugging Face cache, on a hub, or nowhere.
+
+Only `probe` and `download` touch the network, and only when called.
+"""
+
+import json
+import os
+import queue
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from importlib.util import find_spec
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal
+
+import httpx
+from tqdm import tqdm
+
+from retrieval.errors import DependencyMissing, ModelUnavailable
+
+DEFAULT_ENDPOINT = "https://huggingface.co"
+DOWNLOAD_TIMEOUT_S = 30.0
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes that have arrived and the bytes expected in all."""
+
+_PACKAGE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?", re.ASCII)
+_CONFIGURATIONS = ("modules.json", "config.json")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_TEXT_FILES = ("*.json", "*.txt", "*.model", "*.jinja", "*.bpe")
+_OTHER_RUNTIMES = {"onnx", "openvino", "coreml"}
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Where a model was found.
+
+    Attributes:
+        size_bytes: size of the files that sentence-transformers reads; None when unknown.
+        reason: where it was found, or why it was not.
+    """
+
+    found: Literal["local", "remote", "none"]
+    size_bytes: int | None
+    reason: str
+
+
+def libraries_available() -> bool:
+    """Whether local models can run here; imports nothing."""
+    return find_spec("sentence_transformers") is not None and find_spec("torch") is not None
+
+
+def local_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
+    """The folder with the model's complete files on this machine, or None; never touches the network.
+
+    Args:
+        model_id: a path, the name of an installed package that ships a `model` folder, or a Hugging Face id.
+        cache_dir: the Hugging Face cache; None for its usual place (HF_HOME, HF_HUB_CACHE).
+    """
+    candidates = (_as_folder, _in_package, lambda name: _in_cache(name, cache_dir))
+    found = (candidate(model_id) for candidate in candidates)
+    return next((path for path in found if path is not None and _is_complete(path)), None)
+
+
+def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_dir: Path | None = None) -> Probe:
+    """Looks for the model here, then on the hub; returns within `timeout_s` seconds whatever the network does.
+
+    Args:
+        model_id: as for `local_path`.
+        endpoint: a mirror; None for HF_ENDPOINT, or huggingface.co.
+        timeout_s: wall time in all.
+        cache_dir: as for `local_path`.
+    """
+    answers: queue.SimpleQueue[Probe] = queue.SimpleQueue()
+    hub = _endpoint(endpoint)
+
+    def look() -> None:
+        answers.put(_probe_local(model_id, cache_dir) or _probe_hub(model_id, hub, timeout_s))
+
+    # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
+    threading.Thread(target=look, name="model-probe", daemon=True).start()
+    try:
+        return answers.get(timeout=timeout_s)
+    except queue.Empty:
+        return Probe(
+            "none", None, f"{hub} did not answer within {timeout_s:g} s: check the network, or set HF_ENDPOINT"
+        )
+
+
+def download(
+    model_id: str, *, endpoint: str | None, progress: Progress | None = None, cache_dir: Path | None = None
+) -> Path:
+    """Fetches the files that sentence-transformers reads into the Hugging Face cache; a model that is here stays as is.
+
+    Raises:
+        DependencyMissing: huggingface_hub is not installed.
+        ModelUnavailable: offline, unknown to the hub, or interrupted; what has arrived is kept for the next try.
+    """
+    found = local_path(model_id, cache_dir=cache_dir)
+    if found is not None:
+        return found
+    if find_spec("huggingface_hub") is None:
+        raise DependencyMissing("huggingface_hub is not installed: run `pip install 'zhiku[models]'`")
+    hub = _endpoint(endpoint)
+    try:
+        files = _hub_files(model_id, hub, DOWNLOAD_TIMEOUT_S)
+        _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
+    except _network_errors() as error:
+        raise ModelUnavailable(
+            f"model '{model_id}' could not be downloaded from {hub} ({_one_line(error)}): check the id and the network, "
+            "set HF_ENDPOINT to a mirror (and HF_TOKEN for a gated model), then run the command again"
+        ) from error
+    found = local_path(model_id, cache_dir=cache_dir)
+    if found is None:
+        raise ModelUnavailable(f"model '{model_id}' holds no weights that sentence-transformers reads: choose another")
+    return found
+
+
+def _as_folder(name: str) -> Path | None:
+    try:
+        folder = Path(name).expanduser()
+        return folder.resolve() if name and folder.is_dir() else None
+    except (OSError, RuntimeError):  # a name too long for a file, an unknown home
+        return None
+
+
+def _in_package(name: str) -> Path | None:
+    if not _PACKAGE_NAME.fullmatch(name):
+        return None
+    try:
+        # No dot is left in the name: find_spec would import the parent package.
+        spec = find_spec(re.sub(r"[-.]", "_", name))
+    except ValueError:  # a module without a spec, such as one made by hand
+        return None
+    roots = (spec.submodule_search_locations if spec else None) or ()
+    return next((Path(root) / "model" for root in roots if (Path(root) / "model").is_dir()), None)
+
+
+def _in_cache(name: str, cache_dir: Path | None) -> Path | None:
+    if not _HUB_ID.fullmatch(name) or find_spec("huggingface_hub") is None:
+        return None
+    from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - optional, and slow to import
+
+    # Not snapshot_download: it calls a snapshot without the files that `download` leaves out incomplete.
+    try:
+        paths = [try_to_load_from_cache(name, each, cache_dir=cache_dir) for each in _CONFIGURATIONS]
+    except ValueError:  # the client's own rules for an id
+        return None
+    return next((Path(path).parent for path in paths if isinstance(path, str)), None)
+
+
+def _is_complete(folder: Path) -> bool:
+    """Whether a configuration and all weights are there (an interrupted download leaves some out)."""
+    files = _files_in(folder)
+    if not any(name in files for name in _CONFIGURATIONS) or not any(_is_weights(name) for name in files):
+        return False
+    indexes = [name for name in _needed(files) if name.endswith((".safetensors.index.json", ".bin.index.json"))]
+    return all(_has_all_shards(folder / name) for name in indexes)
+
+
+def _has_all_shards(index: Path) -> bool:
+    try:
+        shards = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return all((index.parent / shard).is_file() for shard in shards)
+
+
+def _files_in(folder: Path) -> dict[str, int]:
+    """Sizes in bytes by path; a module of a sentence-transformers model lies at most one folder deep."""
+    paths = [path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()]
+    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+
+
+def _is_weights(name: str) -> bool:
+    return any(fnmatchcase(PurePosixPath(name).name, pattern) for pattern in _WEIGHTS)
+
+
+def _needed(names: Mapping[str, Any]) -> list[str]:
+    """The files that sentence-transformers reads: safetensors before PyTorch's pickles, no other runtime's copies."""
+    safe_folders = {PurePosixPath(name).parent for name in names if name.endswith(".safetensors")}
+
+    def is_needed(name: str) -> bool:
+        path = PurePosixPath(name)
+        if len(path.parts) > 2 or _OTHER_RUNTIMES & set(path.parts[:-1]):
+            return False
+        if path.parent in safe_folders and (path.suffix == ".bin" or path.name.endswith(".bin.index.json")):
+            return False
+        return _is_weights(name) or any(fnmatchcase(path.name, pattern) for pattern in _TEXT_FILES)
+
+    return [name for name in names if is_needed(name)]
+
+
+def _probe_local(model_id: str, cache_dir: Path | None) -> Probe | None:
+    path = local_path(model_id, cache_dir=cache_dir)
+    if path is None:
+        return None
+    files = _files_in(path)
+    return Probe("local", sum(files[name] for name in _needed(files)), f"found in {path}")
+
+
+def _probe_hub(model_id: str, hub: str, timeout_s: float) -> Probe:
+    try:
+        files = _hub_files(model_id, hub, timeout_s)
+    except (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL) as error:
+        return Probe("none", None, f"not on this machine, and not to be had from {hub}: {_one_line(error)}")
+    if not any(_is_weights(name) for name in files):
+        return Probe(
+            "none", None, f"{hub} has it without weights that sentence-transformers reads: choose another model"
+        )
+    sizes = [size for size in files.values() if size is not None]
+    return Probe("remote", sum(sizes) if len(sizes) == len(files) else None, f"can be downloaded from {hub}")
+
+
+def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | None]:
+    """Sizes in bytes of the needed files by path.
+
+    Raises:
+        ModelUnavailable: offline, not a hub id, or the hub does not know it.
+        httpx.HTTPError: the hub cannot be reached.
+    """
+    if _is_offline():
+        raise ModelUnavailable("HF_HUB_OFFLINE is set: unset it to reach the hub")
+    if not _HUB_ID.fullmatch(model_id):
+        raise ModelUnavailable(f"'{model_id}' is no folder here and no Hugging Face id (organisation/name)")
+    response = httpx.get(
+        f"{hub}/api/models/{model_id}",
+        params={"blobs": "true"},
+        headers=_authorization(),
+        timeout=timeout_s,
+        follow_redirects=True,
+    )
+    if response.status_code in {401, 403, 404}:
+        raise ModelUnavailable(f"{hub} has no model '{model_id}', or not without a token (HTTP {response.status_code})")
+    response.raise_for_status()
+    try:
+        sizes = {sibling["rfilename"]: sibling.get("size") for sibling in response.json()["siblings"]}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ModelUnavailable(f"{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT") from error
+    return {name: sizes[name] for name in _needed(sizes)}
+
+
+def _fetch(
+    model_id: str, files: Mapping[str, int | None], hub: str, progress: Progress, cache_dir: Path | None
+) -> None:
+    from huggingface_hub import hf_hub_download  # noqa: PLC0415 - optional, and slow to import
+
+    total = sum(size or 0 for size in files.values())
+    done = 0
+    # Weights last, so that a snapshot with weights is a whole one.
+    for name in sorted(files, key=_is_weights):
+        hf_hub_download(
+            model_id, name, endpoint=hub, cache_dir=cache_dir, tqdm_class=_byte_counter(progress, done, total)
+        )
+        done += files[name] or 0
+        progress(done, total)
+
+
+def _byte_counter(progress: Progress, before: int, total: int) -> type[tqdm]:
+    class ByteCounter(tqdm):  # type: ignore[misc]
+        """A bar that draws nothing and reports its bytes."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            self._arrived = int(kwargs.get("initial") or 0)
+            super().__init__(*args, **(kwargs | {"disable": True}))
+
+        def update(self, n: float | None = 1) -> None:
+            self._arrived += int(n or 0)
+            progress(min(before + self._arrived, total), total)
+
+    return ByteCounter
+
+
+def _network_errors() -> tuple[type[Exception], ...]:
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - optional, and slow to import
+
+    # Its base is the HTTPError of whichever HTTP library this version of the hub client uses.
+    return (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL, OSError, *HfHubHTTPError.__bases__)
+
+
+def _authorization() -> dict[str, str]:
+    token = os.environ.get("HF_TOKEN")
+    return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _endpoint(endpoint: str | None) -> str:
+    return (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
+
+
+def _is_offline() -> bool:
+    flags = (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("TRANSFORMERS_OFFLINE"))
+    return any((flag or "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

