@@ -1,0 +1,227 @@
+"""Embeddings from a server that speaks OpenAI's `POST /embeddings`."""
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception_type,
+    stop_after_attempt,
+    wait_exponential,
+    wait_random,
+)
+
+from retrieval.embedders.prompts import prompts_for
+from retrieval.embedders.text import estimate_tokens
+from retrieval.embedders.vectors import unit_vectors
+from retrieval.errors import ModelUnavailable
+
+OPENAI_PREFIX = "openai:"
+
+_RETRIED_STATUSES = {408, 429}
+_BACKOFF = wait_exponential(multiplier=0.5, max=20.0) + wait_random(0.0, 0.5)
+
+
+@dataclass(frozen=True, slots=True)
+class _Patience:
+    """How long a call may take: a query's caller waits for it, a document's does not."""
+
+    attempts: int
+    timeout_s: float
+    longest_wait_s: float
+
+
+class _Transient(Exception):
+    """A failure that a later attempt may not meet."""
+
+    def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
+        super().__init__(reason)
+        self.retry_after_s = retry_after_s
+
+
+class OpenAIEmbedder:
+    """Embeds over HTTP; bounded retries with backoff on 408, 429, 5xx and lost connections.
+
+    Args:
+        model_id: "openai:" and the server's name for the model.
+        base_url: the part before `/embeddings`, as in "https://api.openai.com/v1".
+        api_key: sent as a bearer token; empty for none.
+        batch_size: texts a request.
+        timeout_s: of one request for documents.
+        query_timeout_s: of one request for a query.
+        sleep: called with the seconds to wait before another attempt.
+    """
+
+    def __init__(
+        self,
+        model_id: str,
+        *,
+        base_url: str,
+        api_key: str = "",
+        batch_size: int = 32,
+        timeout_s: float = 30.0,
+        query_timeout_s: float = 5.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.model_id = model_id
+        self._model = model_id.removeprefix(OPENAI_PREFIX)
+        self._prompts = prompts_for(self._model)
+        self._base_url = base_url.rstrip("/")
+        self._api_key = api_key
+        self._batch_size = batch_size
+        self._for_documents = _Patience(attempts=5, timeout_s=timeout_s, longest_wait_s=60.0)
+        self._for_queries = _Patience(attempts=2, timeout_s=query_timeout_s, longest_wait_s=2.0)
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._http: httpx.Client | None = None
+        self._dimension: int | None = None
+
+    @property
+    def dimension(self) -> int:
+        """Asks the server once."""
+        if self._dimension is None:
+            return int(self._embed(["dimension"], self._for_queries).shape[1])
+        return self._dimension
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """L2-normalised vectors, shape (n_texts, dimension).
+
+        Raises:
+            ModelUnavailable: the server cannot be reached, refuses, or answers with unusable vectors.
+        """
+        if not texts:
+            return np.empty((0, self.dimension), dtype=np.float32)
+        prompted = [self._prompts.document + text for text in texts]
+        starts = range(0, len(prompted), self._batch_size)
+        batches = [self._embed(prompted[start : start + self._batch_size], self._for_documents) for start in starts]
+        return np.concatenate(batches)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """An L2-normalised vector, shape (dimension,); raises as `embed_documents`."""
+        vectors = self._embed([self._prompts.query + text], self._for_queries)
+        return np.asarray(vectors[0], dtype=np.float32)
+
+    def count_tokens(self, text: str) -> int:
+        """An estimate: the protocol has no tokenizer."""
+        return estimate_tokens(text)
+
+    def close(self) -> None:
+        """Closes the connections; the next call opens new ones."""
+        with self._lock:
+            client, self._http = self._http, None
+        if client is not None:
+            client.close()
+
+    def _embed(self, texts: list[str], patience: _Patience) -> NDArray[np.float32]:
+        retrying = Retrying(
+            stop=stop_after_attempt(patience.attempts),
+            wait=_wait,
+            retry=retry_if_exception_type(_Transient),
+            sleep=self._sleep,
+            reraise=True,
+        )
+        try:
+            body = retrying(self._post, texts, patience)
+        except _Transient as error:
+            raise ModelUnavailable(
+                f"the embedding server at {self._base_url} failed {patience.attempts} times ({error}): check that it runs "
+                "and that EMBEDDING_BASE_URL is right"
+            ) from error
+        vectors = unit_vectors(self._parse(body, len(texts)), model_id=self.model_id)
+        self._check_dimension(vectors.shape[1])
+        return vectors
+
+    def _post(self, texts: list[str], patience: _Patience) -> Any:
+        # The API refuses empty strings.
+        payload = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
+        try:
+            response = self._client().post(f"{self._base_url}/embeddings", json=payload, timeout=patience.timeout_s)
+        except httpx.TransportError as error:
+            raise _Transient(f"{type(error).__name__}: {error}") from error
+        if response.status_code in _RETRIED_STATUSES or response.status_code >= 500:
+            raise self._transient(response, patience)
+        if not response.is_success:
+            raise ModelUnavailable(
+                f"the embedding server at {self._base_url} refused model '{self._model}' (HTTP {response.status_code}: "
+                f"{response.text[:200]}): check EMBEDDING_BASE_URL, EMBEDDING_API_KEY and the model's name"
+            )
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._unusable("is not JSON") from error
+
+    def _transient(self, response: httpx.Response, patience: _Patience) -> Exception:
+        wait_s = _retry_after(response)
+        if wait_s is not None and wait_s > patience.longest_wait_s:
+            return ModelUnavailable(
+                f"the embedding server at {self._base_url} asks to wait {wait_s:.0f} s (HTTP {response.status_code}): "
+                "try again then, or raise its rate limit"
+            )
+        return _Transient(f"HTTP {response.status_code}", wait_s)
+
+    def _parse(self, body: Any, count: int) -> NDArray[np.float32]:
+        try:
+            rows = {int(item.get("index", place)): item["embedding"] for place, item in enumerate(body["data"])}
+            vectors = np.array([rows[index] for index in sorted(rows)], dtype=np.float32)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._unusable("does not follow OpenAI's embeddings API") from error
+        if sorted(rows) != list(range(count)):
+            raise self._unusable(f"has {len(rows)} vectors for {count} texts")
+        if vectors.ndim != 2 or vectors.shape[1] == 0:
+            raise self._unusable("holds no vectors of numbers")
+        return vectors
+
+    def _check_dimension(self, dimension: int) -> None:
+        with self._lock:
+            if self._dimension is None:
+                self._dimension = dimension
+        if dimension != self._dimension:
+            raise self._unusable(f"has {dimension} dimensions after {self._dimension} before")
+
+    def _unusable(self, fault: str) -> ModelUnavailable:
+        return ModelUnavailable(
+            f"the answer of the embedding server at {self._base_url} {fault}: check that EMBEDDING_BASE_URL serves "
+            f"'{self._model}' as an embedding model"
+        )
+
+    def _client(self) -> httpx.Client:
+        with self._lock:
+            if self._http is None:
+                if not self._base_url:
+                    raise ModelUnavailable(
+                        f"model '{self.model_id}' has no server: set EMBEDDING_BASE_URL (for example "
+                        "https://api.openai.com/v1), or choose another embedder"
+                    )
+                headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+                self._http = httpx.Client(headers=headers)
+                weakref.finalize(self, self._http.close)
+            return self._http
+
+
+def _wait(state: RetryCallState) -> float:
+    error = state.outcome.exception() if state.outcome else None
+    if isinstance(error, _Transient) and error.retry_after_s is not None:
+        return error.retry_after_s
+    return _BACKOFF(state)
+
+
+def _retry_after(response: httpx.Response) -> float | None:
+    """Seconds from a Retry-After header, which holds a number of them or a date."""
+    value = response.headers.get("Retry-After", "").strip()
+    if value.isdecimal():
+        return float(value)
+    try:
+        moment = parsedate_to_datetime(value)
+    except ValueError:
+        return None
+    return max(0.0, (moment - datetime.now(moment.tzinfo or UTC)).total_seconds())

@@ -1,0 +1,103 @@
+"""Model ids and the process's embedders: one instance, and so one loaded model, for each."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from retrieval.embedders.hashing import HASHING_MODEL_ID, HashingEmbedder
+from retrieval.embedders.openai_http import OPENAI_PREFIX, OpenAIEmbedder
+from retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
+from retrieval.protocols import Embedder
+
+MAX_EMBEDDERS = 4  # a large model takes more than a gigabyte
+
+
+@dataclass(frozen=True, slots=True)
+class EmbedderOptions:
+    """What an embedder needs besides its id; each kind reads its own part.
+
+    Attributes:
+        base_url: of the OpenAI-compatible server.
+        api_key: of the same.
+        batch_size: texts a forward pass or a request.
+        timeout_s: of one request for documents.
+        query_timeout_s: of one request for a query.
+        device: torch's name for one; None lets sentence-transformers choose.
+        cache_dir: the Hugging Face cache; None for its usual place.
+    """
+
+    base_url: str = ""
+    api_key: str = field(default="", repr=False)
+    batch_size: int = 32
+    timeout_s: float = 30.0
+    query_timeout_s: float = 5.0
+    device: str | None = None
+    cache_dir: Path | None = None
+
+
+_embedders: OrderedDict[Hashable, Embedder] = OrderedDict()
+_lock = threading.Lock()
+
+
+def normalize_model_id(model_id: str) -> str:
+    """One spelling for one model: "hashing", "openai:MODEL", an absolute path, or the id as given.
+
+    Raises:
+        ValueError: the id is empty.
+    """
+    name = model_id.strip()
+    if name.lower() == HASHING_MODEL_ID:
+        return HASHING_MODEL_ID
+    if name.lower().startswith(OPENAI_PREFIX):
+        served = name[len(OPENAI_PREFIX) :].strip()
+        name = f"{OPENAI_PREFIX}{served}" if served else ""
+    elif name.startswith(("/", "./", "../", "~")):
+        name = str(Path(name).expanduser().resolve())
+    else:
+        name = name.rstrip("/")
+    if not name:
+        raise ValueError(
+            f"'{model_id}' names no embedding model: give a Hugging Face id, a path, openai:MODEL or hashing"
+        )
+    return name
+
+
+def get_embedder(model_id: str, options: EmbedderOptions) -> Embedder:
+    """The process's embedder for this model and these options; the model itself loads on first use."""
+    name = normalize_model_id(model_id)
+    key = _key(name, options)
+    with _lock:
+        if key not in _embedders:
+            _embedders[key] = _make(name, options)
+        _embedders.move_to_end(key)
+        while len(_embedders) > MAX_EMBEDDERS:
+            _embedders.popitem(last=False)
+        return _embedders[key]
+
+
+def _key(name: str, options: EmbedderOptions) -> Hashable:
+    """Only what the kind reads: a new API key must not load a local model a second time."""
+    if name == HASHING_MODEL_ID:
+        return name
+    if name.startswith(OPENAI_PREFIX):
+        return (name, options)
+    return (name, options.batch_size, options.device, options.cache_dir)
+
+
+def _make(name: str, options: EmbedderOptions) -> Embedder:
+    if name == HASHING_MODEL_ID:
+        return HashingEmbedder()
+    if name.startswith(OPENAI_PREFIX):
+        return OpenAIEmbedder(
+            name,
+            base_url=options.base_url,
+            api_key=options.api_key,
+            batch_size=options.batch_size,
+            timeout_s=options.timeout_s,
+            query_timeout_s=options.query_timeout_s,
+        )
+    return SentenceTransformerEmbedder(
+        name, batch_size=options.batch_size, device=options.device, cache_dir=options.cache_dir
+    )

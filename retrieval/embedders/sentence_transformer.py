@@ -1,0 +1,154 @@
+"""Local models through sentence-transformers, loaded on first use and from local files only."""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.embedders.prompts import Prompts, prompts_for
+from retrieval.embedders.text import estimate_tokens
+from retrieval.embedders.vectors import unit_vectors
+from retrieval.errors import ModelUnavailable
+from retrieval.model_files import libraries_available, local_path
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    model: Any
+    prompts: Prompts
+    tokenizer: Any
+    dimension: int
+
+
+class SentenceTransformerEmbedder:
+    """A sentence-transformers model by Hugging Face id, installed package or path.
+
+    Calls from several threads are safe: the only state the library changes while encoding, the tokenizer's padding and
+    truncation, is set once while loading; `count_tokens` has a tokenizer of its own.
+    """
+
+    def __init__(
+        self, model_id: str, *, batch_size: int = 32, device: str | None = None, cache_dir: Path | None = None
+    ) -> None:
+        self.model_id = model_id
+        self._batch_size = batch_size
+        self._device = device
+        self._cache_dir = cache_dir
+        self._lock = threading.Lock()
+        self._loaded: _Loaded | None = None
+
+    @property
+    def dimension(self) -> int:
+        return self._ready().dimension
+
+    def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """L2-normalised vectors, shape (n_texts, dimension).
+
+        Raises:
+            ModelUnavailable: the model is not here, cannot be loaded, or returned no usable vector.
+        """
+        loaded = self._ready()
+        if not texts:
+            return np.empty((0, loaded.dimension), dtype=np.float32)
+        return self._encode(loaded.model.encode_document, list(texts), loaded.prompts.document)
+
+    def embed_query(self, text: str) -> NDArray[np.float32]:
+        """An L2-normalised vector, shape (dimension,); raises as `embed_documents`."""
+        loaded = self._ready()
+        vectors = self._encode(loaded.model.encode_query, [text], loaded.prompts.query)
+        return np.asarray(vectors[0], dtype=np.float32)
+
+    def count_tokens(self, text: str) -> int:
+        """The model's own tokens, without the special ones and without truncation."""
+        tokenizer = self._ready().tokenizer
+        if tokenizer is None:
+            return estimate_tokens(text)
+        return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _encode(self, encode: Any, texts: list[str], prompt: str) -> NDArray[np.float32]:
+        try:
+            vectors = encode(
+                texts,
+                prompt=prompt or None,  # None: the library takes the model's own
+                batch_size=self._batch_size,
+                show_progress_bar=False,
+                normalize_embeddings=True,
+            )
+        except RuntimeError as error:  # torch's: out of memory, a lost device
+            raise ModelUnavailable(
+                f"model '{self.model_id}' failed on {len(texts)} texts ({error}): lower the batch size, or use device 'cpu'"
+            ) from error
+        return unit_vectors(vectors, model_id=self.model_id)
+
+    def _ready(self) -> _Loaded:
+        if self._loaded is None:
+            with self._lock:
+                if self._loaded is None:
+                    self._loaded = self._load()
+        return self._loaded
+
+    def _load(self) -> _Loaded:
+        model = self._open()
+        own = any(model.prompts.values())
+        # The first encoding sets the tokenizer's padding and truncation, which must not happen in two threads at once.
+        sample = model.encode_query(["warm-up"], show_progress_bar=False)
+        return _Loaded(
+            model=model,
+            prompts=Prompts() if own else prompts_for(self.model_id),
+            tokenizer=_plain_tokenizer(model),
+            dimension=int(sample.shape[1]),
+        )
+
+    def _open(self) -> Any:
+        if not libraries_available():
+            raise ModelUnavailable(
+                f"model '{self.model_id}' needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
+                "or choose the hashing embedder"
+            )
+        path = local_path(self.model_id, cache_dir=self._cache_dir)
+        if path is None:
+            raise ModelUnavailable(
+                f"model '{self.model_id}' is not on this machine: run `manage.py download_model {self.model_id}`, "
+                "or choose the hashing embedder"
+            )
+        from safetensors import SafetensorError  # noqa: PLC0415 - optional
+        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and seconds to import
+
+        try:
+            with _no_loading_bars():
+                return SentenceTransformer(str(path), device=self._device, local_files_only=True)
+        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
+            raise ModelUnavailable(
+                f"the files of model '{self.model_id}' in {path} cannot be loaded ({error}): delete that folder and run "
+                f"`manage.py download_model {self.model_id}`, or choose the hashing embedder"
+            ) from error
+
+
+def _plain_tokenizer(model: Any) -> Any:
+    """A copy of the model's fast tokenizer that neither pads nor truncates; None for a model without one."""
+    original = getattr(getattr(model, "tokenizer", None), "backend_tokenizer", None)
+    if original is None:
+        return None
+    tokenizer = type(original).from_str(original.to_str())
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+@contextmanager
+def _no_loading_bars() -> Iterator[None]:
+    """Keeps transformers' "Loading weights" bar out of logs and of the commands' own progress."""
+    from transformers.utils import logging  # noqa: PLC0415 - optional
+
+    enabled = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        if enabled:
+            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -1,0 +1,46 @@
+"""Code points and their classes: what the hashing embedder and the token estimate read a text as."""
+
+import math
+import unicodedata
+
+import numpy as np
+from numpy.typing import NDArray
+
+_LATIN_CHARS_PER_TOKEN = 4
+# Scripts written without spaces between words: Han with its extensions, kana, bopomofo, Hangul.
+_CJK_RANGES = (
+    (0x2E80, 0x2FDF),
+    (0x3005, 0x3007),
+    (0x3021, 0x3029),
+    (0x3040, 0x318F),
+    (0x31A0, 0x31BF),
+    (0x31F0, 0x31FF),
+    (0x3400, 0x4DBF),
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7AF),
+    (0xF900, 0xFAFF),
+    (0x20000, 0x323AF),
+)
+_CJK_STARTS = np.array([start for start, _ in _CJK_RANGES], dtype=np.uint32)
+_CJK_ENDS = np.array([end for _, end in _CJK_RANGES], dtype=np.uint32)
+
+
+def code_points(text: str) -> NDArray[np.uint32]:
+    """The text's code points, shape (n_chars,); lone surrogates stay as they are."""
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4").astype(np.uint32, copy=False)
+
+
+def is_cjk(points: NDArray[np.uint32]) -> NDArray[np.bool_]:
+    nearest = np.searchsorted(_CJK_STARTS, points, side="right") - 1
+    return np.asarray((nearest >= 0) & (points <= _CJK_ENDS[nearest]), dtype=np.bool_)
+
+
+def is_word_character(text: str) -> NDArray[np.bool_]:
+    """True for letters, digits and marks (so that a Devanagari vowel sign does not split its word)."""
+    return np.fromiter((unicodedata.category(char)[0] in "LNM" for char in text), dtype=np.bool_, count=len(text))
+
+
+def estimate_tokens(text: str) -> int:
+    """A model-free token count: one per CJK character, one per four other characters (the usual rule of thumb)."""
+    cjk = int(np.count_nonzero(is_cjk(code_points(text))))
+    return cjk + math.ceil((len(text) - cjk) / _LATIN_CHARS_PER_TOKEN)

@@ -1,0 +1,91 @@
+import threading
+from pathlib import Path
+
+import pytest
+
+from retrieval.embedders.hashing import HashingEmbedder
+from retrieval.embedders.openai_http import OpenAIEmbedder
+from retrieval.embedders.registry import MAX_EMBEDDERS, EmbedderOptions, get_embedder, normalize_model_id
+from retrieval.embedders.sentence_transformer import SentenceTransformerEmbedder
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("Hashing ", "hashing"),
+        (" BAAI/bge-m3/ ", "BAAI/bge-m3"),
+        ("OpenAI: text-embedding-3-small", "openai:text-embedding-3-small"),
+        ("/models/../models/x/", "/models/x"),
+        ("./x", str(Path("x").resolve())),
+        ("~/x", str(Path.home().resolve() / "x")),
+    ],
+)
+def test_one_model_has_one_spelling(given, expected):
+    assert normalize_model_id(given) == expected
+
+
+@pytest.mark.parametrize("empty", ["", "  ", "openai:", "openai: "])
+def test_an_empty_id_is_refused(empty):
+    with pytest.raises(ValueError, match="names no embedding model: give"):
+        normalize_model_id(empty)
+
+
+@pytest.mark.parametrize(
+    ("model_id", "kind"),
+    [("hashing", HashingEmbedder), ("openai:m", OpenAIEmbedder), ("org/name", SentenceTransformerEmbedder)],
+)
+def test_the_id_chooses_the_kind(model_id, kind):
+    embedder = get_embedder(model_id, EmbedderOptions(base_url="http://127.0.0.1:1"))
+
+    assert isinstance(embedder, kind)
+    assert embedder.model_id == model_id
+
+
+def test_the_same_model_and_options_share_an_instance():
+    assert get_embedder("org/name", EmbedderOptions()) is get_embedder(" org/name/", EmbedderOptions())
+
+
+def test_other_options_make_another_instance():
+    assert get_embedder("openai:m", EmbedderOptions(api_key="a")) is not get_embedder(
+        "openai:m", EmbedderOptions(api_key="b")
+    )
+    assert get_embedder("org/name", EmbedderOptions(device="cpu")) is not get_embedder("org/name", EmbedderOptions())
+
+
+def test_options_that_a_local_model_does_not_read_share_its_instance():
+    assert get_embedder("org/name", EmbedderOptions(api_key="a")) is get_embedder("org/name", EmbedderOptions())
+
+
+def test_the_least_recently_used_embedder_is_dropped():
+    options = EmbedderOptions()
+    first = get_embedder("org/first", options)
+    second = get_embedder("org/second", options)
+    for number in range(MAX_EMBEDDERS - 2):
+        get_embedder(f"org/{number}", options)
+    get_embedder("org/first", options)
+    get_embedder("org/last", options)
+
+    assert get_embedder("org/first", options) is first
+    assert get_embedder("org/second", options) is not second
+
+
+def test_threads_get_one_instance():
+    barrier = threading.Barrier(8)
+    found = []
+
+    def ask():
+        barrier.wait()
+        found.append(get_embedder("org/threads", EmbedderOptions()))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(map(id, found))) == 1
+
+
+def test_the_key_does_not_show_in_the_options():
+    assert "secret" not in repr(EmbedderOptions(api_key="secret"))
