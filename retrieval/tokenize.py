@@ -39,12 +39,12 @@ ENGLISH_STOP_WORDS = frozenset({
 
 _CJK = "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 _PART = rf"[^\W_{_CJK}]+"
-_RUNS = re.compile(
+RUNS = re.compile(
     rf"(?P<cjk>[{_CJK}]+)"
     # Parts joined by single connectors; a trailing + or # belongs to names such as c++ and c#, not to a+b.
     rf"|(?P<latin>{_PART}(?:[-_.@&']{_PART})*(?:(?:\+{{1,2}}|\#)(?!{_PART}))?)"
 )
-_CONNECTORS = re.compile(r"[-_.@&+#]+")
+CONNECTORS = re.compile(r"[-_.@&+#]+")
 _LETTERS_AND_DIGITS = re.compile(r"([^\W\d_]+)(\d+)|(\d+)([^\W\d_]+)")
 _CHARACTERS = str.maketrans({"\u2019": "'", "\u2010": "-"} | dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""))
 
@@ -71,7 +71,7 @@ class JiebaTokenizer:
 
     def _tokens(self, text: str) -> Iterator[str]:
         segmenter = self._segmenter()
-        for run in _RUNS.finditer(text):
+        for run in RUNS.finditer(text):
             if run.lastgroup == "cjk":
                 yield from (word for word in segmenter.cut_for_search(run[0]) if any(map(str.isalnum, word)))
             else:
@@ -96,7 +96,7 @@ def normalize(text: str) -> str:
 def _latin_terms(run: str, touches_cjk: bool) -> tuple[str, ...]:  # noqa: FBT001
     keep_stop_words = touches_cjk or (len(run) > 1 and run.isupper())
     code = run.casefold()
-    parts = [part for part in _CONNECTORS.split(code) if part]
+    parts = [part for part in CONNECTORS.split(code) if part]
     terms = [] if parts == [code] else [code]
     for part in parts:
         terms += _part_terms(part, keep_stop_words=keep_stop_words)

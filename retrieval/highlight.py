@@ -1,0 +1,212 @@
+"""Where a text holds the terms of a query: what to mark on a page, and which part of a long text to show."""
+
+import re
+import unicodedata
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+from retrieval.tokenize import CONNECTORS, RUNS, normalize
+
+Tokenize = Callable[[str], list[str]]
+Span = tuple[int, int]
+
+ELLIPSIS = "…"
+# jieba's dictionary has no word of more characters; the words inside one are fewer than twice its characters.
+MOST_WORDS_IN_A_WORD = 32
+
+
+class Segment(NamedTuple):
+    """A piece of a text and whether it is a match."""
+
+    text: str
+    is_match: bool
+
+
+def highlight(text: str, terms: Collection[str], tokenizer: Tokenize) -> list[Segment]:
+    """Cuts a text where it holds terms; the segments, joined, are the text.
+
+    Args:
+        text: a passage as it is shown.
+        terms: as `tokenizer` makes them: stemmed, folded, from words inside words.
+        tokenizer: the one that the index and the query went through.
+
+    Returns:
+        Segments in order; a match is a word, or the part of a word, that the tokenizer turns into one of the terms.
+    """
+    wanted = frozenset(terms)
+    if not wanted or not text:
+        return [Segment(text, is_match=False)] if text else []
+    plain, origins = _normalize_with_origins(text)
+    spans = [
+        (origins[start][0], origins[end - 1][1])
+        for run in RUNS.finditer(plain)
+        for start, end in (_cjk_matches if run.lastgroup == "cjk" else _latin_matches)(run, wanted, tokenizer)
+    ]
+    return list(_cut(text, _merge(spans)))
+
+
+def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
+    """The stretch of a highlighted text that holds the most of its matches.
+
+    Args:
+        segments: from `highlight`.
+        limit: characters to keep.
+
+    Returns:
+        The segments as they are when they fit, else a cut of them with an ellipsis at each end that was cut.
+    """
+    text = "".join(segment.text for segment in segments)
+    if len(text) <= limit:
+        return list(segments)
+    ends = [0]
+    for segment in segments:
+        ends.append(ends[-1] + len(segment.text))
+    matches = [span for span, segment in zip(pairwise(ends), segments, strict=True) if segment.is_match]
+    start = _best_start(text, matches, limit)
+    end = min(start + limit, len(text))
+    clipped = [(max(first, start), min(last, end)) for first, last in matches]
+    kept = [
+        Segment(text[start + first : start + last], is_match)
+        for first, last, is_match in _pieces(end - start, [(a - start, b - start) for a, b in clipped if a < b])
+    ]
+    before = [Segment(ELLIPSIS, is_match=False)] if start else []
+    after = [Segment(ELLIPSIS, is_match=False)] if end < len(text) else []
+    return before + kept + after
+
+
+def _best_start(text: str, matches: Sequence[Span], limit: int) -> int:
+    """Where a window covers the most distinct matches, then the most matched characters, then stands earliest."""
+    lead = limit // 5
+    firsts, lasts = [first for first, _ in matches], [last for _, last in matches]
+
+    def worth(start: int) -> tuple[int, int]:
+        covered = matches[bisect_left(firsts, start) : bisect_right(lasts, start + limit)]
+        return len({text[a:b].casefold() for a, b in covered}), sum(b - a for a, b in covered)
+
+    starts = [max(0, min(first - lead, len(text) - limit)) for first in firsts]
+    best = max(starts, key=worth, default=0)
+    # Begin with a whole word, where one begins before the first match.
+    space = text.find(" ", best, best + lead) if best and not text[best - 1].isspace() else -1
+    return space + 1 if space >= 0 and bisect_left(firsts, best) == bisect_left(firsts, space) else best
+
+
+def _normalize_with_origins(text: str) -> tuple[str, list[Span]]:
+    """The text as the tokenizer reads it, and for each of its characters the span of the original it came from."""
+    if normalize(text) == text:
+        return text, [(index, index + 1) for index in range(len(text))]
+    plain: list[str] = []
+    origins: list[Span] = []
+    for start, end in pairwise([*_cluster_starts(text), len(text)]):
+        piece = normalize(text[start:end])
+        plain.append(piece)
+        origins += [(start, end)] * len(piece)
+    return "".join(plain), origins
+
+
+def _cluster_starts(text: str) -> Iterator[int]:
+    """Where characters begin that normalisation does not join with the one before: marks and Hangul vowels it may."""
+    for index, character in enumerate(text):
+        if not index or not (unicodedata.combining(character) or "\u1160" <= character <= "\u11ff"):
+            yield index
+
+
+def _latin_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenize) -> list[Span]:
+    """The whole of a run where the code itself is among the terms, else its parts that are."""
+    code, start = run[0], run.start()
+    found = terms & _terms_of(code, run, tokenizer)
+    if not found:
+        return []
+    parts = [part for part in CONNECTORS.split(code) if part]
+    if code.casefold() in found or len(parts) == 1:
+        return [run.span()]
+    cursor, spans = 0, []
+    for part in parts:
+        at = code.index(part, cursor)
+        cursor = at + len(part)
+        if not found.isdisjoint(_terms_of(part, run, tokenizer)):
+            spans.append((start + at, start + cursor))
+    return spans or [run.span()]
+
+
+def _terms_of(word: str, run: re.Match[str], tokenizer: Tokenize) -> set[str]:
+    """The terms of a word as it stands: next to a Chinese character (A股) a stop word is a name and stays."""
+    start, end = run.span()
+    before, after = run.string[max(start - 1, 0) : start], run.string[end : end + 1]
+    before, after = before if before.isalnum() else "", after if after.isalnum() else ""
+    if not before and not after:
+        return set(tokenizer(word))
+    return set(tokenizer(before + word + after)).difference(tokenizer(before), tokenizer(after))
+
+
+def _cjk_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenize) -> list[Span]:
+    return [
+        (run.start() + start, run.start() + start + len(token))
+        for token, start in _locate(run[0], tokenizer(run[0]))
+        if token in terms
+    ]
+
+
+def _locate(run: str, tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Finds the tokens of search mode in their text: each word comes after the shorter words inside it."""
+    first, base = 0, 0
+    while first < len(tokens) and base < len(run):
+        last = _word_at(run, base, tokens, first)
+        if last is None:  # punctuation, which has no token
+            base += 1
+            continue
+        word = tokens[last]
+        for token, start in _inside(word, tokens[first : last + 1]):
+            yield token, base + start
+        first, base = last + 1, base + len(word)
+
+
+def _word_at(run: str, base: int, tokens: Sequence[str], first: int) -> int | None:
+    """Index of the token that is the word at `base`: the last one that holds all tokens from `first` up to it."""
+    found = None
+    for index in range(first, min(first + MOST_WORDS_IN_A_WORD, len(tokens))):
+        word = tokens[index]
+        inner = tokens[first:index]
+        if run.startswith(word, base) and all(len(token) < len(word) and token in word for token in inner):
+            found = index
+    return found
+
+
+def _inside(word: str, tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Where the tokens of a word stand in it; they come by length, and among one length in order."""
+    cursor, length = 0, 0
+    for token in tokens:
+        if len(token) != length:
+            cursor, length = 0, len(token)
+        start = word.index(token, cursor)
+        cursor = start + 1
+        yield token, start
+
+
+def _merge(spans: Collection[Span]) -> list[Span]:
+    """Overlapping spans become one; neighbours stay two."""
+    merged: list[Span] = []
+    for start, end in sorted(spans):
+        if merged and start < merged[-1][1]:
+            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+        else:
+            merged.append((start, end))
+    return merged
+
+
+def _cut(text: str, spans: Sequence[Span]) -> Iterator[Segment]:
+    for start, end, is_match in _pieces(len(text), spans):
+        yield Segment(text[start:end], is_match)
+
+
+def _pieces(length: int, spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:
+    """The spans, and what lies between them."""
+    cursor = 0
+    for start, end in spans:
+        if cursor < start:
+            yield cursor, start, False
+        yield start, end, True
+        cursor = end
+    if cursor < length:
+        yield cursor, length, False
