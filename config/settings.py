@@ -19,7 +19,8 @@ DEBUG = env.bool("DEBUG", default=EMBEDDED)
 
 def _secret_key() -> str:
     """The key of this installation: from the environment, else made once and kept in the data directory."""
-    if key := env.str("SECRET_KEY", default=""):
+    key: str = env.str("SECRET_KEY", default="")
+    if key:
         return key
     path = DATA_DIR / "secret_key"
     if not path.exists():
@@ -240,7 +241,11 @@ UNFOLD = {
                         "icon": "troubleshoot",
                         "link": reverse_lazy("admin:search_debug"),
                     },
-                    {"title": _("Search log"), "icon": "history", "link": reverse_lazy("admin:kb_searchlog_changelist")},
+                    {
+                        "title": _("Search log"),
+                        "icon": "history",
+                        "link": reverse_lazy("admin:kb_searchlog_changelist"),
+                    },
                 ],
             },
             {
@@ -252,7 +257,11 @@ UNFOLD = {
                         "icon": "library_books",
                         "link": reverse_lazy("admin:kb_knowledgebase_changelist"),
                     },
-                    {"title": _("Documents"), "icon": "description", "link": reverse_lazy("admin:kb_document_changelist")},
+                    {
+                        "title": _("Documents"),
+                        "icon": "description",
+                        "link": reverse_lazy("admin:kb_document_changelist"),
+                    },
                     {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
                 ],
             },

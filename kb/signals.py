@@ -25,7 +25,7 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
 def document_deleted(instance: Document, **_: Any) -> None:
     transaction.on_commit(partial(_clear_index, instance.knowledge_base_id))
     if instance.file:
-        transaction.on_commit(partial(instance.file.storage.delete, instance.file.name))
+        transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)))
 
 
 @receiver(post_migrate)

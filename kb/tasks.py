@@ -2,6 +2,7 @@
 
 import logging
 from datetime import timedelta
+from typing import Any
 
 from celery import Task, shared_task
 from django.db.models import Q
@@ -17,12 +18,12 @@ WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def ingest_document(document_id: int) -> None:
     index_document(document_id)
 
 
-@shared_task  # type: ignore[untyped-decorator]
+@shared_task
 def sweep_lost_documents() -> int:
     """Enqueues documents whose task was lost: the broker was down or emptied, or the worker died.
 
@@ -40,7 +41,7 @@ def sweep_lost_documents() -> int:
     return len(ids)
 
 
-def enqueue(task: Task, *ids: int) -> None:
+def enqueue(task: "Task[..., Any]", *ids: int) -> None:
     """Sends a task; without a broker the sweep will, once it is back."""
     try:
         task.delay(*ids)

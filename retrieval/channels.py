@@ -19,9 +19,7 @@ class VectorChannel:
 
     name = "vector"
 
-    def __init__(
-        self, kb_id: int, embedder: Embedder, store: VectorStore, notes: Sequence[Degradation] = ()
-    ) -> None:
+    def __init__(self, kb_id: int, embedder: Embedder, store: VectorStore, notes: Sequence[Degradation] = ()) -> None:
         self.kb_id = kb_id
         self._embedder = embedder
         self._store = store

@@ -14,7 +14,7 @@ class DependencyMissing(RetrievalError):
     """A package that a channel needs is not installed."""
 
 
-class ModelUnavailable(RetrievalError):  # noqa: N818
+class ModelUnavailable(RetrievalError):
     """A model cannot be loaded or reached, or its answer cannot be used."""
 
 

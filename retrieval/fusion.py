@@ -31,10 +31,8 @@ def reciprocal_rank_fusion(
     if not rankings:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
     ids = np.concatenate([ranking.chunk_ids for ranking in rankings])
-    shares = np.concatenate(
-        [ranking.weight / (k + np.arange(1, len(ranking.chunk_ids) + 1)) for ranking in rankings]
-    )
+    shares = np.concatenate([ranking.weight / (k + np.arange(1, len(ranking.chunk_ids) + 1)) for ranking in rankings])
     union, positions = np.unique(ids, return_inverse=True)
-    scores = np.bincount(positions, weights=shares, minlength=len(union))
+    scores = np.bincount(positions, weights=shares, minlength=len(union)).astype(np.float64)
     order = np.lexsort((union, -scores))
     return union[order], scores[order]

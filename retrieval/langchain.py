@@ -20,7 +20,7 @@ class SearchVectorStore(VectorStore):
     def similarity_search(self, query: str, k: int = 4, **_: Any) -> list[Document]:
         return [document for document, _ in self.similarity_search_with_score(query, k)]
 
-    def similarity_search_with_score(self, query: str, k: int = 4, **_: Any) -> list[tuple[Document, float]]:  # type: ignore[override]
+    def similarity_search_with_score(self, query: str, k: int = 4, **_: Any) -> list[tuple[Document, float]]:
         """Documents with the score of the last stage; its scale is in the document's metadata."""
         return [(_document(chunk), float(chunk["score"])) for chunk in self._search(query, k)]
 

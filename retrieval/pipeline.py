@@ -221,9 +221,7 @@ def _ranked(candidates: Sequence[Candidate], stage: str) -> list[Candidate]:
     ]
 
 
-def _match_terms(
-    analysis: Analysis, candidates: list[Candidate], lexicons: Mapping[int, Lexicon]
-) -> list[Candidate]:
+def _match_terms(analysis: Analysis, candidates: list[Candidate], lexicons: Mapping[int, Lexicon]) -> list[Candidate]:
     """Notes which query terms each loaded candidate holds."""
     terms = hash_terms(analysis.terms)
     held: dict[int, tuple[str, ...]] = {}

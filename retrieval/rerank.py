@@ -56,4 +56,5 @@ def coverage(frequencies: NDArray[np.uint32], idf: NDArray[np.float64]) -> NDArr
         Shape (n_chunks,), from 0 to 1.
     """
     held: NDArray[np.float64] = (frequencies > 0) @ idf
-    return np.clip(held / idf.sum(), 0.0, 1.0)
+    share: NDArray[np.float64] = np.clip(held / idf.sum(), 0.0, 1.0)
+    return share

@@ -13,11 +13,11 @@ from kb.models.access import Principal
 
 class User(AbstractUser):
     class Meta(AbstractUser.Meta):
-        verbose_name = _("user")
-        verbose_name_plural = _("users")
+        verbose_name = _("user")  # type: ignore[assignment]
+        verbose_name_plural = _("users")  # type: ignore[assignment]
 
 
-class Sha256KeyGenerator(KeyGenerator):  # type: ignore[misc]
+class Sha256KeyGenerator(KeyGenerator):
     """Keys of 8 + 40 random characters; only the SHA-256 is stored, which suffices for a random secret."""
 
     def __init__(self) -> None:
@@ -33,11 +33,11 @@ class Sha256KeyGenerator(KeyGenerator):  # type: ignore[misc]
         return True
 
 
-class ApiKeyManager(APIKeyManager):  # type: ignore[misc]
+class ApiKeyManager(APIKeyManager):
     key_generator = Sha256KeyGenerator()
 
 
-class ApiKey(AbstractAPIKey):  # type: ignore[misc]
+class ApiKey(AbstractAPIKey):
     class Scope(models.TextChoices):
         READ = "read", _("read")
         WRITE = "write", _("read and write")
@@ -58,8 +58,8 @@ class ApiKey(AbstractAPIKey):  # type: ignore[misc]
 
     class Meta(AbstractAPIKey.Meta):
         abstract = False
-        verbose_name = _("API key")
-        verbose_name_plural = _("API keys")
+        verbose_name = _("API key")  # type: ignore[assignment]
+        verbose_name_plural = _("API keys")  # type: ignore[assignment]
 
     def principal(self) -> Principal:
         """The caller that this key stands for.

@@ -16,7 +16,9 @@ class EvalSet(models.Model):
     class Meta:
         verbose_name = _("evaluation set")
         verbose_name_plural = _("evaluation sets")
-        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "name"], name="eval_set_name_per_kb")]
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="eval_set_name_per_kb")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -33,6 +35,9 @@ class EvalQuery(models.Model):
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["eval_set", "external_id"], name="eval_query_once")]
 
+    def __str__(self) -> str:
+        return self.text
+
 
 class Judgment(models.Model):
     """How relevant a document is to a query, graded as in TREC qrels: 0 is irrelevant."""
@@ -45,3 +50,6 @@ class Judgment(models.Model):
 
     class Meta:
         constraints: ClassVar = [models.UniqueConstraint(fields=["query", "document"], name="judgment_once")]
+
+    def __str__(self) -> str:
+        return f"{self.query_id} → {self.document_id}: {self.grade}"

@@ -15,6 +15,9 @@ class Installation(models.Model):
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
 
+    def __str__(self) -> str:
+        return str(self.pk)
+
 
 class KnowledgeBaseVersion(models.Model):
     """The version of a knowledge base's chunks and postings; only the database's triggers write it."""
@@ -24,6 +27,9 @@ class KnowledgeBaseVersion(models.Model):
 
     class Meta:
         db_table = "kb_versions"
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base_id}: {self.version}"
 
 
 class ChunkPostings(models.Model):
@@ -48,6 +54,9 @@ class ChunkPostings(models.Model):
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb")]
         triggers: ClassVar = postings_triggers()
+
+    def __str__(self) -> str:
+        return f"{self.chunk_id}: {self.tokenizer_id}"
 
 
 class ChunkEmbedding(models.Model):
@@ -74,6 +83,9 @@ class ChunkEmbedding(models.Model):
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
 
+    def __str__(self) -> str:
+        return f"{self.chunk_id}: {self.kind} {self.model}"
+
 
 class BM25Index(models.Model):
     """The third tier of the BM25 cache: one sealed payload a knowledge base, written by the newest version only."""
@@ -92,3 +104,6 @@ class BM25Index(models.Model):
         db_table = "bm25_indexes"
         verbose_name = _("BM25 index")
         verbose_name_plural = _("BM25 indexes")
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base_id}: {self.version}"

@@ -7,7 +7,7 @@ from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from kb.models.access import Principal, ScopedQuerySet
+from kb.models.access import Principal
 
 
 class RetrievalProfile(models.Model):

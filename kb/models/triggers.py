@@ -63,7 +63,7 @@ def postings_triggers() -> list[pgtrigger.Trigger]:
     A cascade from chunks deletes postings one statement a row, when the chunk is gone and its own trigger has
     taken the version already: such rows are passed over.
     """
-    with_chunk = f"{_OLD} o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id)"
+    with_chunk = f"{_OLD} o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id)"  # noqa: S608 - constants
     return [
         _statement_trigger(
             "version_insert",

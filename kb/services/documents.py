@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, KnowledgeBase, User
 from kb.services.errors import AlreadyThere, Rejected
+from kb.services.indexing import chunk_update
 
 PASTED_NAME = "pasted.txt"
 
@@ -35,6 +36,9 @@ def document_add(
         name: the file name as the user knows it; its last part becomes the source.
         user: who added it.
         title: blank: taken from the file by the parser.
+        metadata: shown with every result and kept as given.
+        tags: labels of the document.
+        source_type: what kind of source it is.
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
@@ -90,8 +94,41 @@ def document_add_text(
     )
 
 
+def document_update(document: Document, **changes: Any) -> None:
+    """Changes title, source type, metadata or tags.
+
+    The title stands in the indexed text of every chunk, so a new one indexes the document again: from its file, or,
+    where an import left none, from its chunks.
+
+    Raises:
+        Rejected: the document has no file, and the embedding model is out of reach; nothing was changed.
+    """
+    retitled = changes.get("title", document.title) != document.title
+    for field, value in changes.items():
+        setattr(document, field, value)
+    if retitled and document.file:
+        document_requeue(document)
+        return
+    if retitled:
+        for chunk in document.chunks.select_related("knowledge_base"):
+            chunk.document = document
+            chunk_update(chunk, text=chunk.text, enabled=chunk.enabled)
+    document.save(update_fields=[*changes, "updated_at"])
+
+
+def document_delete(document: Document) -> None:
+    """Deletes a document with its chunks, their vectors, and its file."""
+    document.delete()
+
+
 def document_requeue(document: Document) -> None:
-    """Parses and indexes a document once more, from its stored file."""
+    """Parses and indexes a document once more, from its stored file.
+
+    Raises:
+        Rejected: an import left no file to read.
+    """
+    if not document.file:
+        raise Rejected("no_file", _("This document was imported without a file: there is nothing to read again."))
     document.status, document.stage, document.progress = Document.Status.PENDING, "", 0
     document.error, document.error_code, document.error_params, document.attempts = "", "", {}, 0
     document.lease = document.lease_until = None

@@ -1,7 +1,7 @@
 """Runs an evaluation set through the pipeline that every search runs, and measures each stage."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -95,7 +95,7 @@ def _qrels(queries: Sequence[EvalQuery]) -> dict[str, dict[str, int]]:
 def _figures(qrels: Mapping[str, Mapping[str, int]], run: Mapping[str, Sequence[str]]) -> dict[str, float]:
     if not qrels:
         return {}
-    return {name: round(value, 4) for name, value in evaluate_run(qrels, run).items()}
+    return {name: round(value, 4) for name, value in cast(dict[str, float], evaluate_run(qrels, run)).items()}
 
 
 def _latency(latencies: Sequence[float]) -> dict[str, float]:

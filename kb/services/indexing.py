@@ -158,14 +158,15 @@ def _index(job: Job) -> None:
 
 def _parse(document: Document) -> ParsedDocument:
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
-    return parse_file(Path(document.file.path), document.source or document.file.name, limits=limits)
+    return parse_file(Path(document.file.path), document.source, limits=limits)
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
     """How a knowledge base cuts its documents; tokens are those of its embedding model."""
-    unit = kb.chunk_unit
-    counter = embedder(kb.embedding_model).count_tokens if unit == KnowledgeBase.ChunkUnit.TOKENS else None
-    return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap, unit=unit, count_tokens=counter)
+    counter = embedder(kb.embedding_model).count_tokens
+    if kb.chunk_unit == KnowledgeBase.ChunkUnit.TOKENS:
+        return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap, unit="tokens", count_tokens=counter)
+    return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap)
 
 
 def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
@@ -190,7 +191,9 @@ def _lock_model(kb: KnowledgeBase) -> None:
     Raises:
         ModelChanged: it has changed since the knowledge base was read.
     """
-    current = KnowledgeBase.objects.select_for_update(no_key=True).values_list("embedding_model", flat=True).get(pk=kb.pk)
+    current = (
+        KnowledgeBase.objects.select_for_update(no_key=True).values_list("embedding_model", flat=True).get(pk=kb.pk)
+    )
     if current != kb.embedding_model:
         raise ModelChanged
 

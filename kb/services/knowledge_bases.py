@@ -1,4 +1,5 @@
 import shutil
+from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
@@ -7,7 +8,9 @@ from django.utils.translation import gettext as _
 from kb.conf import HASHING_MODEL, tokenizer
 from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.services.errors import NotVisible, Rejected
+from kb.services.health import State, model_finding
 from kb.services.profiles import starting_profile
+from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import local_path
 
 
@@ -19,25 +22,83 @@ def default_embedding_model() -> str:
     return HASHING_MODEL
 
 
+def require_embedding_model(model_id: str) -> str:
+    """The one spelling of a model that a caller over the network may choose: it can run here, or on the model server.
+
+    Raises:
+        Rejected: it can do neither, or is a path, which only EMBEDDING_MODEL may name.
+    """
+    if model_id == settings.EMBEDDING_MODEL:
+        name = model_id
+    elif model_id.startswith(("/", ".", "~")) or ".." in model_id:
+        raise Rejected(
+            "unknown_model", _("Name an embedding model by its id: a path is taken from EMBEDDING_MODEL only.")
+        )
+    else:
+        name = _normalized(model_id)
+    finding = model_finding("embedding_model", name, missing=State.BROKEN)
+    if finding.state is State.BROKEN:
+        raise Rejected("unknown_model", f"{finding.detail}: {finding.remedy}")
+    return name
+
+
+def _normalized(model_id: str) -> str:
+    try:
+        return normalize_model_id(model_id)
+    except ValueError as error:
+        raise Rejected("unknown_model", str(error)) from error
+
+
 def knowledge_base_create(
-    *, name: str, owner: User, embedding_model: str = "", language: str = "zh", description: str = ""
+    *,
+    name: str,
+    owner: User,
+    embedding_model: str = "",
+    language: str = "zh",
+    description: str = "",
+    **chunking: Any,
 ) -> KnowledgeBase:
     """Creates a knowledge base with the profile that suits its model.
 
+    Args:
+        name: not yet in use by the owner.
+        owner: who may share and delete it.
+        embedding_model: blank: `default_embedding_model()`.
+        language: of most of its documents.
+        description: for readers.
+        chunking: chunk_size, chunk_overlap and chunk_unit where they differ from the model's defaults.
+
     Raises:
-        Rejected: the owner has one of this name.
+        Rejected: the owner has one of this name, or the chunks would overlap whole.
     """
     kb = KnowledgeBase(
-        name=name, owner=owner, embedding_model=embedding_model, language=language, description=description
+        name=name, owner=owner, embedding_model=embedding_model, language=language, description=description, **chunking
     )
     prepare_knowledge_base(kb)
+    _save(kb)
+    return kb
+
+
+def knowledge_base_update(kb: KnowledgeBase, **changes: Any) -> None:
+    """Changes name, description, language or chunking; new chunking serves documents that are indexed from now on.
+
+    Raises:
+        Rejected: the owner has another one of this name, or the chunks would overlap whole.
+    """
+    for field, value in changes.items():
+        setattr(kb, field, value)
+    _save(kb, update_fields=[*changes, "updated_at"])
+
+
+def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
+    if kb.chunk_overlap >= kb.chunk_size:
+        raise Rejected("invalid_chunking", _("The overlap must be smaller than the chunk size."))
     try:
         with transaction.atomic():
-            kb.save()
+            kb.save(update_fields=update_fields)
     except IntegrityError as error:
-        message = _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": name}
+        message = _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": kb.name}
         raise Rejected("name_taken", message) from error
-    return kb
 
 
 def prepare_knowledge_base(kb: KnowledgeBase) -> None:
@@ -57,7 +118,7 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
         documents = Document.objects.filter(knowledge_base=kb)
         for eval_set in kb.eval_sets.all():
             eval_set.delete()
-        documents._raw_delete(documents.db)  # noqa: SLF001 - all that points to them is gone; signals would load each
+        documents._raw_delete(documents.db)
         kb.delete()
         transaction.on_commit(lambda: shutil.rmtree(directory, ignore_errors=True))
 
@@ -71,7 +132,7 @@ def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeB
     found = KnowledgeBase.objects.filter(name=name).select_related("profile", "version_row", "owner")
     if owner is not None:
         found = found.filter(owner__username=owner)
-    matches = list(found[:2])
+    matches: list[KnowledgeBase] = list(found[:2])
     if not matches:
         existing = ", ".join(KnowledgeBase.objects.values_list("name", flat=True)[:10]) or "none yet"
         raise NotVisible(f"no knowledge base named {name!r}; there are: {existing}")

@@ -1,0 +1,74 @@
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import KnowledgeBase, User
+from kb.services.beir import import_eval_set, import_passages
+from kb.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
+from retrieval.embedders.registry import normalize_model_id
+from retrieval.eval.qrels import iter_corpus
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Imports an evaluation set in BEIR layout: one passage becomes one document with one chunk."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("directory", type=Path, help="holds corpus.jsonl, queries.jsonl and qrels/test.tsv")
+        self.add_kb_argument(parser)
+        parser.add_argument("--embedding-model", default="", metavar="ID", help="of a knowledge base made by this run")
+        parser.add_argument(
+            "--eval-set", default="", metavar="NAME", help="import queries and judgments under this name"
+        )
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        directory: Path = options["directory"]
+        total = sum(1 for _ in iter_corpus(directory))
+        kb = self._find_or_create(options)
+        with self.progress_bar(total=total, unit="passages") as bar:
+            done = import_passages(kb, directory, bar.update)
+        self.stdout.write(f"{kb.name}: {done.added} passages imported, {done.unchanged} were there already")
+        if options["eval_set"]:
+            queries, judgments = import_eval_set(kb, directory, options["eval_set"])
+            self.stdout.write(f"evaluation set {options['eval_set']}: {queries} queries, {judgments} judgments")
+
+    def _find_or_create(self, options: dict[str, Any]) -> KnowledgeBase:
+        wanted = normalize_model_id(options["embedding_model"]) if options["embedding_model"] else ""
+        named = KnowledgeBase.objects.filter(name=options["kb"])
+        if options["owner"]:
+            named = named.filter(owner__username=options["owner"])
+        if not named.exists():
+            return self._create(options, wanted)
+        kb = self.knowledge_base(options)
+        if wanted not in ("", kb.embedding_model):
+            raise CommandError(
+                f"knowledge base {kb.name!r} uses the model {kb.embedding_model!r}: choose another --kb, or run "
+                f"`manage.py reindex --kb {kb.name} --embeddings --model {wanted}`"
+            )
+        return kb
+
+    def _create(self, options: dict[str, Any], model: str) -> KnowledgeBase:
+        first = next(iter_corpus(options["directory"]), None)
+        chinese = first is not None and any("\u4e00" <= character <= "\u9fff" for character in first.text)
+        kb = knowledge_base_create(
+            name=options["kb"],
+            owner=_owner(options["owner"]),
+            embedding_model=model,
+            language=KnowledgeBase.Language.CHINESE if chinese else KnowledgeBase.Language.ENGLISH,
+        )
+        self.stdout.write(f"made knowledge base {kb.name!r} with the model {kb.embedding_model!r}")
+        return knowledge_base_by_name(kb.name, owner=kb.owner.username)
+
+
+def _owner(username: str | None) -> User:
+    found = User.objects.filter(username=username) if username else User.objects.filter(is_superuser=True)
+    owner = found.order_by("pk").first()
+    if owner is None:
+        raise CommandError(
+            f"there is no user named {username!r}: make one in the admin"
+            if username
+            else "there is no superuser yet: run `make run` or `manage.py createsuperuser`, or name an --owner"
+        )
+    return owner
