@@ -36,3 +36,8 @@ def reciprocal_rank_fusion(
     scores = np.bincount(positions, weights=shares, minlength=len(union)).astype(np.float64)
     order = np.lexsort((union, -scores))
     return union[order], scores[order]
+
+
+def best_fused_score(rankings: Sequence[WeightedRanking], k: int) -> float:
+    """The score of a chunk that every ranking puts first."""
+    return sum(ranking.weight for ranking in rankings) / (k + 1)

@@ -11,7 +11,7 @@ import numpy as np
 
 from retrieval.config import RetrievalConfig
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable
-from retrieval.fusion import WeightedRanking, reciprocal_rank_fusion
+from retrieval.fusion import WeightedRanking, best_fused_score, reciprocal_rank_fusion
 from retrieval.gate import ScoreScale, cut_for
 from retrieval.protocols import Channel, Lexicon, PassageStore, Reranker, Tokenizer
 from retrieval.tokenize import hash_terms
@@ -120,7 +120,8 @@ class Pipeline:
             weights = {"vector": scope.config.vector_weight, "bm25": scope.config.keyword_weight}
             weighted = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in own]
             chunk_ids, scores = reciprocal_rank_fusion(weighted, config.rrf_k)
-            candidates += _candidates(scope.kb_id, chunk_ids.tolist(), scores.tolist(), own)
+            best = best_fused_score(weighted, config.rrf_k)
+            candidates += _candidates(scope.kb_id, chunk_ids.tolist(), scores.tolist(), best, own)
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
         candidates.sort(key=lambda c: (-c.scores["fused"], order[c.kb_id], c.chunk_id))
         return _ranked(candidates, "fused")
@@ -190,7 +191,7 @@ def _search(channel: Channel, analysis: Analysis, k: int) -> tuple[Ranking | Deg
 
 
 def _candidates(
-    kb_id: int, chunk_ids: Sequence[int], fused: Sequence[float], rankings: Sequence[Ranking]
+    kb_id: int, chunk_ids: Sequence[int], fused: Sequence[float], best: float, rankings: Sequence[Ranking]
 ) -> list[Candidate]:
     places = {
         ranking.channel: {
@@ -206,7 +207,7 @@ def _candidates(
         found = {channel: place[chunk_id] for channel, place in places.items() if chunk_id in place}
         ranks = {channel: rank for channel, (rank, _) in found.items()}
         scores = {channel: value for channel, (_, value) in found.items()}
-        candidates.append(Candidate(chunk_id, kb_id, ranks, {**scores, "fused": score}))
+        candidates.append(Candidate(chunk_id, kb_id, ranks, {**scores, "fused": score}, score / best))
     return candidates
 
 

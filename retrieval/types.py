@@ -74,6 +74,7 @@ class Candidate:
     Attributes:
         ranks: rank from 1 by stage ("vector", "bm25", "fused", "rerank").
         scores: score by stage, each on that stage's own scale.
+        agreement: the fused score as a share of the best that the channels could have given, 0 to 1.
         matched_terms: query terms that the chunk holds.
         cut_by: the stage that dropped it; None while it is a result.
     """
@@ -82,6 +83,7 @@ class Candidate:
     kb_id: int
     ranks: Mapping[str, int]
     scores: Mapping[str, float]
+    agreement: float = 0.0
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()
     cut_by: str | None = None

@@ -1,0 +1,168 @@
+import logging
+
+import pytest
+
+from retrieval.config import RetrievalConfig
+from retrieval.errors import NoChannelAvailable
+from retrieval.pipeline import Pipeline, Scope
+from tests.fakes import (
+    HASHING_NOTE,
+    BrokenChannel,
+    FakeChannel,
+    FakePassages,
+    FixedReranker,
+    InlineExecutor,
+    WordTokenizer,
+)
+
+
+def scope(kb_id, *channels, space="m", **settings):
+    return Scope(kb_id, space, channels, RetrievalConfig(**settings))
+
+
+def pipeline(*scopes, passages=None, reranker=None, tokenizer=WordTokenizer()):
+    return Pipeline(scopes, passages or FakePassages(), tokenizer, reranker, InlineExecutor())
+
+
+def run(pipe, query="a query", *, explain=False, **settings):
+    return pipe.run(query, RetrievalConfig(**settings), explain=explain)
+
+
+def chunk_ids(result):
+    return [hit.passage.chunk_id for hit in result.hits]
+
+
+def two_channels(kb_id=1, vector=None, bm25=None):
+    return (
+        FakeChannel("vector", kb_id, vector if vector is not None else {1: 0.9, 2: 0.8}),
+        FakeChannel("bm25", kb_id, bm25 if bm25 is not None else {2: 7.0, 3: 5.0}),
+    )
+
+
+def test_hits_carry_ranks_and_scores_of_every_stage():
+    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({2: 0.9, 1: 0.5, 3: 0.1}))
+    first = run(pipe).hits[0]
+    assert first.passage.chunk_id == 2
+    assert first.ranks == {"vector": 2, "bm25": 1, "fused": 1, "rerank": 1}
+    assert first.scores == pytest.approx({"vector": 0.8, "bm25": 7.0, "fused": 0.6 / 62 + 0.4 / 61, "rerank": 0.9})
+    assert (first.score, first.score_scale) == (0.9, "overlap")
+
+
+def test_the_reranker_decides_the_order_and_ties_keep_the_fused_one():
+    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({3: 0.9}))
+    assert chunk_ids(run(pipe)) == [3, 2, 1]
+
+
+def test_each_channel_is_asked_for_the_default_depth():
+    vector, bm25 = two_channels()
+    run(pipeline(scope(1, vector, bm25)), top_k=30)
+    assert (vector.asked, bm25.asked) == ([90], [90])
+
+
+def test_weights_come_from_the_knowledge_base():
+    keyword_led = scope(1, *two_channels(), vector_weight=0.01, keyword_weight=0.99)
+    assert chunk_ids(run(pipeline(keyword_led))) == [2, 3, 1]
+
+
+def test_candidates_beyond_the_reranker_are_cut_by_fusion():
+    channel = FakeChannel("bm25", 1, {n: 100.0 - n for n in range(1, 41)})
+    result = run(pipeline(scope(1, channel), reranker=FixedReranker({})), top_k=5, rerank_candidates=10)
+    assert [candidate.cut_by for candidate in result.candidates] == [None] * 5 + ["top_k"] * 5 + ["fusion"] * 30
+
+
+def test_the_gate_cuts_scores_below_the_threshold_on_the_rerankers_scale():
+    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({1: 0.5, 2: 0.3, 3: 0.1}))
+    result = run(pipe, score_threshold=0.3)
+    assert chunk_ids(result) == [1, 2]
+    assert {c.chunk_id: c.cut_by for c in result.candidates} == {1: None, 2: None, 3: "gate"}
+    assert result.threshold == 0.3
+
+
+def test_use_rerank_false_returns_the_vector_results_directly():
+    result = run(pipeline(scope(1, *two_channels()), reranker=FixedReranker({3: 1.0})), use_rerank=False)
+    assert chunk_ids(result) == [1, 2]
+    assert [(hit.score, hit.score_scale) for hit in result.hits] == [(0.9, "cosine"), (0.8, "cosine")]
+
+
+def test_use_rerank_false_without_a_vector_channel_falls_back_to_keywords():
+    channels = (BrokenChannel("vector", 1), FakeChannel("bm25", 1, {3: 5.0}))
+    result = run(pipeline(scope(1, *channels)), use_rerank=False)
+    assert chunk_ids(result) == [3]
+    assert result.hits[0].score_scale == "rrf"
+    assert [each.code for each in result.degraded] == ["model_unavailable"]
+
+
+def test_several_knowledge_bases_merge_by_score_with_ties_in_their_order():
+    pipe = pipeline(
+        scope(2, FakeChannel("bm25", 2, {21: 3.0, 22: 2.0})),
+        scope(1, FakeChannel("bm25", 1, {11: 9.0, 12: 8.0})),
+        reranker=FixedReranker({11: 0.5, 21: 0.5, 12: 0.7, 22: 0.1}),
+    )
+    assert chunk_ids(run(pipe)) == [12, 21, 11, 22]
+
+
+def test_cosines_of_different_models_are_never_compared():
+    scopes = (
+        scope(1, FakeChannel("vector", 1, {11: 0.2, 12: 0.1}), space="a"),
+        scope(2, FakeChannel("vector", 2, {21: 0.9, 22: 0.8}), space="b"),
+    )
+    result = run(pipeline(*scopes), use_rerank=False)
+    assert chunk_ids(result) == [11, 21, 12, 22]
+    assert {hit.score_scale for hit in result.hits} == {"rrf"}
+
+
+def test_cosines_of_one_model_merge_knowledge_bases():
+    scopes = (
+        scope(1, FakeChannel("vector", 1, {11: 0.2, 12: 0.1})),
+        scope(2, FakeChannel("vector", 2, {21: 0.9, 22: 0.8})),
+    )
+    assert chunk_ids(run(pipeline(*scopes), use_rerank=False)) == [21, 22, 11, 12]
+
+
+def test_a_failing_channel_degrades_and_the_other_answers(caplog):
+    crash = BrokenChannel("vector", 1, RuntimeError("bug"))
+    with caplog.at_level(logging.ERROR):
+        result = run(pipeline(scope(1, crash, FakeChannel("bm25", 1, {3: 5.0}))))
+    assert chunk_ids(result) == [3]
+    assert [(each.stage, each.code) for each in result.degraded] == [("vector", "channel_failed")]
+    assert "bug" in caplog.text
+
+
+def test_what_a_channel_notes_reaches_the_result():
+    channel = FakeChannel("vector", 1, {1: 0.5}, degradations=[HASHING_NOTE])
+    assert run(pipeline(scope(1, channel))).degraded == (HASHING_NOTE,)
+
+
+def test_no_channel_at_all_is_an_error_that_says_why():
+    with pytest.raises(NoChannelAvailable, match="fetch it") as caught:
+        run(pipeline(scope(1, BrokenChannel("vector", 1), BrokenChannel("bm25", 1))))
+    assert len(caught.value.degradations) == 2
+
+
+def test_a_blank_query_finds_nothing_and_asks_no_channel():
+    channel = FakeChannel("bm25", 1, {1: 1.0})
+    result = run(pipeline(scope(1, channel)), query="  \n")
+    assert (result.hits, channel.asked) == ((), [])
+
+
+def test_a_chunk_that_is_gone_is_no_candidate():
+    result = run(pipeline(scope(1, *two_channels()), passages=FakePassages(gone=[2])))
+    assert chunk_ids(result) == [1, 3]
+
+
+def test_only_what_the_reranker_reads_is_loaded_unless_the_search_is_explained():
+    found = {n: 100.0 - n for n in range(1, 51)}
+    for explain, loaded in ((False, 25), (True, 50)):
+        passages = FakePassages()
+        run(pipeline(scope(1, FakeChannel("bm25", 1, found)), passages=passages), explain=explain)
+        assert [len(ids) for ids in passages.fetched] == [loaded]
+
+
+def test_the_trace_times_every_stage():
+    result = run(pipeline(scope(1, *two_channels()), reranker=FixedReranker({})))
+    assert set(result.timings_ms) == {"analysis", "vector", "bm25", "fusion", "passages", "rerank", "gate", "total"}
+
+
+def test_a_pipeline_without_tokenizer_has_no_terms():
+    result = run(pipeline(scope(1, *two_channels()), tokenizer=None))
+    assert (result.terms, len(result.hits)) == ((), 3)

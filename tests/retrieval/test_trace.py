@@ -1,0 +1,27 @@
+from retrieval.trace import Degradation, DegradationCode, Span, Trace
+
+
+def test_a_span_carries_what_its_stage_noted():
+    trace = Trace()
+    with trace.span("fusion", k=60) as detail:
+        detail["candidates"] = 3
+    (span,) = trace.spans
+    assert span.as_dict() == {"stage": "fusion", "milliseconds": round(span.milliseconds, 3), "k": 60, "candidates": 3}
+
+
+def test_a_stage_that_ran_for_several_knowledge_bases_counts_with_its_longest_run():
+    trace = Trace()
+    trace.add(Span("bm25", 2.0, {"kb_id": 1}))
+    trace.add(Span("bm25", 5.0, {"kb_id": 2}))
+    timings = trace.timings_ms()
+    assert timings["bm25"] == 5.0
+    assert timings["total"] >= 0
+
+
+def test_the_same_degradation_is_noted_once():
+    trace = Trace()
+    for _ in range(2):
+        trace.degrade(Degradation("vector", DegradationCode.MODEL_UNAVAILABLE, "fetch it"))
+    assert [each.as_dict() for each in trace.degradations] == [
+        {"stage": "vector", "code": "model_unavailable", "detail": "fetch it"}
+    ]
