@@ -20,7 +20,7 @@ PASTED_NAME = "pasted.txt"
 def document_add(
     *,
     knowledge_base: KnowledgeBase,
-    file: File[bytes],
+    file: "File[bytes]",
     name: str,
     user: User | None,
     title: str = "",
@@ -149,7 +149,7 @@ def _refuse_known(document: Document) -> None:
         raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
 
 
-def _sha256(file: File[bytes]) -> str:
+def _sha256(file: "File[bytes]") -> str:
     digest = hashlib.sha256()
     for piece in file.chunks():
         digest.update(piece)
