@@ -1,0 +1,224 @@
+"""HTML: the main content by trafilatura, or all visible text where it finds too little."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import trafilatura
+from lxml import etree, html
+
+from kb.ingest.formats.decode import decode
+from kb.ingest.formats.lines import flow
+from kb.ingest.formats.outline import Outline
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Section
+
+# lxml ships no types that mypy reads.
+Element = Any
+
+_META_CHARSET = re.compile(rb"<meta[^>]+?charset\s*=\s*[\"']?\s*([\w.:-]+)", re.IGNORECASE)
+_META_WINDOW = 4096
+# Below this length trafilatura falls back to text without structure; below this share it missed the article.
+_MIN_MAIN = 250
+_MIN_MAIN_SHARE = 0.1
+
+_HIDDEN = frozenset(["head", "script", "style", "noscript", "template", "iframe", "object", "svg", "math", "textarea"])
+_HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_INLINE = re.compile(
+    r"a|abbr|acronym|b|bdi|bdo|big|cite|data|del|dfn|em|font|hi|i|ins|kbd|label|mark|q|rb|ref|rp|rt|ruby|s|samp|small"
+    r"|span|strike|strong|sub|sup|time|tt|u|var|wbr"
+)
+_ROWS = frozenset(["tr", "row"])
+_CELLS = frozenset(["td", "th", "cell"])
+_LIST_ITEMS = frozenset(["li", "item", "dd", "dt"])
+_LINE_BREAKS = frozenset(["br", "lb"])
+_UNKNOWN_HEADING_LEVEL = 2
+# A code point that is no character, until the row is complete.
+_CELL_BREAK = "\ufdd0"
+
+
+def read(data: bytes) -> ParsedDocument:
+    declared = _META_CHARSET.search(data[:_META_WINDOW])
+    text = decode(data, declared[1].decode("ascii", errors="ignore") if declared else "")
+    tree = parse_tree(text)
+    if tree is None:
+        return ParsedDocument("", "text/html", ())
+    visible = outline(tree, HTML_DIALECT)
+    # trafilatura edits the tree that it is given.
+    title = _title(tree) or visible.first_heading
+    main = _main_content(tree)
+    sections = visible.sections()
+    if main is not None:
+        main_sections = outline(main, TRAFILATURA_DIALECT).sections()
+        if _length(main_sections) >= max(_MIN_MAIN, _MIN_MAIN_SHARE * _length(sections)):
+            sections = main_sections
+    return ParsedDocument(title, "text/html", sections)
+
+
+def parse_tree(text: str) -> Element | None:
+    """The document's tree, or None where there is none.
+
+    Raises:
+        ParseError: elements nest beyond what the parser keeps; it would drop the rest in silence.
+    """
+    # huge_tree lifts the limit of nesting from 256 to 2,048.
+    parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True)
+    try:
+        tree = html.document_fromstring(text.encode(errors="replace"), parser=parser)
+    except etree.ParserError:
+        return None
+    if any(entry.type == etree.ErrorTypes.ERR_RESOURCE_LIMIT for entry in parser.error_log):
+        raise ParseError(ErrorCode.NESTED_TOO_DEEPLY)
+    return tree
+
+
+def visible_text(markup: str) -> str:
+    """The text of a fragment, its blocks on lines of their own."""
+    tree = parse_tree(markup)
+    return "" if tree is None else "\n".join(section.text for section in outline(tree, HTML_DIALECT).sections())
+
+
+def _main_content(tree: Element) -> Element | None:
+    try:
+        document = trafilatura.bare_extraction(tree, include_comments=False, include_tables=True, with_metadata=False)
+    except RecursionError:  # it walks nested lists so; the visible text is walked without
+        return None
+    return getattr(document, "body", None)
+
+
+def _length(sections: tuple[Section, ...]) -> int:
+    return sum(len("".join(section.text.split())) for section in sections)
+
+
+def _title(tree: Element) -> str:
+    for path in ("//meta[@property='og:title']/@content", "//head/title/text()"):
+        for found in tree.xpath(path):
+            if title := str(found).strip():
+                return title
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How a vocabulary marks headings, and which elements hold no visible text."""
+
+    heading_level: Callable[[Element], int]
+    is_hidden: Callable[[Element], bool]
+
+
+def _html_heading_level(element: Element) -> int:
+    tag = element.tag
+    return int(tag[1]) if len(tag) == 2 and tag[0] == "h" and tag[1] in "123456" else 0
+
+
+def _is_hidden(element: Element) -> bool:
+    return (
+        element.tag in _HIDDEN
+        or element.get("hidden") is not None
+        or bool(_HIDING_STYLE.search(element.get("style", "")))
+    )
+
+
+def _main_heading_level(element: Element) -> int:
+    if element.tag != "head":
+        return 0
+    level = element.get("rend", "")[-1:]
+    return int(level) if level in tuple("123456") else _UNKNOWN_HEADING_LEVEL
+
+
+HTML_DIALECT: Final = Dialect(_html_heading_level, _is_hidden)
+TRAFILATURA_DIALECT: Final = Dialect(_main_heading_level, lambda _element: False)
+
+
+def outline(tree: Element, dialect: Dialect) -> Outline:
+    """Walks the tree without recursion, as a page may nest 2,048 deep."""
+    writer = _Writer(dialect)
+    walker = etree.iterwalk(tree, events=("start", "end"))
+    for event, element in walker:
+        if event == "end":
+            writer.end(element)
+            writer.text(element.tail if element is not tree else None)
+        elif dialect.is_hidden(element):
+            walker.skip_subtree()
+        else:
+            writer.start(element)
+            writer.text(element.text)
+    writer.flush()
+    return writer.outline
+
+
+@dataclass(slots=True)
+class _Writer:
+    dialect: Dialect
+    outline: Outline = field(default_factory=Outline)
+    _buffer: list[str] = field(default_factory=list)
+    _rows: int = 0
+    _preformatted: int = 0
+    _joined: bool = False
+
+    def text(self, text: str | None) -> None:
+        if text and not self._preformatted:
+            text = flow(text)
+            if not self._buffer or self._buffer[-1].endswith((" ", "\n", _CELL_BREAK)):
+                text = text.lstrip()
+        if text:
+            self._buffer.append(text)
+
+    def start(self, element: Element) -> None:
+        if element.tag in _LINE_BREAKS:
+            self._buffer.append("\n")
+        elif _is_block(element):
+            self._break()
+        self._joined = self._joined or element.tag in _LIST_ITEMS or element.tag in _ROWS
+        self._rows += element.tag in _ROWS
+        self._preformatted += _is_preformatted(element)
+
+    def end(self, element: Element) -> None:
+        if self.dialect.is_hidden(element):
+            return
+        self._preformatted -= _is_preformatted(element)
+        self._rows -= element.tag in _ROWS
+        if level := self.dialect.heading_level(element):
+            self.outline.heading(level, self._take())
+        elif element.tag in _CELLS:
+            self._end_cell()
+        elif _is_block(element):
+            self._break()
+
+    def flush(self) -> None:
+        if text := self._take():
+            self.outline.block(text, joined=self._joined)
+            self._joined = False
+
+    def _break(self) -> None:
+        """A block ends; inside a table row it becomes a line of the cell."""
+        if not self._rows:
+            self.flush()
+        elif self._buffer and not self._buffer[-1].endswith(("\n", _CELL_BREAK)):
+            self._buffer.append("\n")
+
+    def _end_cell(self) -> None:
+        while self._buffer and not self._buffer[-1].strip():
+            self._buffer.pop()
+        self._buffer.append(_CELL_BREAK)
+
+    def _take(self) -> str:
+        text = "".join(self._buffer).rstrip(f" \n{_CELL_BREAK}").replace(_CELL_BREAK, " | ")
+        self._buffer = []
+        return "\n".join(_strip_line(line) for line in text.split("\n")).strip("\n")
+
+
+def _strip_line(line: str) -> str:
+    """Flowing text begins with one space at most; more is the indent of preformatted text."""
+    return line.rstrip() if line[:2].isspace() and len(line) > 1 else line.strip()
+
+
+def _is_preformatted(element: Element) -> bool:
+    """True also for a block of code as trafilatura writes it: code that holds lines."""
+    return element.tag == "pre" or (element.tag == "code" and "\n" in (element.text or ""))
+
+
+def _is_block(element: Element) -> bool:
+    if element.tag == "code":
+        return _is_preformatted(element)
+    return element.tag not in _LINE_BREAKS and not _INLINE.fullmatch(element.tag)

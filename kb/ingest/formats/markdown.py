@@ -1,0 +1,87 @@
+"""Markdown by markdown-it's tokens: headings become paths, code and tables keep their text."""
+
+import re
+from collections.abc import Iterator
+from itertools import takewhile
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from kb.ingest.formats.decode import decode
+from kb.ingest.formats.lines import flow
+from kb.ingest.formats.outline import Outline
+from kb.ingest.parse import ParsedDocument
+
+# The first line must be a key, as a document may also begin with a rule.
+_FRONT_MATTER = re.compile(
+    r"\A---[ \t]*\r?\n(?=[A-Za-z_][\w.-]*[ \t]*:)(.*?)^(?:---|\.\.\.)[ \t]*\r?$", re.DOTALL | re.MULTILINE
+)
+_FRONT_TITLE = re.compile(r"^title\s*:\s*[\"']?(.*?)[\"']?\s*$", re.MULTILINE | re.IGNORECASE)
+_LINE_BREAK_TAG = re.compile(r"<br\b", re.IGNORECASE)
+# The preset's limit of 20 would drop what is nested deeper.
+_MAX_NESTING = 100
+
+
+def read(data: bytes) -> ParsedDocument:
+    text = decode(data)
+    title = ""
+    if front := _FRONT_MATTER.match(text):
+        found = _FRONT_TITLE.search(front[1])
+        title = found[1] if found else ""
+        text = text[front.end() :]
+    markdown = MarkdownIt("commonmark", {"maxNesting": _MAX_NESTING}).enable("table")
+    outline = Outline()
+    _fill(outline, markdown.parse(text))
+    return ParsedDocument(title or outline.first_heading, "text/markdown", outline.sections())
+
+
+def _fill(outline: Outline, tokens: list[Token]) -> None:
+    stream = iter(tokens)
+    list_depth = 0
+    joined = False
+    mark = ""
+    for token in stream:
+        if token.type == "heading_open":
+            outline.heading(int(token.tag[1]), _inline_text(next(stream)))
+        elif token.type in ("bullet_list_open", "ordered_list_open"):
+            list_depth += 1
+        elif token.type in ("bullet_list_close", "ordered_list_close"):
+            list_depth -= 1
+            joined = joined and list_depth > 0
+        elif token.type == "list_item_open":
+            mark = f"{token.info}{token.markup} " if token.info else "- "
+        elif token.type == "table_close":
+            joined = False
+        elif text := _row(stream) if token.type == "tr_open" else _block_text(token):
+            outline.block(mark + text, joined=joined)
+            mark = ""
+            joined = list_depth > 0 or token.type == "tr_open"
+
+
+def _row(stream: Iterator[Token]) -> str:
+    cells = takewhile(lambda token: token.type != "tr_close", stream)
+    return " | ".join(_inline_text(token) for token in cells if token.type == "inline")
+
+
+def _block_text(token: Token) -> str:
+    if token.type == "inline":
+        return _inline_text(token)
+    if token.type in ("fence", "code_block"):
+        return token.content.rstrip("\n")
+    if token.type == "html_block":
+        from kb.ingest.formats.html import visible_text  # noqa: PLC0415 - few documents need the HTML parser
+
+        return visible_text(token.content)
+    return ""
+
+
+def _inline_text(token: Token) -> str:
+    lines = [""]
+    for child in token.children or []:
+        if child.type == "hardbreak" or (child.type == "html_inline" and _LINE_BREAK_TAG.match(child.content)):
+            lines.append("")
+        elif child.type == "softbreak":
+            lines[-1] += "\n"
+        elif child.type != "html_inline":
+            lines[-1] += child.content
+    return "\n".join(flow(line).strip() for line in lines)

@@ -1,0 +1,104 @@
+import pytest
+
+from kb.ingest.formats.detect import BINARY, DOCX, HTML, PDF, TEXT, detect
+from kb.ingest.parse import ErrorCode, ParseError, parse
+from tests.kb.ingest.documents import make_docx, make_pdf, make_zip
+
+PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)
+EXE = b"MZ\x90\x00\x03\x00\x00\x00\x04\x00\x00\x00\xff\xff\x00\x00" + bytes(64)
+OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504)
+
+
+def refusal(data, name):
+    with pytest.raises(ParseError) as caught:
+        parse(data, name)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("data", "name", "detected"),
+    [
+        (PNG, "report.pdf", "PNG (image/png)"),
+        (EXE, "notes.txt", "EXE (application/x-msdownload)"),
+        (EXE, "notes.md", "EXE (application/x-msdownload)"),
+        (make_zip(**{"a.txt": "x"}), "report.docx", "ZIP (application/zip)"),
+        (make_zip(**{"[Content_Types].xml": "x", "xl/workbook.xml": "x"}), "report.docx", "XLSX (spreadsheet)"),
+        (make_zip(**{"[Content_Types].xml": "x", "other/part": "x"}), "report.docx", "ZIP (application/zip)"),
+        (make_docx("正文"), "report.pdf", DOCX),
+        (make_pdf(["正文"]), "report.docx", PDF),
+        (make_pdf(["正文"]), "report.html", PDF),
+        (b"<!DOCTYPE html><title>x</title><p>y", "notes.txt", HTML),
+        (b"plain words", "report.pdf", TEXT),
+        (b"plain words", "report.docx", TEXT),
+        (rb"{\rtf1 words}", "notes.txt", "RTF (application/rtf)"),
+    ],
+)
+def test_a_name_that_disagrees_with_the_bytes_is_refused_and_the_bytes_are_named(data, name, detected):
+    error = refusal(data, name)
+    assert error.code is ErrorCode.TYPE_MISMATCH
+    assert f"its content is {detected}." in error.message
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html"])
+@pytest.mark.parametrize("data", [b"text\x00text", b"\x01\x02\x03abc" * 9], ids=["NUL", "control characters"])
+def test_text_with_binary_content_is_refused(data, name):
+    assert refusal(data, name).code is ErrorCode.BINARY_CONTENT
+
+
+@pytest.mark.parametrize("words", ["BM25 ranks", "MZ is a country code", "GIF89a is a format", "PK is a surname"])
+def test_text_that_begins_like_a_magic_number_is_text(words):
+    assert parse(words.encode(), "notes.txt").sections[0].text == words
+
+
+def test_a_few_control_characters_are_dropped_and_the_text_read():
+    assert parse(b"page one\x07" + b" and more" * 40, "a.txt").sections[0].text.startswith("page one and")
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "<html>",
+        "\ufeff<!doctype HTML>",
+        '<?xml version="1.0"?>\n<!DOCTYPE html PUBLIC "x">',
+        "<!-- saved -->\n<!-- twice --> <html lang=zh>",
+    ],
+)
+def test_the_beginning_of_a_page_is_recognised(start):
+    assert detect(start.encode()) == HTML
+
+
+def test_a_page_in_utf_16_is_recognised():
+    assert detect("\ufeff<html><body>正文".encode("utf-16-le")) == HTML
+
+
+def test_markdown_that_begins_with_a_fragment_is_text():
+    assert detect(b"<div align=center>logo</div>\n\n# Title") == TEXT
+
+
+def test_a_fragment_named_html_is_read():
+    assert parse("<p>只有一段。</p>".encode(), "a.html").sections[0].text == "只有一段。"
+
+
+def test_bytes_of_no_known_type_are_called_binary():
+    assert detect(b"\x00\x01" * 30) == BINARY
+
+
+def test_a_pdf_header_may_follow_some_bytes():
+    assert detect(b"\x00junk\n" + make_pdf(["x"])) == PDF
+
+
+def test_text_about_pdf_headers_is_text():
+    assert detect(b"The header is %PDF-1.7") == TEXT
+
+
+def test_a_docx_behind_a_password_is_told_apart_from_a_legacy_document():
+    encrypted = OLE + "EncryptedPackage".encode("utf-16-le")
+    assert refusal(encrypted, "a.docx").code is ErrorCode.ENCRYPTED_DOCX
+    assert refusal(OLE, "a.docx").code is not ErrorCode.ENCRYPTED_DOCX
+
+
+def test_a_docx_cut_off_in_the_middle_is_damaged():
+    data = make_docx("正文")
+    error = refusal(data[: len(data) // 2], "a.docx")
+    assert error.code is ErrorCode.DAMAGED_FILE
+    assert "DOCX" in error.message

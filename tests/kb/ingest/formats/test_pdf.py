@@ -1,0 +1,103 @@
+import pytest
+
+from kb.ingest.parse import ErrorCode, ParseError, Section, parse
+from tests.kb.ingest.documents import make_pdf, make_scan
+
+LINE = "机器学习是人工智能的一个分支，研究计算机怎样模拟"
+
+
+def texts(data):
+    return [section.text for section in parse(data, "a.pdf").sections]
+
+
+def failure(data):
+    with pytest.raises(ParseError) as caught:
+        parse(data, "a.pdf")
+    return caught.value
+
+
+def test_chinese_text_is_read_page_by_page():
+    document = parse(make_pdf(["第一页的文字。"], ["第二页的文字。"]), "a.pdf")
+    assert document.sections == (Section("第一页的文字。", 1, ()), Section("第二页的文字。", 2, ()))
+    assert document.mime == "application/pdf"
+
+
+def test_chinese_lines_join_without_a_space_and_paragraphs_stay_apart():
+    page = [LINE, "或实现人类的学习行为。", (96, "第二段从这里开始，并且说明什么是监督学习，"), "还有无监督学习。"]
+    assert texts(make_pdf(page)) == [
+        f"{LINE}或实现人类的学习行为。\n\n第二段从这里开始，并且说明什么是监督学习，还有无监督学习。"
+    ]
+
+
+def test_english_lines_join_with_a_space_and_hyphenation_is_undone():
+    page = ["The library joins the lines of a para-", "graph and undoes hyphenation at the", "ends of lines on a page."]
+    assert texts(make_pdf(page)) == [
+        "The library joins the lines of a paragraph and undoes hyphenation at the ends of lines on a page."
+    ]
+
+
+def test_a_gap_between_lines_separates_paragraphs():
+    assert texts(make_pdf([LINE, LINE, "", LINE])) == [f"{LINE}{LINE}\n\n{LINE}"]
+
+
+def test_lines_with_wide_gaps_stay_rows():
+    page = ["商品名称", "", LINE, LINE]
+    document = make_pdf([*page, "手机名称" + " " * 20 + "七天", "电脑名称" + " " * 20 + "九天"])
+    assert texts(document)[0].split("\n\n")[-2:] == ["手机名称 七天", "电脑名称 九天"]
+
+
+def test_a_page_without_text_is_left_out_and_the_others_keep_their_numbers():
+    assert [section.page for section in parse(make_pdf(["一"], [], ["三"]), "a.pdf").sections] == [1, 3]
+
+
+def test_a_line_of_control_characters_is_no_line():
+    assert texts(make_pdf(["第一行没有完", "\x1f\x1f", "第二行。"])) == ["第一行没有完第二行。"]
+
+
+def test_the_title_comes_from_the_metadata():
+    assert parse(make_pdf(["正文"], title="机器学习入门"), "a.pdf").title == "机器学习入门"
+
+
+@pytest.mark.parametrize("title", ["untitled", "Microsoft Word - draft 3.doc", "scan0001.pdf"])
+def test_a_title_that_a_program_made_up_gives_way_to_the_file_name(title):
+    assert parse(make_pdf(["正文"], title=title), "手册.pdf").title == "手册"
+
+
+def test_a_real_title_that_names_a_program_is_kept():
+    assert parse(make_pdf(["x"], title="Untitled dreams"), "a.pdf").title == "Untitled dreams"
+
+
+def test_an_encrypted_pdf_asks_to_remove_the_password():
+    error = failure(make_pdf(["秘密"], password="secret"))
+    assert error.code is ErrorCode.ENCRYPTED_PDF
+    assert "Remove the password" in error.message
+
+
+def test_a_scan_is_reported_as_such_with_its_number_of_pages():
+    error = failure(make_scan(3))
+    assert error.code is ErrorCode.NO_TEXT_LAYER
+    assert "3 pages" in error.message
+
+
+@pytest.mark.parametrize("share", [0.1, 0.5, 0.9])
+def test_a_truncated_pdf_is_damaged(share):
+    data = make_pdf(["第一页的文字。"], ["第二页的文字。"])
+    error = failure(data[: int(len(data) * share)])
+    assert error.code is ErrorCode.DAMAGED_FILE
+    assert "PDF" in error.message
+
+
+def test_a_pdf_with_a_header_only_is_damaged():
+    assert failure(b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + b"garbage " * 50).code is ErrorCode.DAMAGED_FILE
+
+
+def test_a_pdf_without_pages_is_damaged():
+    data = make_pdf(["x"]).replace(b"/Count 1", b"/Count 0")
+    start = data.index(b"/Kids [") + len(b"/Kids [")
+    end = data.index(b"]", start)
+    assert failure(data[:start] + b" " * (end - start) + data[end:]).code is ErrorCode.DAMAGED_FILE
+
+
+def test_a_page_that_cannot_be_loaded_is_damage_and_not_a_missing_page():
+    data = make_pdf(["第一页"], ["第二页"])
+    assert failure(data.replace(b"/Type /Page\n", b"/Type /Pogo\n", 1)).code is ErrorCode.DAMAGED_FILE
