@@ -1,0 +1,202 @@
+"""Runs the parser in a child process with limits, because a file from outside may be made to harm it."""
+
+import json
+import logging
+import math
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Section, parse
+
+logger = logging.getLogger(__name__)
+
+_MIB: Final = 1024**2
+# Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
+_BOOTSTRAP: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest import sandbox; sandbox.child()"
+)
+# What a child may know of its parent's environment: where shared libraries lie, and no secret.
+_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_ENVIRONMENT: Final = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+_STDERR_TAIL = 4096
+_READ_SIZE = 65536
+_OPEN_FILES = 64
+# What allocators, the loader and Python write when the address space ends.
+_MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may cost. output_bytes bounds the parsed document as UTF-8 JSON."""
+
+    memory_bytes: int = 1024 * _MIB
+    seconds: float = 120.0
+    output_bytes: int = 64 * _MIB
+    input_bytes: int = 100 * _MIB
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
+    """Parses a stored file under limits.
+
+    Args:
+        path: where the bytes lie.
+        filename: the name that it was uploaded under; its extension says what it should be.
+        limits: memory, time and sizes.
+
+    Raises:
+        ParseError: the file cannot be read, or reading it broke a limit.
+        OSError: there is no such file, or it may not be opened.
+    """
+    if path.stat().st_size > limits.input_bytes:
+        raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
+    with _child_process(path, filename, limits) as process:
+        output, errors, status = _communicate(process, limits)
+    if status != 0:
+        logger.warning("Parsing %r ended with status %d: %s", filename, status, errors.decode(errors="replace"))
+        raise _failure(status, errors, limits)
+    return _decode_answer(output)
+
+
+@contextmanager
+def _child_process(path: Path, filename: str, limits: Limits) -> Iterator[subprocess.Popen[bytes]]:
+    arguments = json.dumps({"filename": filename, "limits": asdict(limits)})
+    command = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(_import_path()), arguments]
+    with (
+        path.open("rb") as file,
+        subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
+            command,
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=_environment(),
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _import_path() -> list[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
+
+
+def _environment() -> dict[str, str]:
+    return _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
+def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes, int]:
+    """Reads both pipes to their end and awaits the exit, within the time and the size allowed."""
+    deadline = time.monotonic() + limits.seconds
+    output, errors = bytearray(), b""
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_SIZE)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    output += data
+                else:
+                    errors = (errors + data)[-_STDERR_TAIL:]
+            if len(output) > limits.output_bytes:
+                raise ParseError(ErrorCode.TOO_MUCH_TEXT, megabytes=_megabytes(limits.output_bytes))
+    try:
+        return bytes(output), errors, process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits)) from error
+
+
+def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
+    if status == -signal.SIGXCPU:
+        return ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+    # The system's out-of-memory killer sends SIGKILL; nobody else does once the pipes have been read.
+    if status == -signal.SIGKILL or any(sign in errors for sign in _MEMORY_SIGNS):
+        return ParseError(ErrorCode.OUT_OF_MEMORY, megabytes=_megabytes(limits.memory_bytes))
+    return ParseError(ErrorCode.PARSER_CRASHED)
+
+
+def _decode_answer(output: bytes) -> ParsedDocument:
+    """The child's word is not trusted: a file may have taken it over."""
+    try:
+        answer = json.loads(output)
+        if "error" in answer:
+            raise ParseError(ErrorCode(answer["error"]), **answer["params"])
+        sections = tuple(_decode_section(*fields) for fields in answer["sections"])
+        return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+
+
+def _decode_section(text: Any, page: Any, heading_path: Any) -> Section:
+    return Section(str(text), None if page is None else int(page), tuple(str(heading) for heading in heading_path))
+
+
+def _megabytes(size: int) -> int:
+    return max(1, size // _MIB)
+
+
+def _seconds(limits: Limits) -> int:
+    return max(1, round(limits.seconds))
+
+
+def child() -> None:
+    """The child's whole life: limits, the file from stdin, the document or the error as JSON to stdout."""
+    arguments = json.loads(sys.argv[2])
+    limits = Limits(**arguments["limits"])
+    _apply(limits)
+    # Libraries that print must not write into the answer.
+    answer_pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with answer_pipe:
+        answer_pipe.write(_answer(sys.stdin.buffer.read(), arguments["filename"]))
+
+
+def _apply(limits: Limits) -> None:
+    seconds = math.ceil(limits.seconds) + 1
+    for kind, value in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+    ):
+        if kind == resource.RLIMIT_AS and sys.platform == "darwin":
+            continue  # macOS refuses it; the time limit still holds there
+        hard = resource.getrlimit(kind)[1]
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (lowered, lowered))
+
+
+def _answer(data: bytes, filename: str) -> bytes:
+    try:
+        document = parse(data, filename)
+    except ParseError as error:
+        answer: dict[str, Any] = {"error": error.code, "params": error.params}
+    else:
+        sections = [(section.text, section.page, section.heading_path) for section in document.sections]
+        answer = {"title": document.title, "mime": document.mime, "sections": sections}
+    return json.dumps(answer, ensure_ascii=False).encode(errors="replace")
