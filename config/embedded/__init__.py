@@ -17,6 +17,8 @@ from config.embedded.redis import Redis
 __all__ = ["EmbeddedError", "data_dir", "ensure", "running", "stop"]
 
 URLS = ("DATABASE_URL", "REDIS_URL")
+# pg_ctl gives the path to a shell, in quotes that hold none of these.
+UNSUITABLE = set('"$`\\\n')
 # What django-environ reads as true: everything else turns DEBUG off in the settings, so it does here.
 TRUE = {"true", "on", "ok", "y", "yes", "1"}
 
@@ -42,6 +44,8 @@ def ensure(*, durable: bool = True) -> bool:
     if _configured():
         return False
     directory = data_dir()
+    if UNSUITABLE & set(str(directory)):
+        raise EmbeddedError(f"The path {directory} holds a quote, $, ` or \\: set ZHIKU_DATA_DIR to a plainer one.")
     with _locked(directory):
         if _configured():  # another thread was first
             return False

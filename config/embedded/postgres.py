@@ -58,27 +58,29 @@ class Postgres:
 
         A server that runs is waited for; one that is certainly dead is cleaned up after and started anew.
         """
-        launches, started = 0, False
+        launches, started, failure = 0, False, ""
         deadline = time.monotonic() + START_SECONDS
         while launches < LAUNCHES and time.monotonic() < deadline:
             if not self._is_alive():
                 launches += 1
-                started = self._launch()
+                failure = self._launch()
+                started = not failure
             if self.answers():
                 self._create_database()
                 return started
             time.sleep(0.3)  # after a crash, the dead server's children hold its memory for a moment
-        raise EmbeddedError(f"PostgreSQL does not start. {last_lines(self._log)}")
+        raise EmbeddedError(f"PostgreSQL does not start. {failure}{last_lines(self._log)}")
 
     def stop(self) -> bool:
         """Returns whether the server was running."""
         alive = self._is_alive()
+        sockets = self._socket_dir()
         if alive:
             try:
                 run("pg_ctl", "stop", "-w", "-m", "fast", "-t", "30", "-D", str(self.directory))
             except subprocess.CalledProcessError:
                 run("pg_ctl", "stop", "-w", "-m", "immediate", "-D", str(self.directory))
-        self._clean()
+        self._clean(sockets)
         return alive
 
     @property
@@ -97,6 +99,15 @@ class Postgres:
         lines = self._pid_lines()
         return Path(lines[4]) if len(lines) > 4 and lines[4] else self.directory
 
+    def _make_socket_dir(self) -> Path:
+        """The data directory, or a private one where that path does not fit a socket or a client's list of hosts."""
+        fits = len(os.fsencode(self.directory / f".s.PGSQL.{PORT}")) <= SOCKET_PATH_MAX
+        if fits and "," not in str(self.directory):
+            return self.directory
+        sockets = Path(tempfile.mkdtemp(prefix="zhiku-"))
+        give(sockets)
+        return sockets
+
     def _is_alive(self) -> bool:
         """Whether the pid in the file is this cluster's server: not a zombie, and not a stranger that got its number."""
         import psutil  # type: ignore[import-untyped]  # noqa: PLC0415 comes with the wheel
@@ -110,31 +121,27 @@ class Postgres:
         except psutil.Error:
             return False
 
-    def _clean(self) -> None:
+    def _clean(self, sockets: Path) -> None:
         """Removes what a dead server left: its pid file, its socket, and the socket's own directory if it had one."""
-        sockets = self._socket_dir()
         for name in (f".s.PGSQL.{PORT}", f".s.PGSQL.{PORT}.lock"):
             (sockets / name).unlink(missing_ok=True)
         if sockets != self.directory:
             shutil.rmtree(sockets, ignore_errors=True)
         self._pid_file.unlink(missing_ok=True)
 
-    def _launch(self) -> bool:
-        """Returns whether the attempt succeeded."""
-        self._clean()
+    def _launch(self) -> str:
+        """Returns what went wrong, and nothing where nothing did."""
+        self._clean(self._socket_dir())
         self._initialise()
-        sockets = self.directory
-        if len(os.fsencode(sockets / f".s.PGSQL.{PORT}")) > SOCKET_PATH_MAX:
-            sockets = Path(tempfile.mkdtemp(prefix="zhiku-"))
-            give(sockets)
+        sockets = self._make_socket_dir()
         self._configure({**SETTINGS, "unix_socket_directories": f'"{sockets}"'} | ({} if self.durable else NOT_DURABLE))
         try:
             run("pg_ctl", "start", "-w", "-t", str(START_SECONDS), "-l", str(self._log), "-D", str(self.directory))
-        except subprocess.CalledProcessError:
+        except subprocess.CalledProcessError as error:
             if sockets != self.directory:
                 shutil.rmtree(sockets, ignore_errors=True)
-            return False
-        return True
+            return str(error.stderr)
+        return ""
 
     def _initialise(self) -> None:
         """Makes the cluster beside its place and moves it there whole, so that an interrupted start leaves no half of one."""

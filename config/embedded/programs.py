@@ -70,7 +70,8 @@ def _open_parents(path: Path) -> None:
     for parent in path.parents:
         mode = parent.stat().st_mode
         if not mode & 0o001:
-            logger.warning("Opening %s for passage (mode o+x), because PostgreSQL runs as %s", parent, SYSTEM_USER)
+            if parent != path.parent:  # the data directory itself is ours
+                logger.warning("Opening %s for passage (o+x): PostgreSQL runs as the user %s", parent, SYSTEM_USER)
             parent.chmod(mode | 0o011)
 
 

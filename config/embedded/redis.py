@@ -20,8 +20,8 @@ bind {host}
 port {port}
 requirepass {password}
 dir "{directory}"
-logfile "{log}"
-pidfile "{directory}/redis.pid"
+logfile redis.log
+pidfile redis.pid
 daemonize yes
 save ""
 appendonly no
@@ -96,7 +96,7 @@ class Redis:
 
     def _launch(self, program: str) -> None:
         configuration = CONFIGURATION.format(
-            host=HOST, port=self._port(), password=self._password(), directory=self.directory, log=self._log
+            host=HOST, port=self._port(), password=self._password(), directory=self.directory
         )
         # Over standard input, the password shows neither in a file of its own nor in the list of processes.
         done = subprocess.run(  # noqa: S603 the program of the wheel, or of the PATH
