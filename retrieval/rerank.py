@@ -8,7 +8,6 @@ from retrieval.protocols import Lexicon, Tokenizer
 from retrieval.tokenize import hash_terms
 from retrieval.types import Analysis, Candidate
 
-
 COVERAGE_SHARE = 0.3
 
 

@@ -16,6 +16,11 @@ def pytest_configure(config):
     from config import embedded
 
     embedded.ensure(durable=False)
+    # Only now, since the settings read the URLs of what has just been started.
+    os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
+    import django
+
+    django.setup()
 
 
 def pytest_unconfigure(config):

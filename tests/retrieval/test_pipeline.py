@@ -20,7 +20,10 @@ def scope(kb_id, *channels, space="m", **settings):
     return Scope(kb_id, space, channels, RetrievalConfig(**settings))
 
 
-def pipeline(*scopes, passages=None, reranker=None, tokenizer=WordTokenizer()):
+WORDS = WordTokenizer()
+
+
+def pipeline(*scopes, passages=None, reranker=None, tokenizer=WORDS):
     return Pipeline(scopes, passages or FakePassages(), tokenizer, reranker, InlineExecutor())
 
 
