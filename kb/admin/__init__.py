@@ -1,0 +1,3 @@
+from kb.admin import accounts, chunks, documents, knowledge_bases, search_log
+
+__all__ = ["accounts", "chunks", "documents", "knowledge_bases", "search_log"]

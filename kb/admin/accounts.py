@@ -1,0 +1,203 @@
+from typing import Any
+
+from django import forms
+from django.contrib import admin, messages
+from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
+from django.contrib.auth.models import Group
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
+from rest_framework_api_key.models import APIKey as LibraryApiKey
+from unfold.admin import ModelAdmin
+from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
+
+from kb.admin.scoped import ScopedModelAdmin, column, signed_in
+from kb.models import ApiKey, User
+from kb.services.api_keys import api_key_create, api_key_revoke
+
+# Memberships say who may do what; groups and the library's own keys would be doors that lead nowhere.
+admin.site.unregister(Group)
+admin.site.unregister(LibraryApiKey)
+
+
+@admin.register(User)
+class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+    """Accounts, for superusers only."""
+
+    form = UserChangeForm
+    add_form = UserCreationForm
+    change_password_form = AdminPasswordChangeForm
+    list_display = ("username", "full_name", "email", "is_active", "is_staff", "is_superuser", "last_login")
+    list_filter = ("is_active", "is_staff", "is_superuser")
+    readonly_fields = ("last_login", "date_joined")
+    filter_horizontal = ()
+    fieldsets = (
+        (None, {"fields": ("username", "password")}),
+        (gettext_lazy("Person"), {"fields": ("first_name", "last_name", "email")}),
+        (
+            gettext_lazy("Rights"),
+            {
+                "fields": ("is_active", "is_staff", "is_superuser"),
+                "description": gettext_lazy(
+                    "Staff may use this site: they see what they own or what is shared with them. Superusers see and "
+                    "change everything."
+                ),
+            },
+        ),
+        (gettext_lazy("Dates"), {"fields": ("last_login", "date_joined")}),
+    )
+    add_fieldsets = (
+        (
+            None,
+            {"classes": ("wide",), "fields": ("username", "usable_password", "password1", "password2", "is_staff")},
+        ),
+    )
+
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_active and request.user.is_superuser)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return self.has_module_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.has_module_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return self.has_module_permission(request)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return self.has_module_permission(request)
+
+    @column(gettext_lazy("name"))
+    def full_name(self, user: User) -> str:
+        return user.get_full_name() or "-"
+
+
+class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = ApiKey
+        fields = ("name", "scope", "knowledge_bases", "expiry_date")
+
+    def clean_expiry_date(self) -> Any:
+        expires = self.cleaned_data["expiry_date"]
+        if expires is not None and expires <= timezone.now():
+            raise forms.ValidationError(_("The key would be expired from the start: choose a time in the future."))
+        return expires
+
+
+@admin.register(ApiKey)
+class ApiKeyAdmin(ScopedModelAdmin):
+    """Keys are made and revoked; nobody changes one, and its secret is shown only by the answer that made it."""
+
+    form = ApiKeyForm
+    list_display = ("name", "prefix", "owner", "scope_name", "opens", "expires", "last_used", "state")
+    list_display_links = ("name",)
+    search_fields = ("name", "prefix")
+    search_help_text = gettext_lazy("Search by name or prefix")
+    actions = ("revoke",)
+    change_form_outer_before_template = "admin/kb/api_key_panel.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ApiKey]:
+        keys = ApiKey.objects.select_related("user").prefetch_related("knowledge_bases").order_by("-created")
+        return keys if request.user.is_superuser else keys.filter(user=request.user.pk)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        """Keys are revoked, which leaves a trace; they go when a superuser deletes their user."""
+        return bool(request.user.is_superuser)
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        if obj is None:
+            return ("name", "scope", "knowledge_bases", "expiry_date")
+        return ("name", "prefix", "owner", "scope_name", "opens", "created", "expires", "last_used", "state")
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        return self.get_fields(request, obj) if obj else ()
+
+    def get_urls(self) -> list[URLPattern]:
+        view = self.admin_site.admin_view(require_POST(self.revoke_view))
+        return [path("<path:object_id>/revoke/", view, name="kb_apikey_revoke"), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        context["api_key"] = kwargs.get("obj")
+        context |= {"show_save_and_continue": False, "show_save_and_add_another": False}
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: Any) -> None:  # noqa: ARG002
+        values = form.cleaned_data
+        key, secret = api_key_create(
+            user=signed_in(request),
+            name=values["name"],
+            knowledge_bases=values["knowledge_bases"],
+            scope=values["scope"],
+            expires=values["expiry_date"],
+        )
+        obj.pk, obj.prefix = key.pk, key.prefix
+        request.__dict__["new_api_key_secret"] = secret
+
+    def save_related(self, request: HttpRequest, form: Any, formsets: Any, change: Any) -> None:
+        """The service has bound the key already."""
+
+    def response_add(self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("The key was made"),
+            "opts": self.opts,
+            "api_key": obj,
+            "secret": request.__dict__.pop("new_api_key_secret"),
+            "example_url": request.build_absolute_uri("/api/v1/knowledge-bases/"),
+        }
+        response = TemplateResponse(request, "admin/kb/api_key_created.html", context)
+        response.headers["Cache-Control"] = "no-store"
+        return response
+
+    def revoke_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        self._revoke(request, [self.get_object_or_404(request, object_id)])
+        return HttpResponseRedirect(reverse("admin:kb_apikey_changelist"))
+
+    @admin.action(description=gettext_lazy("Revoke"), permissions=["view"])
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
+        self._revoke(request, queryset)
+
+    def _revoke(self, request: HttpRequest, keys: Any) -> None:
+        for key in keys:
+            api_key_revoke(key)
+            self.log_change(request, key, "Revoked.")
+        self.message_user(request, _("Revoked: programs that use it are refused from now on."), messages.SUCCESS)
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("user"), ordering="user__username")
+    def owner(self, key: ApiKey) -> str:
+        return str(key.user)
+
+    @column(gettext_lazy("scope"), ordering="scope")
+    def scope_name(self, key: ApiKey) -> str:
+        return key.get_scope_display()
+
+    @column(gettext_lazy("knowledge bases"))
+    def opens(self, key: ApiKey) -> str:
+        if not key.bound:
+            return _("all that the user may see")
+        return ", ".join(kb.name for kb in key.knowledge_bases.all()) or _("none: they were deleted")
+
+    @column(gettext_lazy("expires"), ordering="expiry_date", empty_value=gettext_lazy("never"))
+    def expires(self, key: ApiKey) -> Any:
+        return key.expiry_date
+
+    @column(gettext_lazy("last used"), ordering="last_used_at", empty_value=gettext_lazy("never"))
+    def last_used(self, key: ApiKey) -> Any:
+        return key.last_used_at
+
+    @column(gettext_lazy("state"), label={"valid": "success", "revoked": "danger", "expired": "warning"})
+    def state(self, key: ApiKey) -> tuple[str, str]:
+        if key.revoked:
+            return "revoked", _("revoked")
+        return ("expired", _("expired")) if key.has_expired else ("valid", _("valid"))

@@ -1,0 +1,103 @@
+from typing import Any, ClassVar
+
+from django import forms
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
+from kb.models import Chunk
+from kb.services.errors import Rejected
+from kb.services.indexing import ModelChanged, chunk_update
+
+EXCERPT_CHARACTERS = 120
+NEIGHBOUR_CHARACTERS = 300
+
+
+class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Validating a change writes it to the indexes, so that what they refuse is said beside the field."""
+
+    class Meta:
+        model = Chunk
+        fields = ("text", "enabled")
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if self.errors or not self.has_changed():
+            return values
+        try:
+            chunk_update(self.instance, text=values["text"], enabled=values["enabled"])
+        except Rejected as error:
+            self.add_error("text", str(error))
+        except ModelChanged:
+            self.add_error(
+                None,
+                _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again."),
+            )
+        return values
+
+
+@admin.register(Chunk)
+class ChunkAdmin(ScopedModelAdmin):
+    form = ChunkForm
+    list_display = ("excerpt", "document_link", "number", "page", "headings", "token_count", "enabled")
+    list_select_related = ("document", "knowledge_base")
+    list_filter = (
+        ("knowledge_base", ScopedRelatedFilter),
+        ("document", ScopedAutocompleteFilter),
+        "enabled",
+    )
+    list_filter_submit = True
+    search_fields = ("text",)
+    search_help_text = gettext_lazy("Search in the text")
+    ordering = ("document_id", "position")
+    change_form_outer_before_template = "admin/kb/chunk_panel.html"
+    change_form_outer_after_template = "admin/kb/chunk_neighbours.html"
+    warn_unsaved_form = True
+    fields = ("text", "enabled", "document_link", "number", "page", "headings", "token_count")
+    readonly_fields: ClassVar[Any] = ("document_link", "number", "page", "headings", "token_count")
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - chunks come from documents
+        return False
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Chunk]:
+        rows: QuerySet[Chunk] = super().get_queryset(request).select_related("document", "knowledge_base")
+        return rows
+
+    def save_model(self, request: HttpRequest, obj: Chunk, form: Any, change: Any) -> None:
+        """The form has written the change already."""
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        chunk = kwargs.get("obj")
+        if chunk is not None:
+            siblings = Chunk.objects.filter(document_id=chunk.document_id).order_by("position")
+            context |= {
+                "chunk": chunk,
+                "previous_chunk": siblings.filter(position__lt=chunk.position).last(),
+                "next_chunk": siblings.filter(position__gt=chunk.position).first(),
+                "neighbour_characters": NEIGHBOUR_CHARACTERS,
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    @column(gettext_lazy("text"))
+    def excerpt(self, chunk: Chunk) -> str:
+        return format_html('<span class="kb-excerpt">{}</span>', Truncator(chunk.text).chars(EXCERPT_CHARACTERS))
+
+    @column(gettext_lazy("document"), ordering="document__title")
+    def document_link(self, chunk: Chunk) -> str:
+        url = reverse("admin:kb_document_change", args=[chunk.document_id])
+        return format_html('<a href="{}" class="kb-name">{}</a>', url, chunk.document)
+
+    @column(gettext_lazy("position"), ordering="position")
+    def number(self, chunk: Chunk) -> int:
+        return chunk.position + 1
+
+    @column(gettext_lazy("headings"))
+    def headings(self, chunk: Chunk) -> str:
+        return " > ".join(chunk.heading_path) or "-"

@@ -1,0 +1,301 @@
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import OuterRef, QuerySet, Subquery
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.admin import TabularInline
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from kb.admin.counts import count_of
+from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
+from kb.conf import HASHING_MODEL
+from kb.models import ApiKey, BM25Index, Chunk, Document, KnowledgeBase, Membership, User
+from kb.services.knowledge_bases import default_embedding_model, knowledge_base_delete, prepare_knowledge_base
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.embedders.registry import normalize_model_id
+from retrieval.model_files import libraries_available, local_path
+
+
+class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
+    """A text field with suggestions."""
+
+    suggestions: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        list_id = f"{name}_suggestions"
+        field = super().render(name, value, {**(attrs or {}), "list": list_id}, renderer)
+        options = format_html_join("", '<option value="{}"></option>', ((each,) for each in self.suggestions))
+        return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
+
+
+def check_embedding_model(model_id: str) -> str:
+    """The model's id in its one spelling.
+
+    Raises:
+        ValidationError: no text could be embedded with it here; the message says what to do.
+    """
+    name = normalize_model_id(model_id)
+    if name == HASHING_MODEL:
+        return name
+    if name.startswith(OPENAI_PREFIX):
+        if not settings.EMBEDDING_BASE_URL:
+            raise ValidationError(
+                _("Models behind an OpenAI-compatible server need its address: set EMBEDDING_BASE_URL and restart.")
+            )
+        return name
+    if not libraries_available():
+        raise ValidationError(
+            _("Local models need packages that are not installed: run “pip install 'zhiku[models]'”, or use hashing.")
+        )
+    if local_path(name) is None:
+        message = _(
+            "The weights of “%(model)s” are not on this server: run “manage.py download_model %(model)s” there and save "
+            "again, or use one of the suggested models."
+        )
+        raise ValidationError(message % {"model": name})
+    return name
+
+
+class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
+    request: HttpRequest
+
+    class Meta:
+        model = KnowledgeBase
+        fields = (
+            "name",
+            "description",
+            "language",
+            "embedding_model",
+            "profile",
+            "chunk_size",
+            "chunk_overlap",
+            "chunk_unit",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "embedding_model" in self.fields:
+            usual = default_embedding_model()
+            used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
+            self.fields["embedding_model"].initial = usual
+            self.fields["embedding_model"].widget = ModelIdWidget()
+            self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL]))
+        if "profile" in self.fields:
+            self.fields["profile"].required = self.instance.pk is not None
+
+    def clean_embedding_model(self) -> str:
+        return check_embedding_model(self.cleaned_data["embedding_model"])
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        owner = self.instance.owner if self.instance.pk else signed_in(self.request)
+        named = KnowledgeBase.objects.filter(owner=owner, name=values.get("name")).exclude(pk=self.instance.pk)
+        if named.exists():
+            message = _("You have a knowledge base named “%(name)s” already: choose another name.")
+            self.add_error("name", message % {"name": values["name"]})
+        size, overlap = values.get("chunk_size"), values.get("chunk_overlap")
+        if size is not None and overlap is not None and overlap >= size:
+            self.add_error("chunk_overlap", _("The overlap must be smaller than the chunk size."))
+        return values
+
+
+class UsernameField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A user by the exact name: nobody can read from it who else has an account."""
+
+    widget = UnfoldAdminTextInputWidget
+    default_error_messages = {
+        "invalid_choice": gettext_lazy("There is no active user of this name: ask the person for the exact user name."),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(User.objects.filter(is_active=True), to_field_name="username", label=gettext_lazy("user name"))
+
+
+class MembershipForm(forms.ModelForm):  # type: ignore[type-arg]
+    user = UsernameField()
+
+    class Meta:
+        model = Membership
+        fields = ("user", "role")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial["user"] = self.instance.user.username
+
+
+class MembershipInline(TabularInline):  # type: ignore[misc]
+    model = Membership
+    form = MembershipForm
+    extra = 0
+    verbose_name = gettext_lazy("member")
+    verbose_name_plural = gettext_lazy("Sharing: who else may use this knowledge base")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        rows: QuerySet[Membership] = super().get_queryset(request).select_related("user")
+        return rows
+
+    def _owns(self, request: HttpRequest, obj: Any = None) -> bool:
+        site_admin = self.admin_site.get_model_admin(KnowledgeBase)
+        return obj is not None and bool(site_admin.is_granted(request, obj, "owned_by"))
+
+    has_view_permission = has_add_permission = has_change_permission = has_delete_permission = _owns
+
+
+@admin.register(KnowledgeBase)
+class KnowledgeBaseAdmin(ScopedModelAdmin):
+    form = KnowledgeBaseForm
+    delete_grant = "owned_by"
+    inlines = (MembershipInline,)
+    list_display = ("name", "index_state", "documents", "chunks", "failed", "model", "owner", "created_at")
+    list_select_related = ("owner", "version_row")
+    search_fields = ("name", "description")
+    search_help_text = gettext_lazy("Search by name or description")
+    list_filter = ("language",)
+    list_filter_sheet = True
+    change_form_outer_before_template = "admin/kb/knowledge_base_panel.html"
+    warn_unsaved_form = True
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name", "description", "language")}),
+        (
+            gettext_lazy("Search"),
+            {
+                "fields": ("embedding_model", "profile"),
+                "description": gettext_lazy(
+                    "The embedding model turns texts into vectors. It cannot be changed here later, because every chunk "
+                    "would have to be embedded again: “manage.py reindex --embeddings --model ID” does that. Without a "
+                    "profile of your choice the knowledge base starts with the one that suits its model."
+                ),
+            },
+        ),
+        (
+            gettext_lazy("Chunking"),
+            {
+                "fields": (("chunk_size", "chunk_overlap", "chunk_unit"),),
+                "description": gettext_lazy("Applies to documents that are uploaded or processed again from now on."),
+            },
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[KnowledgeBase]:
+        index = BM25Index.objects.filter(knowledge_base=OuterRef("pk"))
+        rows: QuerySet[KnowledgeBase] = (
+            super()
+            .get_queryset(request)
+            .select_related("owner", "version_row", "profile")
+            .annotate(
+                document_count=count_of(Document, "knowledge_base"),
+                failed_count=count_of(Document, "knowledge_base", status=Document.Status.FAILED),
+                chunk_count=count_of(Chunk, "knowledge_base"),
+                index_version=Subquery(index.values("version")[:1]),
+            )
+        )
+        return rows
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        form.request = request
+        return form
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        return ("embedding_model",) if obj else ()
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Sequence[Any]:
+        return self.inlines if obj and self.is_granted(request, obj, "owned_by") else ()
+
+    def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
+        if not change:
+            obj.owner = signed_in(request)
+            prepare_knowledge_base(obj)
+        super().save_model(request, obj, form, change)
+
+    def response_post_save_add(self, request: HttpRequest, obj: KnowledgeBase) -> HttpResponse:  # noqa: ARG002
+        """The next step with a new knowledge base is to fill it."""
+        return HttpResponseRedirect(f"{reverse('admin:kb_document_upload')}?kb={obj.pk}")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        kb = kwargs.get("obj")
+        if kb is not None:
+            context |= {
+                "kb": kb,
+                "index_state": index_state(kb),
+                "is_hashing": kb.embedding_model == HASHING_MODEL,
+                "profile_description": _(kb.profile.description) if kb.profile.description else "",
+                "configured_model": settings.EMBEDDING_MODEL,
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Deletion ------------------------------------------------------------------------------------------------------
+    def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:
+        ids = list(rows.values_list("pk", flat=True))
+        models = (Document, Chunk, Membership)
+        counts = {
+            str(model._meta.verbose_name_plural): model._default_manager.filter(knowledge_base__in=ids).count()
+            for model in models
+        }
+        bound = ApiKey.objects.filter(knowledge_bases__in=ids).distinct().count()
+        return counts | ({_("API keys that lose access"): bound} if bound else {})
+
+    def delete_model(self, request: HttpRequest, obj: KnowledgeBase) -> None:  # noqa: ARG002
+        knowledge_base_delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[KnowledgeBase]) -> None:  # noqa: ARG002
+        for kb in queryset:
+            knowledge_base_delete(kb)
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("index"), label={"current": "success", "stale": "info", "empty": "warning"})
+    def index_state(self, kb: KnowledgeBase) -> tuple[str, str]:
+        state = index_state(kb)
+        return state.code, state.words
+
+    @column(gettext_lazy("documents"), ordering="document_count")
+    def documents(self, kb: Any) -> str:
+        url = reverse("admin:kb_document_changelist")
+        return format_html('<a href="{}?knowledge_base__id__exact={}">{}</a>', url, kb.pk, kb.document_count)
+
+    @column(gettext_lazy("chunks"), ordering="chunk_count")
+    def chunks(self, kb: Any) -> str:
+        url = reverse("admin:kb_chunk_changelist")
+        return format_html('<a href="{}?knowledge_base__id__exact={}">{}</a>', url, kb.pk, kb.chunk_count)
+
+    @column(gettext_lazy("failed"), ordering="failed_count")
+    def failed(self, kb: Any) -> str:
+        if not kb.failed_count:
+            return "0"
+        url = f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}&status__exact=failed"
+        return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
+
+    @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL: "warning"})
+    def model(self, kb: KnowledgeBase) -> tuple[str, str]:
+        if kb.embedding_model == HASHING_MODEL:
+            return HASHING_MODEL, _("hashing: degraded")
+        return kb.embedding_model, kb.embedding_model
+
+
+@dataclass(frozen=True, slots=True)
+class IndexState:
+    """How the stored BM25 index stands to the knowledge base's chunks, as a code and in words."""
+
+    code: str
+    words: str
+
+
+def index_state(kb: Any) -> IndexState:
+    """The state of a knowledge base that was read with `chunk_count`, `index_version` and `version_row`."""
+    if not kb.chunk_count:
+        return IndexState("empty", _("no chunks"))
+    if kb.index_version == kb.version_row.version:
+        return IndexState("current", _("current"))
+    return IndexState("stale", _("rebuilt at the next search"))

@@ -1,0 +1,107 @@
+from collections.abc import Iterable
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import admin
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.views import ChangeList
+
+from kb.admin.scoped import ScopedModelAdmin, column, visible
+from kb.admin.search_debug import search_debug_urls
+from kb.models import KnowledgeBase, SearchLog
+
+QUERY_CHARACTERS = 100
+
+
+def debug_url(kb_ids: Iterable[int], query: str) -> str:
+    """Search debug, with a search that was logged."""
+    return f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', query)])}"
+
+
+class SearchedFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("knowledge base")
+    parameter_name = "kb"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [(str(kb.pk), kb.name) for kb in visible(KnowledgeBase, request)]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        chosen = self.value() or ""
+        return queryset.filter(knowledge_base_ids__contains=[int(chosen)]) if chosen.isdigit() else queryset
+
+
+class SearchLogChangeList(ChangeList):  # type: ignore[misc]
+    """Names the knowledge bases of all rows in one query."""
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        ids = {kb_id for row in self.result_list for kb_id in row.knowledge_base_ids}
+        names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
+        for row in self.result_list:
+            row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
+
+
+@admin.register(SearchLog)
+class SearchLogAdmin(ScopedModelAdmin):
+    list_display = ("asked", "searched", "profile_name", "result_count", "took", "complete", "user", "created_at")
+    list_display_links = None
+    list_select_related = ("user",)
+    list_filter = (SearchedFilter,)
+    list_filter_submit = True
+    search_fields = ("query",)
+    search_help_text = gettext_lazy("Search in the queries")
+    actions = ()
+    ordering = ("-created_at",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[SearchLog]:
+        rows: QuerySet[SearchLog] = super().get_queryset(request).defer("trace")
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return SearchLogChangeList
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*search_debug_urls(self), *super().get_urls()]
+
+    def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        """An entry's page is the search itself, run again."""
+        row = self.get_object_or_404(request, object_id)
+        visible_ids = visible(KnowledgeBase, request).filter(pk__in=row.knowledge_base_ids).values_list("pk", flat=True)
+        return HttpResponseRedirect(debug_url(list(visible_ids), row.query))
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    @column(gettext_lazy("query"), ordering="query")
+    def asked(self, row: Any) -> str:
+        url = debug_url(row.named, row.query)
+        return format_html('<a href="{}" class="kb-name">{}</a>', url, Truncator(row.query).chars(QUERY_CHARACTERS))
+
+    @column(gettext_lazy("knowledge bases"))
+    def searched(self, row: Any) -> str:
+        return ", ".join(row.named.values()) or "-"
+
+    @column(gettext_lazy("profile"), ordering="profile")
+    def profile_name(self, row: SearchLog) -> str:
+        return f"{row.profile} v{row.profile_version}"
+
+    @column(gettext_lazy("milliseconds"), ordering="duration_ms")
+    def took(self, row: SearchLog) -> str:
+        return f"{row.duration_ms:.0f}"
+
+    @column(gettext_lazy("state"), label={"complete": "success", "degraded": "warning"})
+    def complete(self, row: SearchLog) -> tuple[str, str]:
+        return ("degraded", _("degraded")) if row.degraded else ("complete", _("complete"))

@@ -1,0 +1,73 @@
+"use strict";
+
+(() => {
+  const form = document.querySelector("[data-sd-form]");
+
+  const copy = async (text) => {
+    if (navigator.clipboard && window.isSecureContext) return navigator.clipboard.writeText(text);
+    // Without HTTPS there is no clipboard API.
+    const field = Object.assign(document.createElement("textarea"), { value: text });
+    document.body.append(field);
+    field.select();
+    document.execCommand("copy");
+    field.remove();
+  };
+
+  for (const button of document.querySelectorAll("[data-sd-copy]")) {
+    const label = button.querySelector("[data-sd-label]");
+    const words = label.textContent;
+    button.addEventListener("click", async () => {
+      await copy(location.href);
+      label.textContent = button.dataset.done;
+      setTimeout(() => { label.textContent = words; }, 2000);
+    });
+  }
+
+  if (!form) return;
+
+  // Empty fields are inherited: they stay out of the URL.
+  form.addEventListener("formdata", ({ formData }) => {
+    for (const [name, value] of [...formData]) if (value === "") formData.delete(name);
+  });
+
+  form.addEventListener("submit", () => {
+    const button = form.querySelector(".sd-submit");
+    button.setAttribute("aria-busy", "true");
+    button.textContent = form.dataset.busy;
+  });
+
+  const inheritable = JSON.parse(document.getElementById("sd-inheritable").textContent);
+  const own = (name) => form.querySelector(`[name="${name}"]`);
+  const distinct = (sources, name) => [...new Set(sources.map((source) => source[name]))].join(" | ");
+  const optionText = (select, value) => {
+    const option = select.querySelector('option[value=""]');
+    option.textContent = option.textContent.replace(/([(（]).*([)）])/s, (_, open, close) => open + value + close);
+  };
+
+  // What an empty field stands for depends on the chosen knowledge bases and profile (kb.admin.search_debug does the same).
+  const showInherited = () => {
+    const checked = [...form.querySelectorAll('[name="kb"]:checked')].map((box) => inheritable.kbs[box.value]);
+    const bases = checked.length ? checked : Object.values(inheritable.kbs);
+    const profile = inheritable.profiles[own("profile").value];
+    const sources = profile ? [profile] : bases;
+    for (const name of ["top_k", "vector_weight", "keyword_weight", "threshold"]) own(name).placeholder = distinct(sources, name);
+    optionText(own("rerank"), distinct(sources, "rerank"));
+    optionText(own("profile"), distinct(bases, "profile"));
+  };
+  form.addEventListener("change", showInherited);
+
+  form.querySelector("[data-sd-filter]")?.addEventListener("input", ({ target }) => {
+    const sought = target.value.trim().toLowerCase();
+    for (const pill of form.querySelectorAll(".sd-pill")) {
+      pill.hidden = !pill.textContent.toLowerCase().includes(sought) && !pill.querySelector("input").checked;
+    }
+  });
+
+  form.querySelector("[data-sd-reset]")?.addEventListener("click", () => {
+    for (const field of form.querySelectorAll(".sd-settings input, .sd-settings select")) field.value = "";
+    showInherited();
+  });
+
+  // A page that comes back from the browser's cache must not stay busy.
+  window.addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
+})();
