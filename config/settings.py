@@ -6,6 +6,7 @@ import secrets
 from pathlib import Path
 
 import environ
+from django.templatetags.static import static
 from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
@@ -227,10 +228,13 @@ UNFOLD = {
     "SITE_HEADER": _("Zhiku"),
     "SITE_SUBHEADER": _("Knowledge base with explained search"),
     "SITE_SYMBOL": "menu_book",
+    "SITE_URL": None,
     "SHOW_LANGUAGES": True,
     "SHOW_HISTORY": True,
+    "DASHBOARD_CALLBACK": "kb.admin.dashboard.dashboard",
+    "STYLES": [lambda _request: static("kb/admin.css")],
     "SIDEBAR": {
-        "show_search": True,
+        "show_search": False,
         "show_all_applications": False,
         "navigation": [
             {
