@@ -2,9 +2,11 @@ from django.contrib import admin
 from django.urls import include, path
 from django.views.generic import RedirectView
 
+from kb.admin.search_debug import search_debug_urls
+
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("i18n/", include("django.conf.urls.i18n")),
-    path("admin/", admin.site.urls),
+    path("admin/", ([*search_debug_urls(admin.site), *admin.site.get_urls()], "admin", admin.site.name)),
     path("api/v1/", include("kb.api.urls")),
 ]

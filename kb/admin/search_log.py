@@ -5,7 +5,7 @@ from urllib.parse import urlencode
 from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
@@ -14,7 +14,6 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from kb.admin.scoped import ScopedModelAdmin, column, visible
-from kb.admin.search_debug import search_debug_urls
 from kb.models import KnowledgeBase, SearchLog
 
 QUERY_CHARACTERS = 100
@@ -67,9 +66,6 @@ class SearchLogAdmin(ScopedModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return SearchLogChangeList
 
-    def get_urls(self) -> list[URLPattern]:
-        return [*search_debug_urls(self), *super().get_urls()]
-
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
         """An entry's page is the search itself, run again."""
         row = self.get_object_or_404(request, object_id)
@@ -88,7 +84,7 @@ class SearchLogAdmin(ScopedModelAdmin):
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
         url = debug_url(row.named, row.query)
-        return format_html('<a href="{}" class="kb-name">{}</a>', url, Truncator(row.query).chars(QUERY_CHARACTERS))
+        return format_html('<a href="{}" class="kb-name kb-link">{}</a>', url, Truncator(row.query).chars(QUERY_CHARACTERS))
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, row: Any) -> str:
