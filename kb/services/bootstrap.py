@@ -119,7 +119,7 @@ def _advice(choice: ModelChoice) -> str:
     steps = [f"manage.py download_model {model}"]
     if not libraries_available():
         steps.insert(0, "pip install 'zhiku[models]'")
-    steps += [f'manage.py reindex --kb "{demo.name}" --embeddings --embedding-model {model}' for demo in DEMOS]
+    steps += [f'manage.py reindex --kb "{demo.name}" --embeddings --model {model}' for demo in DEMOS]
     return (
         f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: {model} is not used "
         f"({choice.reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)
