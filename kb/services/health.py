@@ -2,7 +2,8 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
@@ -16,6 +17,7 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
+from kombu import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
@@ -26,7 +28,8 @@ from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import DependencyMissing
 from retrieval.model_files import libraries_available, local_path
 
-PING_SECONDS = 1.0
+PING_SECONDS = 1
+BROKER_DOWN = (OperationalError, RedisError, OSError)
 WAITED_LONG = timedelta(minutes=10)
 LOW_DISK_BYTES = 1024**3
 PACKAGES = (
@@ -95,7 +98,12 @@ def pgvector() -> Finding:
         cursor.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
         row = cursor.fetchone()
     if row is None:
-        return Finding(name, State.BROKEN, "the extension is not in this database", "run `manage.py migrate`")
+        return Finding(
+            name,
+            State.BROKEN,
+            "the extension is not in this database",
+            "install pgvector on the server, then run `manage.py migrate`",
+        )
     return Finding(name, State.OK, f"version {row[0]}")
 
 
@@ -111,12 +119,11 @@ def migrations() -> Finding:
 def redis_broker() -> Finding:
     name = "Redis (broker)"
     try:
-        with current_app.connection_for_read() as broker:
-            broker.ensure_connection(max_retries=1, timeout=PING_SECONDS)
-    except (OperationalError, RedisError, OSError) as error:
+        with _broker():
+            return Finding(name, State.OK, "answers")
+    except BROKER_DOWN as error:
         remedy = "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within a minute after"
         return Finding(name, State.BROKEN, f"cannot be reached: {_one_line(error)}", remedy)
-    return Finding(name, State.OK, "answers")
 
 
 def redis_cache() -> Finding:
@@ -134,8 +141,9 @@ def redis_cache() -> Finding:
 def workers() -> list[str]:
     """The names of the Celery workers that answer within a second; none where the broker is out of reach."""
     try:
-        replies: list[dict[str, object]] = current_app.control.ping(timeout=PING_SECONDS) or []
-    except (OperationalError, RedisError, OSError):
+        with _broker() as broker:
+            replies = current_app.control.ping(timeout=PING_SECONDS, connection=broker) or []
+    except BROKER_DOWN:
         return []
     return sorted(name for reply in replies for name in reply)
 
@@ -177,9 +185,7 @@ def model_finding(name: str, model: str, *, missing: State) -> Finding:
     """Whether an embedding model is at hand; `missing` is the state where it is not."""
     if model == HASHING_MODEL:
         detail = "hashing, which compares words and not meaning"
-        remedy = (
-            "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --embedding-model MODEL_ID`"
-        )
+        remedy = "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`"
         return Finding(name, State.DEGRADED, detail, remedy)
     if model.startswith(OPENAI_PREFIX):
         if settings.EMBEDDING_BASE_URL:
@@ -277,6 +283,14 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     secret_key,
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, postings, documents)
+
+
+@contextmanager
+def _broker() -> Iterator[Connection]:
+    """A connection to the broker of its own; Celery's would be tried again and again."""
+    with current_app.connection_for_write() as broker:
+        broker.ensure_connection(max_retries=1, interval_start=0, timeout=PING_SECONDS)
+        yield broker
 
 
 def _names(names: Iterable[str], shown: int = 5) -> str:
