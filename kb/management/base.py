@@ -10,7 +10,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 from tqdm import tqdm
 
-from kb.models import KnowledgeBase
+from kb.models import KnowledgeBase, User
 from kb.services.errors import ServiceError
 from kb.services.knowledge_bases import knowledge_base_by_name
 from retrieval.errors import RetrievalError
@@ -67,13 +67,36 @@ class KnowledgeBaseCommand(BaseCommand):
         """Passes the items on and shows on stderr how many have gone by, how fast, and how long the rest will take."""
         yield from self.progress_bar(iterable, total=total, unit=unit)
 
-    def progress_bar(self, iterable: Iterable[Any] | None = None, *, total: int | None = None, unit: str) -> tqdm:
-        """The bar itself, for work that counts otherwise than one by one; a file or a log gets a line every ten seconds."""
+    def user(self, name: str | None) -> User:
+        """The user of a name; without one the first superuser, who owns what is made at the command line.
+
+        Raises:
+            CommandError: there is no such user.
+        """
+        try:
+            return User.objects.get(username=name) if name else User.objects.filter(is_superuser=True).earliest("pk")
+        except User.DoesNotExist as error:
+            who = f"user named {name!r}" if name else "superuser"
+            raise CommandError(f"There is no {who}: `manage.py createsuperuser` makes one.") from error
+
+    def progress_bar(
+        self, iterable: Iterable[Any] | None = None, *, total: int | None = None, unit: str, scale: bool = False
+    ) -> tqdm:
+        """The bar itself, for work that counts otherwise than one by one.
+
+        Args:
+            iterable: what to count, unless the caller does.
+            total: how many there will be; None: unknown.
+            unit: what is counted.
+            scale: write 12.3M for large counts, such as of bytes.
+        """
+        # A log gets a line every ten seconds, not ten a second.
         seconds = 0.1 if sys.stderr.isatty() else 10
         return tqdm(
             iterable,
             total=total,
-            unit=f" {unit}",
+            unit=unit if scale else f" {unit}",
+            unit_scale=scale,
             file=sys.stderr,
             mininterval=seconds,
             maxinterval=seconds,

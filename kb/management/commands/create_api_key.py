@@ -1,0 +1,53 @@
+from argparse import ArgumentParser
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import ApiKey
+from kb.services.api_keys import api_key_create
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Makes an API key and prints it, this once: only its SHA-256 is stored."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--user", required=True, metavar="NAME", help="whom the key acts as")
+        self.add_kb_argument(parser, required=False, repeatable=True)
+        parser.add_argument(
+            "--scope", choices=ApiKey.Scope.values, default=ApiKey.Scope.READ, help="default: %(default)s"
+        )
+        parser.add_argument("--name", default="command line", metavar="TEXT", help="to tell keys apart in the admin")
+        parser.add_argument("--expires-days", type=int, metavar="N", help="days until it expires; without it: never")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        days = options["expires_days"]
+        key, secret = api_key_create(
+            user=self.user(options["user"]),
+            name=options["name"],
+            knowledge_bases=self.knowledge_bases(options),
+            scope=options["scope"],
+            expires=None if days is None else timezone.now() + timedelta(days=days),
+        )
+        if options["json"]:
+            self.print_json(_as_json(key, secret))
+            return
+        opens = (
+            ", ".join(kb.name for kb in key.knowledge_bases.all()) or f"every knowledge base that {key.user} may see"
+        )
+        self.stdout.write(secret)
+        self.stderr.write(f"It opens {opens}, to {key.get_scope_display()}. Keep it: it is not shown again.")
+
+
+def _as_json(key: ApiKey, secret: str) -> dict[str, Any]:
+    return {
+        "key": secret,
+        "prefix": key.prefix,
+        "name": key.name,
+        "user": key.user.username,
+        "scope": key.scope,
+        "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in key.knowledge_bases.all()],
+        "expires": key.expiry_date.isoformat() if key.expiry_date else None,
+    }

@@ -1,0 +1,49 @@
+from argparse import ArgumentParser
+from typing import Any
+
+from django.conf import settings
+
+from kb.management.base import KnowledgeBaseCommand
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.embedders.registry import normalize_model_id
+from retrieval.errors import ModelUnavailable
+from retrieval.model_files import download, probe
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Downloads an embedding model from the Hugging Face hub, or from the mirror that HF_ENDPOINT names."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "model",
+            nargs="?",
+            default=settings.EMBEDDING_MODEL,
+            metavar="MODEL_ID",
+            help="default: EMBEDDING_MODEL, here %(default)s",
+        )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        model = _normalized(options["model"])
+        if model == HASHING_MODEL_ID or model.startswith(OPENAI_PREFIX):
+            self.stdout.write(f"{model} has no files to download.")
+            return
+        endpoint = settings.HF_ENDPOINT or None
+        found = probe(model, endpoint=endpoint, timeout_s=30)
+        if found.found == "local":
+            self.stdout.write(f"{model} is at hand already: {found.reason}.")
+            return
+        if found.found == "none":
+            raise ModelUnavailable(f"{model}: {found.reason}")
+        size = f"{found.size_bytes / 1e6:,.0f} MB" if found.size_bytes else "of unknown size"
+        self.stderr.write(f"{model} ({size}) {found.reason}.")
+        with self.progress_bar(total=found.size_bytes, unit="B", scale=True) as bar:
+            path = download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
+        self.stdout.write(f"{model} is in {path}.")
+
+
+def _normalized(model: str) -> str:
+    try:
+        return normalize_model_id(model)
+    except ValueError as error:
+        raise ModelUnavailable(str(error)) from error

@@ -1,0 +1,131 @@
+import json
+from io import StringIO
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from kb.models import SearchLog
+from kb.services import search_log
+from tests.factories import make_document, make_kb, make_member, make_user
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture(autouse=True)
+def _settled():
+    """A search is logged in the background: the log must be written before its tables are emptied."""
+    yield
+    search_log.flush()
+
+
+@pytest.fixture
+def kb():
+    kb = make_kb(make_user("ann"), "faq")
+    make_document(kb, "屏幕显示 ERR_404 时，请重启路由器。", title="错误代码", source="errors.md")
+    make_document(kb, "整机保修 24 个月，从发票日期算起。", title="保修政策", source="warranty.md")
+    return kb
+
+
+def search(*arguments):
+    output = StringIO()
+    call_command("search", *arguments, stdout=output)
+    return output.getvalue()
+
+
+def test_shows_results_with_ranks_scores_and_source(kb):
+    output = search("ERR_404", "--kb", "faq")
+    first = output.split(" 2. ")[0]
+    assert "错误代码 (errors.md)" in first
+    assert "vector #1" in first
+    assert "bm25 #1" in first
+    assert "请重启路由器" in first
+
+
+def test_says_in_words_what_is_degraded(kb):
+    assert "compares words, not meaning" in search("保修", "--kb", "faq")
+
+
+def test_prints_exactly_the_response_of_the_api(kb):
+    response = json.loads(search("ERR_404", "--kb", "faq", "--json"))
+    assert list(response) == ["query", "results", "facts", "degraded", "profile", "timings_ms", "trace_id"]
+    assert response["results"][0]["source"] == "errors.md"
+    assert response["degraded"][0]["code"] == "hashing_embedder"
+
+
+def test_json_with_explain_holds_the_trace(kb):
+    response = json.loads(search("ERR_404", "--kb", "faq", "--json", "--explain"))
+    assert response["trace"]["terms"][0] == "err_404"
+    assert {span["stage"] for span in response["trace"]["spans"]} >= {"vector", "bm25", "fusion", "gate"}
+
+
+def test_explain_shows_the_candidates_with_what_cut_them_and_the_stages(kb):
+    output = search("ERR_404 保修", "--kb", "faq", "--top-k", "1", "--explain")
+    assert "cut by" in output
+    assert "top_k" in output
+    assert "err_404" in output
+    assert "fusion" in output
+    assert "tier=build" in output
+
+
+def test_top_k_bounds_the_results(kb):
+    assert len(json.loads(search("ERR_404 保修", "--kb", "faq", "--top-k", "1", "--json"))["results"]) == 1
+
+
+def test_a_threshold_cuts_what_scores_less(kb):
+    args = ("ERR_404", "--kb", "faq", "--json")
+    assert len(json.loads(search(*args, "--score-threshold", "0"))["results"]) == 2
+    assert len(json.loads(search(*args, "--score-threshold", "0.9"))["results"]) == 1
+
+
+def test_runs_the_profile_named(kb):
+    response = json.loads(search("保修", "--kb", "faq", "--profile", "default", "--json"))
+    assert response["profile"]["name"] == "default"
+
+
+def test_searches_several_knowledge_bases(kb):
+    other = make_kb(kb.owner, "wiki")
+    make_document(other, "ERR_404 means that the gateway was not found.")
+    response = json.loads(search("ERR_404", "--kb", "faq", "--kb", "wiki", "--json"))
+    assert {hit["knowledge_base_id"] for hit in response["results"]} == {kb.pk, other.pk}
+
+
+def test_knowledge_bases_of_several_owners_need_a_user(kb):
+    make_kb(make_user("bob"), "wiki")
+    make_user("root", superuser=True)
+    with pytest.raises(CommandError, match="--user"):
+        search("ERR_404", "--kb", "faq", "--kb", "wiki")
+    assert "errors.md" in search("ERR_404", "--kb", "faq", "--kb", "wiki", "--user", "root")
+
+
+def test_the_permissions_of_a_user_apply(kb):
+    make_user("bob")
+    with pytest.raises(CommandError, match="no knowledge base"):
+        search("ERR_404", "--kb", "faq", "--user", "bob")
+    make_member(kb, user=make_user("eve"))
+    assert "errors.md" in search("ERR_404", "--kb", "faq", "--user", "eve")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--kb", "nowhere"), "no knowledge base named 'nowhere'; there are: faq"),
+        (("--kb", "faq", "--profile", "nonesuch"), "nonesuch.*default"),
+        (("--kb", "faq", "--top-k", "0"), "top_k is 0"),
+        (("--kb", "faq", "--user", "nobody"), "no user named 'nobody'"),
+    ],
+)
+def test_what_cannot_be_done_is_an_error_with_a_remedy(kb, arguments, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        search("ERR_404", *arguments)
+    assert caught.value.returncode == 1
+
+
+def test_keeps_the_search_in_the_log(kb):
+    trace_id = json.loads(search("保修", "--kb", "faq", "--json"))["trace_id"]
+    search_log.flush()
+    entry = SearchLog.objects.get(pk=trace_id)
+    assert (entry.query, entry.user) == ("保修", kb.owner)
+
+
+def test_a_query_that_finds_nothing_is_no_error(kb):
+    assert "0 of 0 candidates" in search(" ", "--kb", "faq")
