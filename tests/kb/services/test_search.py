@@ -1,0 +1,156 @@
+import pytest
+
+from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
+from kb.services import search_log
+from kb.services.errors import NotVisible
+from kb.services.search import SearchRequest, outcome_as_json, search
+from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+from tests.factories import make_document, make_kb, make_member, make_user, principal
+
+pytestmark = pytest.mark.django_db
+
+
+def ask(kb, query="保修期", *, who=None, **fields):
+    request = SearchRequest(
+        query=query, knowledge_base_ids=fields.pop("ids", [kb.pk]), log=fields.pop("log", False), **fields
+    )
+    return search(who or principal(kb.owner), request)
+
+
+@pytest.fixture
+def kb():
+    kb = make_kb()
+    make_document(
+        kb, "智能温控器的保修期是两年", "安装前请先关闭电源", title="手册", metadata={"year": 2024}, tags=["a"]
+    )
+    return kb
+
+
+def test_the_response_has_the_contracts_fields(kb):
+    response = outcome_as_json(ask(kb))
+    assert set(response) == {"query", "results", "facts", "degraded", "profile", "timings_ms", "trace_id"}
+    assert response["profile"] == {"name": "keyword-led", "version": 1}
+    first = response["results"][0]
+    assert set(first) == {
+        "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale",
+        "ranks", "scores", "metadata",
+    }  # fmt: skip
+    assert first["text"] == "智能温控器的保修期是两年"
+    assert first["ranks"] == {"vector": 1, "bm25": 1, "fused": 1, "rerank": 1}
+    assert set(first["scores"]) == {"vector", "bm25", "fused", "rerank"}
+    assert first["score"] == first["scores"]["rerank"]
+    assert first["score_scale"] == "overlap"
+    assert first["metadata"]["year"] == 2024
+
+
+def test_an_explained_search_carries_its_trace_and_is_written_at_once(kb):
+    outcome = ask(kb, explain=True, log=True)
+    trace = outcome_as_json(outcome)["trace"]
+    assert {span["stage"] for span in trace["spans"]} >= {"analysis", "vector", "bm25", "fusion", "rerank", "gate"}
+    assert trace["candidates"][0]["matched_terms"]
+    entry = SearchLog.objects.get(pk=outcome.trace_id)
+    assert (entry.query, entry.result_count, entry.user) == ("保修期", 2, kb.owner)
+    assert entry.configuration["keyword_weight"] == 0.9
+
+
+@pytest.mark.django_db(transaction=True)
+def test_other_searches_are_written_in_the_background(kb):
+    outcome = ask(kb, log=True)
+    search_log.flush()
+    assert SearchLog.objects.filter(pk=outcome.trace_id).exists()
+
+
+def test_another_users_base_is_not_there(kb):
+    stranger = principal(make_user())
+    with pytest.raises(NotVisible, match=str(kb.pk)):
+        ask(kb, who=stranger)
+    with pytest.raises(NotVisible):
+        ask(kb, ids=[kb.pk, 10**9])
+
+
+def test_a_member_finds_what_the_owner_finds(kb):
+    assert len(ask(kb, who=principal(make_member(kb))).result.hits) == len(ask(kb).result.hits)
+
+
+def test_a_key_of_another_base_finds_nothing_of_this_one(kb):
+    with pytest.raises(NotVisible):
+        ask(kb, who=principal(kb.owner, kb_ids=frozenset()))
+
+
+def test_disabled_chunks_are_found_by_no_channel(kb):
+    chunk = kb.chunks.get(position=0)
+    chunk.enabled = False
+    chunk.save()
+    result = ask(kb).result
+    assert chunk.pk not in {candidate.chunk_id for candidate in result.candidates}
+
+
+def test_a_base_on_the_hashing_embedder_says_that_it_is_degraded_and_what_to_do(kb):
+    (degradation,) = ask(kb).result.degraded
+    assert degradation.code == "hashing_embedder"
+    assert "reindex" in degradation.detail
+
+
+def test_a_model_that_is_not_here_leaves_keywords_and_a_note(kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="BAAI/not-here")
+    result = ask(kb).result
+    assert [each.code for each in result.degraded] == ["model_unavailable"]
+    assert result.hits[0].ranks.keys() == {"bm25", "fused", "rerank"}
+
+
+def test_postings_of_another_tokenizer_leave_vectors_and_a_note(kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="older")
+    result = ask(kb).result
+    assert "bm25_postings_outdated" in {each.code for each in result.degraded}
+    assert "bm25" not in result.hits[0].ranks
+
+
+def test_without_any_channel_there_is_an_error_with_both_reasons(kb):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="BAAI/not-here", tokenizer_id="older")
+    with pytest.raises(NoChannelAvailable) as caught:
+        ask(kb)
+    assert {each.code for each in caught.value.degradations} == {"model_unavailable", "bm25_postings_outdated"}
+
+
+def test_several_bases_are_searched_by_themselves_and_merged(kb):
+    other = make_kb(owner=kb.owner)
+    make_document(other, "保修期可以延长")
+    result = ask(kb, ids=[other.pk, kb.pk]).result
+    assert {hit.passage.kb_id for hit in result.hits} == {kb.pk, other.pk}
+    assert [hit.score for hit in result.hits] == sorted((hit.score for hit in result.hits), reverse=True)
+
+
+def test_equal_scores_keep_the_order_of_the_bases(kb):
+    twin = make_kb(owner=kb.owner)
+    make_document(twin, "智能温控器的保修期是两年", "安装前请先关闭电源", title="手册")
+    for ids in ([kb.pk, twin.pk], [twin.pk, kb.pk]):
+        hits = ask(kb, ids=ids).result.hits
+        assert hits[0].score == hits[1].score
+        assert [hit.passage.kb_id for hit in hits[:2]] == ids
+
+
+def test_a_named_profile_rules_and_an_unknown_one_is_refused(kb):
+    RetrievalProfile.objects.create(name="mine", version=1, settings={"top_k": 9})
+    RetrievalProfile.objects.create(name="mine", version=2, settings={"top_k": 1})
+    outcome = ask(kb, profile="mine")
+    assert (outcome.wiring.profile.version, len(outcome.result.hits)) == (2, 1)
+    with pytest.raises(NotVisible, match="keyword-led"):
+        ask(kb, profile="nobodys")
+
+
+def test_overrides_win_over_the_profile_and_are_checked(kb):
+    assert len(ask(kb, overrides={"top_k": 1}).result.hits) == 1
+    with pytest.raises(InvalidConfiguration):
+        ask(kb, overrides={"top_k": 0})
+
+
+def test_a_search_costs_few_queries(kb, django_assert_max_num_queries):
+    """Bases with version and profile, vectors, passages; and here, inside a transaction, the index from the database."""
+    ask(kb)
+    with django_assert_max_num_queries(5):
+        ask(kb)
+
+
+def test_a_score_threshold_gates_and_zero_does_not(kb):
+    assert len(ask(kb, overrides={"score_threshold": 0.0}).result.hits) == 2
+    assert len(ask(kb, overrides={"score_threshold": 0.9}).result.hits) == 1

@@ -1,0 +1,117 @@
+import inspect
+
+import pytest
+from langchain_core.vectorstores import VectorStoreRetriever
+
+from kb.rag import RAGService
+from kb.services.errors import NotVisible
+from tests.factories import make_document, make_kb, make_user
+
+pytestmark = pytest.mark.django_db
+
+SIGNATURES = {
+    "search": ["query", "knowledge_base_id", "user_id", "top_k", "score_threshold"],
+    "search_multiple_knowledge_bases": ["query", "knowledge_base_ids", "user_id", "top_k"],
+    "format_for_context": ["chunks", "max_chars"],
+    "format_for_tool_output": ["chunks", "max_chunks"],
+    "get_retriever": ["user_id", "knowledge_base_id", "k"],
+}
+FIELDS = {
+    "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "ranks",
+    "scores", "metadata",
+}  # fmt: skip
+
+
+@pytest.fixture
+def kb():
+    kb = make_kb()
+    make_document(kb, "保修期是两年", "安装前请关闭电源", "退货须在三十天内", source="手册.md")
+    return kb
+
+
+@pytest.mark.parametrize(("method", "parameters"), SIGNATURES.items())
+def test_signatures_are_those_of_the_contract(method, parameters):
+    assert list(inspect.signature(getattr(RAGService(), method)).parameters) == parameters
+
+
+def test_defaults_are_five_results_and_no_gate():
+    parameters = inspect.signature(RAGService().search).parameters
+    assert (parameters["top_k"].default, parameters["score_threshold"].default) == (5, 0.0)
+
+
+def test_search_returns_chunks_with_the_contracts_fields(kb):
+    first = RAGService().search("保修期", kb.pk, kb.owner.pk)[0]
+    assert set(first) == FIELDS
+    assert first["text"] == "保修期是两年"
+
+
+def test_search_respects_top_k_and_threshold(kb):
+    service = RAGService()
+    assert len(service.search("保修期", kb.pk, kb.owner.pk, top_k=2)) == 2
+    assert len(service.search("保修期", kb.pk, kb.owner.pk, score_threshold=0.9)) == 1
+
+
+def test_several_bases_are_searched_under_the_users_rights(kb):
+    other = make_kb(owner=kb.owner)
+    make_document(other, "延长保修期")
+    found = RAGService().search_multiple_knowledge_bases("保修期", [kb.pk, other.pk], kb.owner.pk, top_k=2)
+    assert {chunk["knowledge_base_id"] for chunk in found} == {kb.pk, other.pk}
+
+
+@pytest.mark.parametrize("user_id", ["stranger", "nobody"])
+def test_what_a_user_may_not_see_is_not_there(kb, user_id):
+    who = make_user().pk if user_id == "stranger" else 10**9
+    service = RAGService()
+    for call in (
+        lambda: service.search("x", kb.pk, who),
+        lambda: service.search_multiple_knowledge_bases("x", [kb.pk], who),
+        lambda: service.get_retriever(who, kb.pk, 3),
+    ):
+        with pytest.raises(NotVisible):
+            call()
+
+
+def chunk(text, *, source="手册.md", page=None):
+    return {"text": text, "source": source, "title": "手册", "page": page, "score": 0.5, "score_scale": "overlap"}
+
+
+def test_context_is_numbered_and_cited():
+    context = RAGService().format_for_context([chunk("甲", page=3), chunk("乙", source="")], 1_000)
+    assert context == "[1] 手册.md page 3\n甲\n\n[2] 手册\n乙"
+
+
+@pytest.mark.parametrize("max_chars", range(0, 60, 5))
+def test_context_never_exceeds_its_length(max_chars):
+    context = RAGService().format_for_context([chunk("甲" * 20), chunk("乙" * 20)], max_chars)
+    assert len(context) <= max_chars
+
+
+def test_a_fragment_that_does_not_fit_is_cut_short_visibly():
+    context = RAGService().format_for_context([chunk("甲" * 100)], 40)
+    assert context.endswith("甲…")
+    assert len(context) == 40
+
+
+def test_tool_output_names_scores_and_their_scale():
+    output = RAGService().format_for_tool_output([chunk("甲"), chunk("乙")], 1)
+    assert output == "[1] 手册.md (overlap 0.500)\n甲"
+
+
+def test_tool_output_says_when_there_is_nothing():
+    assert RAGService().format_for_tool_output([], 3) == "No relevant content found in the knowledge base."
+
+
+def test_the_retriever_is_langchains_and_finds_what_search_finds(kb):
+    retriever = RAGService().get_retriever(kb.owner.pk, kb.pk, 2)
+    assert isinstance(retriever, VectorStoreRetriever)
+    documents = retriever.invoke("保修期")
+    expected = RAGService().search("保修期", kb.pk, kb.owner.pk, top_k=2)
+    assert [document.page_content for document in documents] == [each["text"] for each in expected]
+    assert documents[0].metadata["score_scale"] == "overlap"
+    assert documents[0].id == str(expected[0]["chunk_id"])
+
+
+def test_documents_do_not_enter_through_the_retriever(kb):
+    store = RAGService().get_retriever(kb.owner.pk, kb.pk, 2).vectorstore
+    with pytest.raises(NotImplementedError, match="knowledge base"):
+        type(store).from_texts(["text"], embedding=None)
