@@ -1,0 +1,184 @@
+"""`manage.py serve` as its user runs it: a process of its own, on an empty data directory."""
+
+import contextlib
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from unittest import mock
+
+import psutil
+import pytest
+
+from config import embedded
+from manage import needs_services
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 120
+
+
+@pytest.fixture
+def environment():
+    """Of a first start: no URL is set, and the data directory is empty."""
+    root = Path(tempfile.mkdtemp(prefix="zhiku-serve-"))
+    with mock.patch.dict(os.environ):
+        for name in ("DATABASE_URL", "REDIS_URL", "ZHIKU_EMBEDDED", "DJANGO_SETTINGS_MODULE"):
+            os.environ.pop(name, None)
+        os.environ |= {"ZHIKU_DATA_DIR": str(root / "data"), "DEBUG": "true", "EMBEDDING_MODEL": "hashing"}
+        os.environ |= {"HF_HUB_OFFLINE": "1"}
+        yield os.environ
+        embedded.stop()
+    shutil.rmtree(root)
+
+
+@pytest.fixture
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as chosen:
+        return chosen.getsockname()[1]
+
+
+def manage(*arguments):
+    return subprocess.run(
+        [sys.executable, "manage.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def serving(port):
+    """The process and what it printed until it was ready."""
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    printed = ""
+    try:
+        for line in process.stdout:
+            printed += line
+            if "Zhiku is ready" in line:
+                break
+        assert "Zhiku is ready" in printed, printed
+        yield process, printed
+    finally:
+        process.terminate()
+        process.communicate(timeout=SECONDS)
+
+
+def end(process):
+    """What it printed from here on, and its exit code."""
+    return process.communicate(timeout=SECONDS)[0], process.returncode
+
+
+def status(port, path):
+    client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    client.request("GET", path)
+    try:
+        return client.getresponse().status
+    finally:
+        client.close()
+
+
+def children(process):
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+def child(process, word):
+    return next(found for found in psutil.Process(process.pid).children() if word in found.cmdline())
+
+
+def is_free(port):
+    with contextlib.suppress(OSError):
+        socket.create_server(("127.0.0.1", port)).close()
+        return True
+    return False
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(environment, port, number):
+    with serving(port) as (process, printed):
+        assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in printed
+        assert status(port, "/admin/login/") == 200
+        started = children(process)
+        process.send_signal(number)
+        output, code = end(process)
+    assert code == 0, output
+    assert "Zhiku has stopped." in output
+    assert not embedded.running()
+    assert not psutil.wait_procs(started, timeout=5)[1]
+    assert is_free(port)
+
+
+def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(environment, port):
+    embedded.ensure(durable=False)
+    with serving(port) as (process, first):
+        process.send_signal(signal.SIGINT)
+        end(process)
+    with serving(port) as (process, second):
+        process.send_signal(signal.SIGINT)
+        end(process)
+    assert embedded.running()
+    assert "Preparing the database" in first
+    assert "Preparing the database" not in second
+    assert "password" in first.lower()
+
+
+@pytest.mark.parametrize(("word", "name"), [("gunicorn", "web server"), ("celery", "worker")])
+def test_the_end_of_one_child_ends_the_other_and_is_said(environment, port, word, name):
+    embedded.ensure(durable=False)
+    with serving(port) as (process, _):
+        started = children(process)
+        child(process, word).kill()
+        output, code = end(process)
+    assert code == 1
+    assert f"The {name} ended with code -9" in output
+    assert not psutil.wait_procs(started, timeout=5)[1]
+
+
+def test_a_port_in_use_is_said_with_the_remedy_and_leaves_nothing_running(environment):
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        done = manage("serve", "--port", str(taken))
+    assert done.returncode == 1
+    assert f"choose another port, such as --port {taken + 1}" in done.stderr
+    assert not embedded.running()
+
+
+def test_a_command_that_starts_the_servers_says_how_to_stop_them(environment):
+    done = manage("showmigrations", "kb")
+    assert "manage.py stop" in done.stderr
+    assert embedded.running()
+    assert "Stopped the servers" in manage("stop").stdout
+    assert not embedded.running()
+    assert "No server was running" in manage("stop").stdout
+
+
+def test_a_refusal_is_one_sentence_and_an_exit_code(environment):
+    environment["DATABASE_URL"] = "postgres://db/zhiku"
+    done = manage("migrate")
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert "set both" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "line", ["", "help", "--help", "serve --help", "version", "check", "check --deploy", "makemessages", "stop"]
+)
+def test_commands_that_need_no_services(line):
+    assert not needs_services(line.split())
+
+
+@pytest.mark.parametrize("line", ["migrate", "serve", "check --database default", "check --database=default", "shell"])
+def test_commands_that_need_services(line):
+    assert needs_services(line.split())
