@@ -229,6 +229,9 @@ UNFOLD = {
     "SITE_SUBHEADER": _("Knowledge base with explained search"),
     "SITE_SYMBOL": "menu_book",
     "SITE_URL": None,
+    "SITE_FAVICONS": [
+        {"rel": "icon", "type": "image/svg+xml", "href": lambda _request: static("kb/favicon.svg")},
+    ],
     "SHOW_LANGUAGES": True,
     "SHOW_HISTORY": True,
     "DASHBOARD_CALLBACK": "kb.admin.dashboard.dashboard",

@@ -92,7 +92,7 @@ class ChunkAdmin(ScopedModelAdmin):
     @column(gettext_lazy("document"), ordering="document__title")
     def document_link(self, chunk: Chunk) -> str:
         url = reverse("admin:kb_document_change", args=[chunk.document_id])
-        return format_html('<a href="{}" class="kb-name">{}</a>', url, chunk.document)
+        return format_html('<a href="{}" class="kb-name kb-link">{}</a>', url, chunk.document)
 
     @column(gettext_lazy("position"), ordering="position")
     def number(self, chunk: Chunk) -> int:

@@ -195,7 +195,7 @@ class DocumentAdmin(ScopedModelAdmin):
     @column(gettext_lazy("chunks"), ordering="chunk_count")
     def chunks(self, document: Any) -> str:
         url = f"{reverse('admin:kb_chunk_changelist')}?document__id__exact={document.pk}"
-        text = '<a href="{}" id="document-{}-chunks">{}</a>'
+        text = '<a href="{}" id="document-{}-chunks" class="kb-link">{}</a>'
         return format_html(text, url, document.pk, document.chunk_count)
 
     @column(gettext_lazy("source type"), ordering="source_type")

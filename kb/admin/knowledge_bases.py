@@ -90,6 +90,8 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             self.fields["embedding_model"].initial = usual
             self.fields["embedding_model"].widget = ModelIdWidget()
             self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL]))
+        if "description" in self.fields:
+            self.fields["description"].widget.attrs["rows"] = 3
         if "profile" in self.fields:
             self.fields["profile"].required = self.instance.pk is not None
 
@@ -118,7 +120,7 @@ class UsernameField(forms.ModelChoiceField):  # type: ignore[type-arg]
     }
 
     def __init__(self) -> None:
-        super().__init__(User.objects.filter(is_active=True), to_field_name="username", label=gettext_lazy("user name"))
+        super().__init__(User.objects.filter(is_active=True), to_field_name="username", label=gettext_lazy("User name"))
 
 
 class MembershipForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -181,7 +183,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Chunking"),
             {
-                "fields": (("chunk_size", "chunk_overlap", "chunk_unit"),),
+                "fields": (("chunk_size", "chunk_overlap"), "chunk_unit"),
                 "description": gettext_lazy("Applies to documents that are uploaded or processed again from now on."),
             },
         ),
@@ -263,12 +265,12 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     @column(gettext_lazy("documents"), ordering="document_count")
     def documents(self, kb: Any) -> str:
         url = reverse("admin:kb_document_changelist")
-        return format_html('<a href="{}?knowledge_base__id__exact={}">{}</a>', url, kb.pk, kb.document_count)
+        return format_html('<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count)
 
     @column(gettext_lazy("chunks"), ordering="chunk_count")
     def chunks(self, kb: Any) -> str:
         url = reverse("admin:kb_chunk_changelist")
-        return format_html('<a href="{}?knowledge_base__id__exact={}">{}</a>', url, kb.pk, kb.chunk_count)
+        return format_html('<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count)
 
     @column(gettext_lazy("failed"), ordering="failed_count")
     def failed(self, kb: Any) -> str:

@@ -71,7 +71,6 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
     delete_selected_confirmation_template = "admin/kb/delete_selected_confirmation.html"
     list_per_page = 50
     list_disable_select_all = True
-    show_full_result_count = False
     show_facets = admin.ShowFacets.NEVER
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

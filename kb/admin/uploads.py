@@ -38,23 +38,23 @@ class FilesField(forms.FileField):
 class UploadForm(forms.Form):
     knowledge_base = forms.ModelChoiceField(
         KnowledgeBase.objects.none(),
-        label=gettext_lazy("knowledge base"),
+        label=gettext_lazy("Knowledge base"),
         widget=UnfoldAdminSelectWidget,
         empty_label=None,
     )
     source_type = forms.ChoiceField(
-        label=gettext_lazy("source type"), choices=Document.SourceType.choices, widget=UnfoldAdminSelectWidget
+        label=gettext_lazy("Source type"), choices=Document.SourceType.choices, widget=UnfoldAdminSelectWidget
     )
     uploads = FilesField(
-        label=gettext_lazy("files"),
+        label=gettext_lazy("Files"),
         required=False,
         widget=FilesInput(attrs={"accept": ",".join(SUPPORTED_EXTENSIONS)}),
     )
     title = forms.CharField(
-        label=gettext_lazy("title"), required=False, max_length=500, widget=UnfoldAdminTextInputWidget
+        label=gettext_lazy("Title"), required=False, max_length=500, widget=UnfoldAdminTextInputWidget
     )
     text = forms.CharField(
-        label=gettext_lazy("text"), required=False, strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 8})
+        label=gettext_lazy("Text"), required=False, strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 8})
     )
 
     def __init__(self, *args: Any, writable: Any, **kwargs: Any) -> None:
@@ -101,9 +101,8 @@ class UploadView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type
             added += self._add(form.cleaned_data, None)
         if added:
             message = ngettext("Added %(count)d document.", "Added %(count)d documents.", added) % {"count": added}
-            messages.success(
-                self.request, f"{message} {_('They become searchable one by one; this page shows how far.')}"
-            )
+            promise = _("They become searchable one by one; this page shows how far.")
+            messages.success(self.request, f"{message} {promise}")
         kb = form.cleaned_data["knowledge_base"]
         return HttpResponseRedirect(f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}")
 
