@@ -68,7 +68,7 @@ clean:  ## removes the virtual environment and caches, not the data in .data
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis .coverage .coverage.* htmlcov staticfiles *.egg-info
 
 $(BIN)/python:
-	@for candidate in $${PYTHON:-python3.12 python3.11 python3}; do \
+	@for candidate in $${PYTHON:-python3 python3.12 python3.11}; do \
 		if $$candidate -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 13))' 2>/dev/null; then found=$$candidate; break; fi; \
 	done; \
 	[ -n "$${found:-}" ] || { echo "Zhiku needs Python 3.11 or 3.12: install one, or name it: make PYTHON=/path/to/python3.12" >&2; exit 1; }; \
