@@ -65,23 +65,22 @@ class ModelChoice:
 def first_start(stdout: Output) -> None:
     """Makes an administrator and the demo content where there is no user yet; else returns at once.
 
+    Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once.
     The password is written to `stdout` this once and is stored nowhere but as a hash. Workers make the content
     searchable.
     """
     if User.objects.exists():
         return
-    with_demo = not KnowledgeBase.objects.exists() and not Document.objects.exists()
-    choice = choose_model(stdout) if with_demo else None
+    choice = choose_model(stdout)
     password = secrets.token_urlsafe(12)
     with transaction.atomic():
-        admin = User.objects.create_superuser(ADMIN, password=password)
-        if choice is not None:
-            _add_demos(admin, choice.model)
+        _add_demos(User.objects.create_superuser(ADMIN, password=password), choice.model)
     line = "=" * 60
     stdout.write(
-        f"\n{line}\n  user name: {ADMIN}\n  password:  {password}\n  It is shown this once; change it in the admin.\n{line}\n"
+        f"\n{line}\n  user name: {ADMIN}\n  password:  {password}\n"
+        f"  It is shown this once; change it in the admin.\n{line}\n"
     )
-    if choice is not None and choice.reason:
+    if choice.reason:
         stdout.write(f"{_advice(choice)}\n")
 
 

