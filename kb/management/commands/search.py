@@ -71,7 +71,7 @@ class Command(KnowledgeBaseCommand):
     def _explain(self, outcome: SearchOutcome) -> None:
         result = outcome.result
         self.stdout.write(f"terms: {', '.join(result.terms) or 'none'}\n\n")
-        header = ["chunk", *STAGES, "cut by", "matched terms"]
+        header = ["chunk", *STAGES, "cut by", "source", "matched terms"]
         self._table([header, *(_row(candidate) for candidate in result.candidates)])
         self.stdout.write("")
         self._table(
@@ -92,7 +92,7 @@ class Command(KnowledgeBaseCommand):
 def _heading(number: int, hit: Hit) -> str:
     passage = hit.passage
     page = f", page {passage.page}" if passage.page else ""
-    path = " > ".join((passage.title, *passage.heading_path))
+    path = " > ".join(dict.fromkeys((passage.title, *passage.heading_path)))
     return f"{number:>2}. {hit.score:.4f} {hit.score_scale}  {path} ({passage.source}{page})"
 
 
@@ -106,7 +106,8 @@ def _stages(found: Hit | Candidate) -> Iterable[str]:
 
 def _row(candidate: Candidate) -> list[str]:
     cells = [_cell(candidate, stage) or "-" for stage in STAGES]
-    return [str(candidate.chunk_id), *cells, candidate.cut_by or "", " ".join(candidate.matched_terms)]
+    source = candidate.passage.source if candidate.passage else ""
+    return [str(candidate.chunk_id), *cells, candidate.cut_by or "", source, " ".join(candidate.matched_terms)]
 
 
 def _cell(found: Hit | Candidate, stage: str) -> str:

@@ -60,10 +60,12 @@ def test_json_with_explain_holds_the_trace(kb):
 
 def test_explain_shows_the_candidates_with_what_cut_them_and_the_stages(kb):
     output = search("ERR_404 保修", "--kb", "faq", "--top-k", "1", "--explain")
-    assert "cut by" in output
-    assert "top_k" in output
+    first, second = output.split("matched terms\n")[1].split("\n")[:2]
+    assert "#1" in first
+    assert "top_k" not in first
+    assert "top_k" in second
+    assert {"errors.md", "warranty.md"} == {cell for cell in (first + second).split() if cell.endswith(".md")}
     assert "err_404" in output
-    assert "fusion" in output
     assert "tier=build" in output
 
 
