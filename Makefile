@@ -10,7 +10,7 @@ RUN_EXTRAS := embedded,models
 DEV_EXTRAS := embedded,models,test,check
 INSTALLED_RUN := $(VENV)/.installed-run
 INSTALLED_DEV := $(VENV)/.installed-dev
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -q --constraint constraints.txt
+INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check -q --constraint constraints.txt
 # Evaluation sets beside the checkout, unless told otherwise.
 export ZHIKU_EVAL_DATA ?= $(abspath $(wildcard ../shared/data))
 
