@@ -163,11 +163,11 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
             DegradationCode.BM25_DEPENDENCIES_MISSING,
             "rank-bm25 or jieba is not installed: run `pip install rank-bm25 jieba`",
         )
-    if kb.tokenizer_id not in ("", cutter.id):
+    if kb.tokenizer_id != cutter.id:
         return UnavailableChannel(
             "bm25",
             kb.pk,
             DegradationCode.BM25_POSTINGS_OUTDATED,
-            f"the chunks of {kb.name!r} were tokenised by another version: run `manage.py reindex --kb {kb.name!r} --bm25`",
+            f"the chunks of {kb.name!r} were not tokenised by this version: run `manage.py reindex --kb {kb.name!r} --bm25`",
         )
     return BM25Channel(kb.pk, partial(BM25Store().load, kb.pk, kb.version_row.version, cutter.id))

@@ -12,6 +12,7 @@ from kb.conf import embedder, tokenizer
 from kb.ingest.chunk import hash_content
 from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
+from kb.services.indexing import note_indexed
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries
 
@@ -125,7 +126,7 @@ def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
             for document, passage, count in zip(documents, passages, counts, strict=True)
         ]
         write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=cutter.id if cutter else "")
-        KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=model.dimension)
+        note_indexed(kb, dimension=model.dimension, tokenized=cutter is not None)
 
 
 def _document(kb: KnowledgeBase, passage: BeirPassage) -> Document:

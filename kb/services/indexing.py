@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -152,7 +153,7 @@ def _index(job: Job) -> None:
             model_id=model.model_id,
             tokenizer_id=cutter.id if cutter else "",
         )
-        KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=model.dimension)
+        note_indexed(kb, dimension=model.dimension, tokenized=cutter is not None)
         job.finish(title, parsed.mime)
 
 
@@ -183,6 +184,12 @@ def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
         )
         for draft in drafts
     ]
+
+
+def note_indexed(kb: KnowledgeBase, *, dimension: int, tokenized: bool) -> None:
+    """Keeps what chunks were just written with; without postings the keyword channel must say that it is behind."""
+    fields: dict[str, Any] = {"dimension": dimension} if tokenized else {"dimension": dimension, "tokenizer_id": ""}
+    KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
 
 
 def _lock_model(kb: KnowledgeBase) -> None:
