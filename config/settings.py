@@ -10,6 +10,8 @@ from django.templatetags.static import static
 from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
+from config.redis_urls import broker_url, cache_url
+
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
 
@@ -102,7 +104,7 @@ CACHES = {
     "default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"},
     "bm25": {
         "BACKEND": "django_redis.cache.RedisCache",
-        "LOCATION": env.str("CACHE_URL", default=REDIS_URL.rsplit("/", 1)[0] + "/1"),
+        "LOCATION": env.str("CACHE_URL", default=cache_url(REDIS_URL)),
         "TIMEOUT": env.int("BM25_CACHE_TTL_SECONDS", default=86_400),
         "OPTIONS": {
             "CLIENT_CLASS": "kb.stores.raw_redis.RawBytesClient",
@@ -112,7 +114,7 @@ CACHES = {
         },
     },
 }
-CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=REDIS_URL)
+CELERY_BROKER_URL = env.str("CELERY_BROKER_URL", default=broker_url(REDIS_URL))
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 3_600, "socket_connect_timeout": 1, "socket_timeout": 30}
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0.1}
@@ -194,7 +196,7 @@ RETRIEVAL = {
 }
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024
-EVAL_DATA = env.str("ZHIKU_EVAL_DATA", default="")
+EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 # -- API -----------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
@@ -215,6 +217,7 @@ SPECTACULAR_SETTINGS = {
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SERVE_INCLUDE_SCHEMA": False,
+    "DISABLE_DOCSTRING_DESCRIPTIONS": True,  # docstrings are for readers of the code
     "COMPONENT_SPLIT_REQUEST": True,
     "ENFORCE_NON_BLANK_FIELDS": True,
     "SWAGGER_UI_DIST": "SIDECAR",

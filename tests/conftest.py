@@ -21,6 +21,9 @@ def pytest_configure(config):
     import django
 
     django.setup()
+    from django.conf import settings
+
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # slow ones would take most of the time
 
 
 def pytest_unconfigure(config):

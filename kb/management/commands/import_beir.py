@@ -2,10 +2,11 @@ from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import KnowledgeBase, User
+from kb.models import KnowledgeBase
 from kb.services.beir import import_eval_set, import_passages
 from kb.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
 from retrieval.embedders.registry import normalize_model_id
@@ -16,7 +17,11 @@ class Command(KnowledgeBaseCommand):
     help = "Imports an evaluation set in BEIR layout: one passage becomes one document with one chunk."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("directory", type=Path, help="holds corpus.jsonl, queries.jsonl and qrels/test.tsv")
+        parser.add_argument(
+            "directory",
+            type=Path,
+            help="holds corpus.jsonl, queries.jsonl and qrels/test.tsv; a bare name is looked for in ZHIKU_EVAL_DATA too",
+        )
         self.add_kb_argument(parser)
         parser.add_argument("--embedding-model", default="", metavar="ID", help="of a knowledge base made by this run")
         parser.add_argument(
@@ -24,7 +29,7 @@ class Command(KnowledgeBaseCommand):
         )
 
     def handle(self, *_: Any, **options: Any) -> None:
-        directory: Path = options["directory"]
+        directory = options["directory"] = _find(options["directory"])
         total = sum(1 for _ in iter_corpus(directory))
         kb = self._find_or_create(options)
         with self.progress_bar(total=total, unit="passages") as bar:
@@ -54,7 +59,7 @@ class Command(KnowledgeBaseCommand):
         chinese = first is not None and any("\u4e00" <= character <= "\u9fff" for character in first.text)
         kb = knowledge_base_create(
             name=options["kb"],
-            owner=_owner(options["owner"]),
+            owner=self.user(options["owner"]),
             embedding_model=model,
             language=KnowledgeBase.Language.CHINESE if chinese else KnowledgeBase.Language.ENGLISH,
         )
@@ -62,13 +67,6 @@ class Command(KnowledgeBaseCommand):
         return knowledge_base_by_name(kb.name, owner=kb.owner.username)
 
 
-def _owner(username: str | None) -> User:
-    found = User.objects.filter(username=username) if username else User.objects.filter(is_superuser=True)
-    owner = found.order_by("pk").first()
-    if owner is None:
-        raise CommandError(
-            f"there is no user named {username!r}: make one in the admin"
-            if username
-            else "there is no superuser yet: run `make run` or `manage.py createsuperuser`, or name an --owner"
-        )
-    return owner
+def _find(directory: Path) -> Path:
+    elsewhere: Path = settings.EVAL_DATA / directory
+    return elsewhere if not directory.is_dir() and elsewhere.is_dir() else directory
