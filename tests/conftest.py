@@ -1,21 +1,20 @@
 """Real PostgreSQL and Redis for every test: those of DATABASE_URL and REDIS_URL, else embedded ones of the tests' own."""
 
 import os
+import shutil
 import tempfile
-from pathlib import Path
 
 import pytest
 
-TEST_DATA = Path(tempfile.gettempdir()) / f"zhiku-tests-{os.getuid()}"
-
 
 def pytest_configure(config):
-    os.environ.setdefault("ZHIKU_DATA_DIR", str(TEST_DATA))
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("DEBUG", "true")
     from config import embedded
 
-    embedded.ensure(durable=False)
+    if not os.environ.get("DATABASE_URL"):  # the workers of xdist inherit what the controller has started
+        os.environ["ZHIKU_DATA_DIR"] = tempfile.mkdtemp(prefix="zhiku-tests-")
+        embedded.ensure(durable=False)
     # Only now, since the settings read the URLs of what has just been started.
     os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings"
     import django
@@ -23,7 +22,9 @@ def pytest_configure(config):
     django.setup()
     from django.conf import settings
 
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # slow ones would take most of the time
+    settings.PASSWORD_HASHERS = [
+        "django.contrib.auth.hashers.MD5PasswordHasher"
+    ]  # slow ones would take most of the time
 
 
 def pytest_unconfigure(config):
@@ -31,6 +32,7 @@ def pytest_unconfigure(config):
         from config import embedded
 
         embedded.stop()
+        shutil.rmtree(embedded.data_dir())
 
 
 @pytest.fixture(autouse=True)
