@@ -159,7 +159,7 @@ USE_TZ = True
 
 # -- Files -------------------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
-STATIC_ROOT = BASE_DIR / "staticfiles"
+STATIC_ROOT = None if DEBUG else BASE_DIR / "staticfiles"  # in development files are served from where they are
 WHITENOISE_USE_FINDERS = DEBUG
 WHITENOISE_AUTOREFRESH = False
 MEDIA_ROOT = DATA_DIR / "media"
