@@ -66,6 +66,7 @@ def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
     matches = [span for span, segment in zip(pairwise(ends), segments, strict=True) if segment.is_match]
     start = _best_start(text, matches, limit)
     end = min(start + limit, len(text))
+    end = next((first for first, last in matches if start < first < end < last), end)
     clipped = [(max(first, start), min(last, end)) for first, last in matches]
     kept = [
         Segment(text[start + first : start + last], is_match)

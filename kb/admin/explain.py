@@ -16,7 +16,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.types import Candidate, Passage, Result
 
-EXCERPT_CHARACTERS = 260
+EXCERPT_CHARACTERS = 200
 ROWS_AT_FIRST = 25
 ABSENT = "–"
 # Enough to tell neighbours apart: neighbouring ranks differ by 0.00002 in their fused score.
@@ -104,7 +104,6 @@ class Explanation:
     hidden: int
     empty_words: str
     profile: str
-    overridden: tuple[str, ...]
     scale: str
     scale_words: str
     threshold: str
@@ -145,7 +144,6 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], position
         hidden=sum(row.starts_hidden for row in rows),
         empty_words=_why_empty(result),
         profile=str(wiring.profile),
-        overridden=tuple(sorted(outcome.request.overrides)),
         scale=result.score_scale,
         scale_words=scale_in_words(result.score_scale),
         threshold=f"{result.threshold:g}",

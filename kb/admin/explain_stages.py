@@ -72,13 +72,13 @@ class Notice:
     """Degradations of one kind.
 
     Attributes:
-        details: one sentence for each place it struck, with the remedy.
+        details: one sentence for each place it struck, with the remedy, in pieces of words and of code.
         reasons: what it means here.
     """
 
     code: str
     heading: str
-    details: tuple[str, ...]
+    details: tuple[tuple[tuple[str, bool], ...], ...]
     reasons: tuple[str, ...] = ()
 
 
@@ -188,9 +188,14 @@ def notices(
     for degradation in degraded:
         details.setdefault(degradation.code, []).append(degradation.detail)
     return tuple(
-        Notice(code.value, degradation_heading(code), tuple(found), _reasons(code, scopes, bases))
+        Notice(code.value, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
         for code, found in details.items()
     )
+
+
+def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
+    """A sentence, with what stands between backticks told apart."""
+    return tuple((words, bool(index % 2)) for index, words in enumerate(detail.split("`")) if words)
 
 
 def degradation_heading(code: DegradationCode) -> str:

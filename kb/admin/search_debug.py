@@ -1,7 +1,7 @@
 """Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from django import forms
 from django.contrib.admin import AdminSite
@@ -88,20 +88,18 @@ class SearchForm(forms.Form):
         inherited: Mapping[str, str],
     ) -> None:
         super().__init__(data)
-        self.choices("kb", [(str(kb.pk), kb.name) for kb in bases])
-        own = _("Each knowledge base's own (%(profiles)s)") % {"profiles": inherited["profile"]}
-        self.choices("profile", [("", own), *((profile.name, str(profile)) for profile in profiles)])
+        self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
+        own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
+        self.offer("profile", [("", own), *((profile.name, str(profile)) for profile in profiles)])
         same = _("Inherited (%(value)s)") % {"value": inherited["rerank"]}
-        self.choices("rerank", [("", same), ("on", _("on")), ("off", _("off"))])
+        self.offer("rerank", [("", same), ("on", _("on")), ("off", _("off"))])
         for name in ("top_k", "vector_weight", "keyword_weight", "threshold"):
             self.fields[name].widget.attrs["placeholder"] = inherited[name]
         if data is None and len(bases) == 1:
             self.initial["kb"] = [str(bases[0].pk)]
 
-    def choices(self, name: str, choices: list[tuple[str, str]]) -> None:
-        field = self.fields[name]
-        if isinstance(field, forms.ChoiceField):
-            field.choices = choices
+    def offer(self, name: str, choices: list[tuple[str, str]]) -> None:
+        cast(forms.ChoiceField, self.fields[name]).choices = choices
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
@@ -121,6 +119,15 @@ class SearchForm(forms.Form):
     @property
     def has_settings(self) -> bool:
         return any(self[name].value() not in (None, "") for name in (*SETTINGS, "profile"))
+
+    @property
+    def overridden(self) -> list[str]:
+        """The settings that differ from what is inherited, in words."""
+        given = [self[name] for name in SETTINGS if self[name].value()]
+        return [
+            f"{field.label} {dict(getattr(field.field, 'choices', ())).get(field.value(), field.value())}"
+            for field in given
+        ]
 
     def request(self) -> SearchRequest:
         values = {name: self.cleaned_data[name] for name in SETTINGS}
@@ -233,7 +240,7 @@ def _settings_of(profile: RetrievalProfile) -> dict[str, str]:
         "top_k": str(config.top_k),
         "vector_weight": f"{config.vector_weight:g}",
         "keyword_weight": f"{config.keyword_weight:g}",
-        "threshold": _("default of the scale") if threshold is None else f"{threshold:g}",
+        "threshold": _("default") if threshold is None else f"{threshold:g}",
         "rerank": _("on") if config.use_rerank else _("off"),
     }
 

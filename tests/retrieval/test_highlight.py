@@ -159,6 +159,15 @@ def test_the_excerpt_reaches_the_end_of_the_text():
     assert cut[-1] == Segment("end", is_match=True)
 
 
+def test_the_excerpt_cuts_no_match_in_two():
+    text = "late flight " + "word " * 7 + "reimbursement " + "word " * 8
+
+    cut = excerpt(highlight(text, ["late", "flight", "reimburs"], tokenizer), 50)
+
+    assert [segment.text for segment in cut if segment.is_match] == ["late", "flight"]
+    assert joined(cut) == "late flight " + "word " * 7 + ELLIPSIS
+
+
 @untimed
 @given(TEXTS.map(lambda text: text * 5), st.integers(5, 80))
 def test_an_excerpt_is_a_part_of_the_text(text, limit):
