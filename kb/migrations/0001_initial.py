@@ -109,6 +109,7 @@ class Migration(migrations.Migration):
                 ('stage', models.CharField(blank=True, choices=[('parse', 'parsing'), ('chunk', 'chunking'), ('tokenize', 'tokenising'), ('embed', 'embedding'), ('write', 'writing')], max_length=12, verbose_name='stage')),
                 ('progress', models.PositiveSmallIntegerField(default=0, verbose_name='progress')),
                 ('attempts', models.PositiveSmallIntegerField(default=0)),
+                ('keep_chunks', models.BooleanField(default=False, editable=False)),
                 ('lease', models.UUIDField(editable=False, null=True)),
                 ('lease_until', models.DateTimeField(editable=False, null=True)),
                 ('error_code', models.CharField(blank=True, max_length=40)),

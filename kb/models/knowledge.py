@@ -2,6 +2,7 @@ from typing import ClassVar
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
@@ -54,6 +55,11 @@ class KnowledgeBase(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Checks what no single field can tell."""
+        if self.chunk_size is not None and self.chunk_overlap is not None and self.chunk_overlap >= self.chunk_size:
+            raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
 
 
 class Membership(models.Model):
@@ -121,6 +127,7 @@ class Document(models.Model):
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
+    keep_chunks = models.BooleanField(default=False, editable=False)
     lease = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
     error_code = models.CharField(max_length=40, blank=True)

@@ -12,7 +12,6 @@ from django.utils.translation import gettext as _
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, KnowledgeBase, User
 from kb.services.errors import AlreadyThere, Rejected
-from kb.services.indexing import chunk_update
 
 PASTED_NAME = "pasted.txt"
 
@@ -68,6 +67,7 @@ def document_add(
         with transaction.atomic():
             document.save()
     except IntegrityError:
+        document.file.delete(save=False)
         _refuse_known(document)
         raise
     return document
@@ -95,25 +95,14 @@ def document_add_text(
 
 
 def document_update(document: Document, **changes: Any) -> None:
-    """Changes title, source type, metadata or tags.
-
-    The title stands in the indexed text of every chunk, so a new one indexes the document again: from its file, or,
-    where an import left none, from its chunks.
-
-    Raises:
-        Rejected: the document has no file, and the embedding model is out of reach; nothing was changed.
-    """
+    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew."""
     retitled = changes.get("title", document.title) != document.title
     for field, value in changes.items():
         setattr(document, field, value)
-    if retitled and document.file:
-        document_requeue(document)
-        return
-    if retitled:
-        for chunk in document.chunks.select_related("knowledge_base"):
-            chunk.document = document
-            chunk_update(chunk, text=chunk.text, enabled=chunk.enabled)
-    document.save(update_fields=[*changes, "updated_at"])
+    if retitled and document.status == Document.Status.READY:
+        document_requeue(document, keep_chunks=True)
+    else:
+        document.save(update_fields=[*changes, "updated_at"])
 
 
 def document_delete(document: Document) -> None:
@@ -121,14 +110,15 @@ def document_delete(document: Document) -> None:
     document.delete()
 
 
-def document_requeue(document: Document) -> None:
-    """Parses and indexes a document once more, from its stored file.
+def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
+    """Indexes a document once more.
 
-    Raises:
-        Rejected: an import left no file to read.
+    Args:
+        document: the document.
+        keep_chunks: keep its chunks as they are, edits included, and only index them anew; else they are cut from the
+            stored file again. A document that was imported without a file always keeps them.
     """
-    if not document.file:
-        raise Rejected("no_file", _("This document was imported without a file: there is nothing to read again."))
+    document.keep_chunks = keep_chunks or not document.file
     document.status, document.stage, document.progress = Document.Status.PENDING, "", 0
     document.error, document.error_code, document.error_params, document.attempts = "", "", {}, 0
     document.lease = document.lease_until = None

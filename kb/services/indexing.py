@@ -2,7 +2,8 @@
 
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,9 @@ LEASE = timedelta(minutes=5)
 MAX_ATTEMPTS = 3
 WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
+)
+INTERNAL_ERROR = gettext_noop(
+    "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: mend it, then retry."
 )
 
 
@@ -96,6 +100,7 @@ class Job:
             stage="",
             progress=100,
             attempts=0,
+            keep_chunks=False,
             title=title,
             mime=mime,
             lease=None,
@@ -117,7 +122,10 @@ def index_document(document_id: int) -> None:
         if job.document.attempts > MAX_ATTEMPTS:
             job.fail("worker_lost", WORKER_LOST)
             return
-        _index(job)
+        if job.document.keep_chunks:
+            _index_chunks(job)
+        else:
+            _index_file(job)
     except ParseError as error:
         job.fail(error.code, str(error), error.params)
     except RetrievalError as error:
@@ -126,35 +134,61 @@ def index_document(document_id: int) -> None:
         job.release()
     except LeaseLost:
         logger.info("document %s was taken over or deleted while it was indexed", document_id)
+    except Exception:
+        logger.exception("document %s could not be indexed", document_id)
+        job.fail("internal_error", INTERNAL_ERROR)
 
 
-def _index(job: Job) -> None:
+def _index_file(job: Job) -> None:
     document, kb = job.document, job.document.knowledge_base
     parsed = _parse(document)
     job.report(Document.Stage.CHUNK, 15)
-    model = embedder(kb.embedding_model)
     drafts = split(parsed, settings=chunk_settings(kb))
     title = document.title or parsed.title
-    texts = [searchable_text(title, draft.heading_path, draft.text) for draft in drafts]
+    prepared = _prepare(job, [searchable_text(title, draft.heading_path, draft.text) for draft in drafts])
+    with _writing(kb):
+        Chunk.objects.filter(document=document).delete()
+        chunks = new_chunks(document, drafts)
+        write_chunks(chunks, prepared, model_id=kb.embedding_model, tokenizer_id=_tokenizer_id())
+        job.finish(title, parsed.mime)
+
+
+def _index_chunks(job: Job) -> None:
+    document, kb = job.document, job.document.knowledge_base
+    chunks = list(Chunk.objects.filter(document=document).order_by("position"))
+    texts = [searchable_text(document.title, chunk.heading_path, chunk.text) for chunk in chunks]
+    pairs = list(zip(chunks, _prepare(job, texts), strict=True))
+    with _writing(kb):
+        write_postings(((chunk, prepared.postings) for chunk, prepared in pairs), _tokenizer_id())
+        write_vectors(((chunk, prepared.vector) for chunk, prepared in pairs), kb.embedding_model)
+        job.finish(document.title, document.mime)
+
+
+def _prepare(job: Job, texts: Sequence[str]) -> list[Prepared]:
+    """Runs tokenizer and model over the texts, and shows how far they are."""
     job.report(Document.Stage.TOKENIZE, 20)
-    cutter = tokenizer()
-    postings = tokenize(texts, cutter)
+    postings = tokenize(texts, tokenizer())
     job.report(Document.Stage.EMBED, 30)
     count = max(len(texts), 1)
+    model = embedder(job.document.knowledge_base.embedding_model)
     vectors = embed(texts, model, lambda done: job.report(Document.Stage.EMBED, 30 + 60 * done // count))
-    prepared = [Prepared(each, vector) for each, vector in zip(postings, vectors, strict=True)]
     job.report(Document.Stage.WRITE, 90)
+    return [Prepared(each, vector) for each, vector in zip(postings, vectors, strict=True)]
+
+
+@contextmanager
+def _writing(kb: KnowledgeBase) -> Iterator[None]:
+    """One transaction for all that a document's indexing writes, in which the base keeps its model."""
+    dimension = embedder(kb.embedding_model).dimension
     with transaction.atomic():
         _lock_model(kb)
-        Chunk.objects.filter(document=document).delete()
-        write_chunks(
-            new_chunks(document, drafts),
-            prepared,
-            model_id=model.model_id,
-            tokenizer_id=cutter.id if cutter else "",
-        )
-        note_indexed(kb, dimension=model.dimension, tokenized=cutter is not None)
-        job.finish(title, parsed.mime)
+        yield
+        note_indexed(kb, dimension=dimension, tokenized=tokenizer() is not None)
+
+
+def _tokenizer_id() -> str:
+    cutter = tokenizer()
+    return cutter.id if cutter else ""
 
 
 def _parse(document: Document) -> ParsedDocument:
@@ -216,18 +250,17 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
         raise Rejected("blank_text", "a chunk needs text: disable or delete it instead")
     kb = chunk.knowledge_base
     searchable = [searchable_text(chunk.document.title, chunk.heading_path, text)]
-    cutter, model = tokenizer(), embedder(kb.embedding_model)
+    model = embedder(kb.embedding_model)
     try:
-        postings, vectors = tokenize(searchable, cutter), embed(searchable, model)
+        postings, vectors = tokenize(searchable, tokenizer()), embed(searchable, model)
     except RetrievalError as error:
         raise Rejected("model_unavailable", str(error)) from error
-    with transaction.atomic():
-        _lock_model(kb)
+    with _writing(kb):
         locked = Chunk.objects.select_for_update().get(pk=chunk.pk)
         locked.text, locked.enabled = text, enabled
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
-        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=cutter.id if cutter else "").delete()
-        write_postings([(locked, postings[0])], cutter.id if cutter else "")
+        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=_tokenizer_id()).delete()
+        write_postings([(locked, postings[0])], _tokenizer_id())
         ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
         write_vectors([(locked, vectors[0])], model.model_id)

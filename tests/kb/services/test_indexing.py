@@ -3,15 +3,17 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.core.exceptions import ValidationError
 from django.core.files.base import ContentFile
 from django.utils import timezone
 
 from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
-from kb.services.documents import document_add, document_add_text, document_requeue
+from kb.services.documents import document_add, document_add_text, document_requeue, document_update
 from kb.services.errors import AlreadyThere, Rejected
 from kb.services.indexing import LEASE, MAX_ATTEMPTS, Job, LeaseLost, chunk_update, index_document
 from kb.tasks import sweep_lost_documents
+from retrieval.tokenize import Postings, hash_terms
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db
@@ -208,3 +210,36 @@ def test_chunks_are_cut_by_the_bases_settings(kb):
     document = index(add(kb, ("一句不长的话。" * 40).encode()))
     assert document.chunks.count() > 3
     assert all(chunk.token_count <= 40 for chunk in document.chunks.all())
+
+
+def test_a_new_title_keeps_edited_chunks_and_indexes_them_under_it(kb):
+    document = index(add(kb, title="旧标题"))
+    chunk = document.chunks.first()
+    chunk_update(chunk, text="改过的内容", enabled=False)
+    document.refresh_from_db()
+    document_update(document, title="崭新标题")
+    assert document.status == "pending"
+    document = index(document)
+    kept = document.chunks.get(pk=chunk.pk)
+    assert (document.status, kept.text, kept.enabled) == ("ready", "改过的内容", False)
+    new_term = hash_terms(["崭新"])[0]
+    assert new_term in Postings.from_bytes(*kept.postings.values_list("terms", "frequencies", "length").get()).terms
+
+
+def test_a_document_imported_without_a_file_keeps_its_chunks(kb):
+    document = make_document(kb, "没有文件的内容")
+    document_requeue(document)
+    assert index(document).chunks.get().text == "没有文件的内容"
+
+
+def test_what_nobody_expected_fails_the_document_and_is_logged(kb, caplog):
+    document = add(kb)
+    document.file.storage.delete(document.file.name)
+    assert index(document).error_code == "internal_error"
+    assert "FileNotFoundError" in caplog.text
+
+
+def test_an_overlap_as_large_as_the_chunk_is_refused(kb):
+    kb.chunk_size = kb.chunk_overlap = 100
+    with pytest.raises(ValidationError, match=r"overlap|重叠"):
+        kb.full_clean()
