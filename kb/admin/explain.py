@@ -161,7 +161,9 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], position
 
 def scale_in_words(scale: str) -> str:
     return {
-        "overlap": _("overlap: the share of the query's information that a chunk's words cover, 0 to 1"),
+        "overlap": _(
+            "overlap: how much of the query a chunk's words cover, joined with the agreement of the channels, 0 to 1"
+        ),
         "cosine": _("cosine: similarity of the vectors, at most 1"),
         "rrf": _("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),
     }.get(scale, scale)
