@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from typing import Any
 
 from django import forms
@@ -9,6 +10,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
@@ -17,7 +19,7 @@ from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in
-from kb.models import ApiKey, User
+from kb.models import ApiKey, KnowledgeBase, Membership, User
 from kb.services.api_keys import api_key_create, api_key_revoke
 
 # Memberships say who may do what; groups and the library's own keys would be doors that lead nowhere.
@@ -36,6 +38,8 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     list_filter = ("is_active", "is_staff", "is_superuser")
     readonly_fields = ("last_login", "date_joined")
     filter_horizontal = ()
+    delete_confirmation_template = "admin/kb/delete_confirmation.html"
+    delete_selected_confirmation_template = "admin/kb/delete_selected_confirmation.html"
     fieldsets = (
         (None, {"fields": ("username", "password")}),
         (gettext_lazy("Person"), {"fields": ("first_name", "last_name", "email")}),
@@ -73,6 +77,20 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return self.has_module_permission(request)
 
+    def get_deleted_objects(
+        self,
+        objs: QuerySet[User] | Sequence[User],
+        request: HttpRequest,  # noqa: ARG002 - Django's interface
+    ) -> tuple[list[Any], dict[str, int], set[str], list[Any]]:
+        """Counts; who owns a knowledge base cannot be deleted."""
+        ids = [user.pk for user in objs]
+        counts = {
+            str(model._meta.verbose_name_plural): model._default_manager.filter(user__in=ids).count()
+            for model in (Membership, ApiKey)
+        }
+        owned = KnowledgeBase.objects.filter(owner__in=ids)
+        return [str(user) for user in objs], counts, set(), list(owned)
+
     @column(gettext_lazy("name"))
     def full_name(self, user: User) -> str:
         return user.get_full_name() or "-"
@@ -82,6 +100,7 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = ApiKey
         fields = ("name", "scope", "knowledge_bases", "expiry_date")
+        labels = {"name": gettext_lazy("Name")}
 
     def clean_expiry_date(self) -> Any:
         expires = self.cleaned_data["expiry_date"]
@@ -95,8 +114,7 @@ class ApiKeyAdmin(ScopedModelAdmin):
     """Keys are made and revoked; nobody changes one, and its secret is shown only by the answer that made it."""
 
     form = ApiKeyForm
-    list_display = ("name", "prefix", "owner", "scope_name", "opens", "expires", "last_used", "state")
-    list_display_links = ("name",)
+    list_display = ("called", "starts_with", "owner", "scope_name", "opens", "expires", "last_used", "state")
     search_fields = ("name", "prefix")
     search_help_text = gettext_lazy("Search by name or prefix")
     actions = ("revoke",)
@@ -116,7 +134,17 @@ class ApiKeyAdmin(ScopedModelAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         if obj is None:
             return ("name", "scope", "knowledge_bases", "expiry_date")
-        return ("name", "prefix", "owner", "scope_name", "opens", "created", "expires", "last_used", "state")
+        return (
+            "called",
+            "starts_with",
+            "owner",
+            "scope_name",
+            "opens",
+            "made",
+            "expires",
+            "last_used",
+            "state_in_words",
+        )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj else ()
@@ -174,6 +202,18 @@ class ApiKeyAdmin(ScopedModelAdmin):
         self.message_user(request, _("Revoked: programs that use it are refused from now on."), messages.SUCCESS)
 
     # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("name"), ordering="name")
+    def called(self, key: ApiKey) -> str:
+        return key.name
+
+    @column(gettext_lazy("prefix"), ordering="prefix")
+    def starts_with(self, key: ApiKey) -> str:
+        return format_html('<code class="kb-mono">{}</code>', key.prefix)
+
+    @column(gettext_lazy("created"), ordering="created")
+    def made(self, key: ApiKey) -> Any:
+        return key.created
+
     @column(gettext_lazy("user"), ordering="user__username")
     def owner(self, key: ApiKey) -> str:
         return str(key.user)
@@ -198,6 +238,11 @@ class ApiKeyAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("state"), label={"valid": "success", "revoked": "danger", "expired": "warning"})
     def state(self, key: ApiKey) -> tuple[str, str]:
+        """A code, for its colour, and words."""
         if key.revoked:
             return "revoked", _("revoked")
         return ("expired", _("expired")) if key.has_expired else ("valid", _("valid"))
+
+    @column(gettext_lazy("state"))
+    def state_in_words(self, key: ApiKey) -> str:
+        return self.state(key)[1]

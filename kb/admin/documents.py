@@ -78,10 +78,10 @@ class DocumentAdmin(ScopedModelAdmin):
         "source",
         "mime",
         "file_size",
-        "sha256",
+        "fingerprint",
         "added",
     )
-    readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "sha256", "added")
+    readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
         rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
@@ -157,6 +157,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "state": state_cell(document),
                 "unfinished_ids": unfinished_ids([document]),
                 "may_change": self.has_change_permission(request, document),
+                "show_save_and_add_another": False,
                 "may_retry": bool(document.file) and document.status not in UNFINISHED,
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
@@ -205,6 +206,10 @@ class DocumentAdmin(ScopedModelAdmin):
     @column(gettext_lazy("size"), ordering="size")
     def file_size(self, document: Document) -> str:
         return filesizeformat(document.size)
+
+    @column("SHA-256")
+    def fingerprint(self, document: Document) -> str:
+        return format_html('<code class="kb-mono">{}</code>', document.sha256)
 
     @column(gettext_lazy("added"))
     def added(self, document: Document) -> str:

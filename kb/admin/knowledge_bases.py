@@ -149,7 +149,7 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
 
     def _owns(self, request: HttpRequest, obj: Any = None) -> bool:
         site_admin = self.admin_site.get_model_admin(KnowledgeBase)
-        return obj is not None and bool(site_admin.is_granted(request, obj, "owned_by"))
+        return bool(site_admin.is_granted(request, obj, "owned_by"))
 
     has_view_permission = has_add_permission = has_change_permission = has_delete_permission = _owns
 
@@ -159,7 +159,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     form = KnowledgeBaseForm
     delete_grant = "owned_by"
     inlines = (MembershipInline,)
-    list_display = ("name", "index_state", "documents", "chunks", "failed", "model", "owner", "created_at")
+    list_display = ("name", "index_state", "documents", "chunks", "failed", "embedder", "owner", "created_at")
     list_select_related = ("owner", "version_row")
     search_fields = ("name", "description")
     search_help_text = gettext_lazy("Search by name or description")
@@ -265,12 +265,16 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     @column(gettext_lazy("documents"), ordering="document_count")
     def documents(self, kb: Any) -> str:
         url = reverse("admin:kb_document_changelist")
-        return format_html('<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count)
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count
+        )
 
     @column(gettext_lazy("chunks"), ordering="chunk_count")
     def chunks(self, kb: Any) -> str:
         url = reverse("admin:kb_chunk_changelist")
-        return format_html('<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count)
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count
+        )
 
     @column(gettext_lazy("failed"), ordering="failed_count")
     def failed(self, kb: Any) -> str:
@@ -280,7 +284,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
 
     @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL: "warning"})
-    def model(self, kb: KnowledgeBase) -> tuple[str, str]:
+    def embedder(self, kb: KnowledgeBase) -> tuple[str, str]:
         if kb.embedding_model == HASHING_MODEL:
             return HASHING_MODEL, _("hashing: degraded")
         return kb.embedding_model, kb.embedding_model

@@ -84,7 +84,9 @@ class SearchLogAdmin(ScopedModelAdmin):
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
         url = debug_url(row.named, row.query)
-        return format_html('<a href="{}" class="kb-name kb-link">{}</a>', url, Truncator(row.query).chars(QUERY_CHARACTERS))
+        return format_html(
+            '<a href="{}" class="kb-name kb-link">{}</a>', url, Truncator(row.query).chars(QUERY_CHARACTERS)
+        )
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, row: Any) -> str:

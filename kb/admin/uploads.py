@@ -6,8 +6,10 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.files.uploadedfile import UploadedFile
+from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -40,7 +42,7 @@ class UploadForm(forms.Form):
         KnowledgeBase.objects.none(),
         label=gettext_lazy("Knowledge base"),
         widget=UnfoldAdminSelectWidget,
-        empty_label=None,
+        empty_label=gettext_lazy("Select value"),
     )
     source_type = forms.ChoiceField(
         label=gettext_lazy("Source type"), choices=Document.SourceType.choices, widget=UnfoldAdminSelectWidget
@@ -77,19 +79,27 @@ class UploadView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type
     template_name = "admin/kb/upload.html"
     form_class = UploadForm
 
+    @cached_property
+    def writable(self) -> QuerySet[KnowledgeBase]:
+        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
+        return rows
+
     def get_form_kwargs(self) -> dict[str, Any]:
-        writable = KnowledgeBase.objects.editable_by(principal(self.request))
-        return {**super().get_form_kwargs(), "writable": writable}
+        return {**super().get_form_kwargs(), "writable": self.writable}
 
     def get_initial(self) -> dict[str, Any]:
+        """The knowledge base that a link names, else the only one there is."""
         chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
-        return {"knowledge_base": chosen} if chosen.isdigit() else {}
+        if chosen.isdigit():
+            return {"knowledge_base": chosen}
+        writable = list(self.writable[:2])
+        return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
             opts=self.model_admin.opts,
-            has_knowledge_base=self.get_form_kwargs()["writable"].exists(),
+            has_knowledge_base=self.writable.exists(),
             extensions=" ".join(SUPPORTED_EXTENSIONS),
             max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2,
             max_files=settings.DATA_UPLOAD_MAX_NUMBER_FILES,

@@ -1,0 +1,139 @@
+"""Every page of the admin in both languages."""
+
+import re
+
+import lxml.html
+import pytest
+from django.urls import reverse
+
+from kb.services.search import SearchRequest, search
+from tests.factories import make_api_key, make_user, principal
+
+# Names and codes that are the same in every language.
+SAME_IN_CHINESE = re.compile(
+    r"(?<![a-z])(contracts|legal|curator2?|someone|test|hashing|keyword-led|default v1|manage\.py.*|recall@5|cmrc2018|"
+    r"sha-256|english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|mb)(?![a-z])|\.[a-z]+",
+    re.IGNORECASE,
+)
+
+
+@pytest.fixture
+def objects(kb, document, curator):
+    key, _ = make_api_key(curator, kb)
+    other = make_user("someone")
+    other.set_unusable_password()  # a hash would be shown
+    other.save()
+    search(principal(curator), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk], explain=True))
+    return {
+        "kb": kb.pk,
+        "document": document.pk,
+        "chunk": document.chunks.first().pk,
+        "key": key.pk,
+        "user": other.pk,
+    }
+
+
+PAGES = {
+    "index": ("index", None),
+    "password": ("password_change", None),
+    "knowledge bases": ("kb_knowledgebase_changelist", None),
+    "knowledge base": ("kb_knowledgebase_change", "kb"),
+    "new knowledge base": ("kb_knowledgebase_add", None),
+    "delete knowledge base": ("kb_knowledgebase_delete", "kb"),
+    "documents": ("kb_document_changelist", None),
+    "document": ("kb_document_change", "document"),
+    "history": ("kb_document_history", "document"),
+    "delete document": ("kb_document_delete", "document"),
+    "upload": ("kb_document_upload", None),
+    "chunks": ("kb_chunk_changelist", None),
+    "chunk": ("kb_chunk_change", "chunk"),
+    "keys": ("kb_apikey_changelist", None),
+    "key": ("kb_apikey_change", "key"),
+    "new key": ("kb_apikey_add", None),
+    "log": ("kb_searchlog_changelist", None),
+}
+SUPERUSER_PAGES = {
+    "users": ("kb_user_changelist", None),
+    "user": ("kb_user_change", "user"),
+    "new user": ("kb_user_add", None),
+    "new password": ("auth_user_password_change", "user"),
+    "delete user": ("kb_user_delete", "user"),
+}
+ALL_PAGES = PAGES | SUPERUSER_PAGES
+
+
+def get(client, objects, name, language):
+    if name in SUPERUSER_PAGES:
+        client.force_login(make_user("curator2", superuser=True))
+    route, needed = ALL_PAGES[name]
+    url = reverse(f"admin:{route}", args=[objects[needed]] if needed else [])
+    return client.get(url, headers={"accept-language": language})
+
+
+def words_of(response):
+    """What a reader sees and a screen reader says: texts and labels, without scripts and icon names."""
+    page = lxml.html.fromstring(response.content.decode())
+    for hidden in page.xpath("//script | //style | //template | //*[contains(@class, 'material-symbols')] | //code"):
+        hidden.drop_tree()  # codes, key prefixes and commands are no words either
+    labels = page.xpath("//@title | //@placeholder | //@aria-label | //@data-label")
+    return "\n".join([*page.itertext(), *labels])
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_a_page_opens_in_english(client, objects, name):
+    page = get(client, objects, name, "en")
+
+    assert page.status_code == 200
+    chinese = re.findall(r"[\u4e00-\u9fff]{2,}", words_of(page))
+    assert set(chinese) <= {"简体中文", "违约金", "违约金过高的", "可以请求减少", "诉讼时效期间为三年"}
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_a_page_opens_in_chinese_and_holds_no_english_sentence(client, objects, name):
+    page = get(client, objects, name, "zh-hans")
+
+    assert page.status_code == 200
+    left = SAME_IN_CHINESE.sub(" ", words_of(page))
+    assert re.findall(r"[A-Za-z]{3,}(?: +[A-Za-z]+)*", left) == []
+
+
+@pytest.mark.parametrize("name", ALL_PAGES)
+def test_a_page_takes_few_queries(client, objects, name, django_assert_max_num_queries):
+    if name in SUPERUSER_PAGES:
+        client.force_login(make_user("curator2", superuser=True))
+    route, needed = ALL_PAGES[name]
+
+    with django_assert_max_num_queries(13):
+        client.get(reverse(f"admin:{route}", args=[objects[needed]] if needed else []))
+
+
+@pytest.mark.parametrize(("language", "words"), [("zh-hans", "欢迎回到"), ("en", "Welcome back to")])
+def test_the_login_page_speaks_the_browser_s_language_and_offers_both(client, language, words):
+    client.logout()
+
+    page = client.get(reverse("admin:login"), headers={"accept-language": language}).content.decode()
+
+    assert words in page
+    assert "简体中文" in page
+    assert "English" in page
+
+
+def test_the_chosen_language_stays(client):
+    client.post(reverse("set_language"), {"language": "en", "next": "/admin/"})
+
+    page = client.get(reverse("admin:index"), headers={"accept-language": "zh-hans"}).content.decode()
+
+    assert "Next steps" in page
+
+
+def test_the_first_page_leads_to_a_first_knowledge_base(client):
+    page = client.get(reverse("admin:index")).content.decode()
+
+    assert reverse("admin:kb_knowledgebase_add") in page
+    assert reverse("admin:kb_document_upload") in page
+
+
+def test_the_first_page_counts_what_the_user_may_see(client, document, foreign):
+    counts = client.get(reverse("admin:index")).context
+
+    assert (counts["knowledge_base_count"], counts["document_count"], counts["chunk_count"]) == (1, 1, 2)

@@ -1,0 +1,65 @@
+"""The Chinese catalogue: complete, compiled, and true to the placeholders of its originals."""
+
+import ast
+import re
+from pathlib import Path
+
+import polib
+import pytest
+from django.utils import translation
+from django.utils.translation import gettext
+
+from kb.admin.theme_strings import BORROWED
+
+ROOT = Path(__file__).parents[3]
+FOLDER = ROOT / "kb/locale/zh_Hans/LC_MESSAGES"
+CATALOGUE = polib.pofile(str(FOLDER / "django.po"))
+FIELDS = re.compile(r"%\(\w+\)[sd]|\{\w*\}")
+
+
+MARKERS = {"_", "gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy"}
+IN_TEMPLATES = re.compile(r'{% translate "([^"]+)" %}')
+SOURCES = [path for folder in ("config", "kb") for path in (ROOT / folder).rglob("*.py")]
+TEMPLATES = list((ROOT / "templates").rglob("*.html"))
+
+
+def marked_in(path):
+    """The strings of a file that are marked for translation."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".html":
+        return set(IN_TEMPLATES.findall(text))
+    calls = (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call) and node.args)
+    first = (call.args[0] for call in calls if isinstance(call.func, ast.Name) and call.func.id in MARKERS)
+    return {node.value for node in first if isinstance(node, ast.Constant) and node.value}
+
+
+def text_of(entry):
+    return entry.msgstr_plural[0] if entry.msgid_plural else entry.msgstr
+
+
+def test_nothing_is_untranslated_fuzzy_or_obsolete():
+    assert [entry.msgid for entry in CATALOGUE if not text_of(entry) or entry.fuzzy or entry.obsolete] == []
+
+
+@pytest.mark.parametrize("path", [*SOURCES, *TEMPLATES], ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_catalogue_holds_what_is_marked_in_a_file(path):
+    missing = marked_in(path) - {entry.msgid for entry in CATALOGUE}
+
+    assert missing == set(), "run `manage.py makemessages -l zh_Hans`, translate and `manage.py compilemessages`"
+
+
+@pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.msgid[:40])
+def test_a_translation_has_the_fields_of_its_original(entry):
+    assert sorted(set(FIELDS.findall(text_of(entry)))) == sorted(set(FIELDS.findall(entry.msgid)))
+
+
+def test_the_compiled_catalogue_is_that_of_the_source():
+    compiled = polib.mofile(str(FOLDER / "django.mo"))
+
+    assert {entry.msgid: text_of(entry) for entry in compiled} == {entry.msgid: text_of(entry) for entry in CATALOGUE}
+
+
+@pytest.mark.parametrize("borrowed", BORROWED)
+def test_a_string_of_the_theme_is_translated(borrowed):
+    with translation.override("zh-hans"):
+        assert gettext(borrowed) != borrowed
