@@ -1,6 +1,7 @@
 """The one wiring point: settings and a knowledge base's profile become a configuration and a pipeline."""
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from django.conf import settings
 from django.db import connection, connections
+from django.utils.translation import gettext as _
 
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
@@ -18,7 +20,7 @@ from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
-from retrieval.errors import DependencyMissing
+from retrieval.errors import DependencyMissing, RetrievalError
 from retrieval.pipeline import Pipeline, Scope
 from retrieval.protocols import Channel, Embedder
 from retrieval.rerank import OverlapReranker
@@ -80,6 +82,20 @@ def embedder(model_id: str) -> Embedder:
 
 def environment_config() -> RetrievalConfig:
     return RetrievalConfig(**settings.RETRIEVAL)
+
+
+def warm_up() -> None:
+    """Loads the tokenizer and the models in use, so that no request waits for them."""
+    try:
+        if cutter := tokenizer():
+            cutter("预热")
+        for model_id in KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct():
+            try:
+                embedder(model_id).embed_query("预热")
+            except RetrievalError as error:
+                logger.warning("%s", error)
+    finally:
+        connections.close_all()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +163,11 @@ def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
             Degradation(
                 "vector",
                 DegradationCode.HASHING_EMBEDDER,
-                f"knowledge base {kb.name!r} uses the hashing embedder, which compares words, not meaning: choose an "
-                f"embedding model and run `manage.py reindex --kb {kb.name!r} --embeddings --model ID`",
+                _(
+                    "Knowledge base “%(name)s” uses the hashing embedder, which compares words, not meaning: choose an "
+                    "embedding model and run `manage.py reindex --kb %(quoted)s --embeddings --model ID`."
+                )
+                % {"name": kb.name, "quoted": shlex.quote(kb.name)},
             )
         )
     return VectorChannel(kb.pk, embedder(kb.embedding_model), PgVectorStore(), notes), _keyword_channel(kb)
@@ -161,13 +180,16 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
             "bm25",
             kb.pk,
             DegradationCode.BM25_DEPENDENCIES_MISSING,
-            "rank-bm25 or jieba is not installed: run `pip install rank-bm25 jieba`",
+            _("The keyword search’s packages are not installed: run `pip install rank-bm25 jieba`."),
         )
     if kb.tokenizer_id != cutter.id:
         return UnavailableChannel(
             "bm25",
             kb.pk,
             DegradationCode.BM25_POSTINGS_OUTDATED,
-            f"the chunks of {kb.name!r} were not tokenised by this version: run `manage.py reindex --kb {kb.name!r} --bm25`",
+            _(
+                "The chunks of “%(name)s” were not tokenised by this version: run `manage.py reindex --kb %(quoted)s --bm25`."
+            )
+            % {"name": kb.name, "quoted": shlex.quote(kb.name)},
         )
     return BM25Channel(kb.pk, partial(BM25Store().load, kb.pk, kb.version_row.version, cutter.id))

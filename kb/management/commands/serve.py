@@ -93,7 +93,7 @@ class Command(BaseCommand):
             executor = MigrationExecutor(connection)
             if executor.migration_plan(executor.loader.graph.leaf_nodes()):
                 self.stdout.write("Preparing the database ...")
-                call_command("migrate", interactive=False, verbosity=verbosity, stdout=self.stdout)
+                call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
             first_start(stdout=self.stdout)
         connection.close()
         cast("DatabaseWrapper", connection).close_pool()
@@ -110,7 +110,7 @@ class Command(BaseCommand):
 def _commands(address: Address, workers: int) -> dict[str, list[str]]:
     settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
     schedule = settings.DATA_DIR / "celerybeat-schedule"
-    worker = f"celery -A config worker -B --concurrency {workers} -l INFO --without-gossip --without-mingle --schedule"
+    worker = f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle --schedule"
     return {
         "web server": ["gunicorn", "--config", "python:config.gunicorn", "--bind", address.bind],
         "worker": [*worker.split(), str(schedule)],
