@@ -99,8 +99,8 @@ def document_update(document: Document, **changes: Any) -> None:
     retitled = changes.get("title", document.title) != document.title
     for field, value in changes.items():
         setattr(document, field, value)
-    if retitled and document.status == Document.Status.READY:
-        document_requeue(document, keep_chunks=True)
+    if retitled and document.status != Document.Status.FAILED:
+        document_requeue(document, keep_chunks=document.status == Document.Status.READY)
     else:
         document.save(update_fields=[*changes, "updated_at"])
 
