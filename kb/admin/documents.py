@@ -25,7 +25,7 @@ from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
 from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, Document
-from kb.services.documents import document_requeue
+from kb.services.documents import document_delete, document_requeue, document_update
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
@@ -90,17 +90,15 @@ class DocumentAdmin(ScopedModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return DocumentChangeList
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        """A title is part of the indexed text, so that only a document with a stored file can take a new one."""
-        return self.readonly_fields if obj is None or obj.file else ("title", *self.readonly_fields)
-
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
         if db_field.name == "tags" and isinstance(field, SimpleArrayField):
             field.widget = UnfoldAdminTextInputWidget()
             field.help_text = _("Separated by commas.")
+        if db_field.name == "metadata":
+            field.widget.attrs["rows"] = 4
         if db_field.name == "title":
-            field.help_text = _("A new title is searched too: the document is processed again.")
+            field.help_text = _("A new title is searched too: the document is indexed again.")
         return field
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
@@ -144,7 +142,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def retry_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         document = self.get_object_or_404(request, str(object_id), to_change=True)
-        if document.file and document.status not in UNFINISHED:
+        if document.status not in UNFINISHED:
             document_requeue(document)
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:kb_document_change", args=[document.pk]))
@@ -158,18 +156,21 @@ class DocumentAdmin(ScopedModelAdmin):
                 "unfinished_ids": unfinished_ids([document]),
                 "may_change": self.has_change_permission(request, document),
                 "show_save_and_add_another": False,
-                "may_retry": bool(document.file) and document.status not in UNFINISHED,
+                "may_retry": document.status not in UNFINISHED,
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Document, form: Any, change: Any) -> None:  # noqa: ARG002
-        """Writes only what was edited: a worker may be writing the rest."""
-        obj.save(update_fields=[*form.changed_data, "updated_at"])
-        if "title" in form.changed_data:
-            document_requeue(obj)
-            self.message_user(request, _("The title has changed, so the document is processed again."), messages.INFO)
+        """Hands the service only what was edited: a worker may be writing the rest."""
+        stored = Document.objects.get(pk=obj.pk)
+        document_update(stored, **{name: form.cleaned_data[name] for name in form.changed_data})
+        if "title" in form.changed_data and stored.status == Document.Status.PENDING:
+            self.message_user(request, _("The title has changed, so the document is indexed again."), messages.INFO)
+
+    def delete_model(self, request: HttpRequest, obj: Document) -> None:  # noqa: ARG002 - Django's interface
+        document_delete(obj)
 
     def related_counts(self, rows: QuerySet[Document]) -> dict[str, int]:
         chunks = Chunk.objects.filter(document__in=rows.values("pk")).count()
@@ -178,7 +179,7 @@ class DocumentAdmin(ScopedModelAdmin):
     @admin.action(description=gettext_lazy("Retry the failed ones"), permissions=["change"])
     def retry_failed(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
-        failed = [] if editable is None else [each for each in editable.filter(status="failed") if each.file]
+        failed = [] if editable is None else list(editable.filter(status=Document.Status.FAILED))
         for document in failed:
             document_requeue(document)
         message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", len(failed))

@@ -20,7 +20,12 @@ from kb.admin.counts import count_of
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
 from kb.conf import HASHING_MODEL
 from kb.models import ApiKey, BM25Index, Chunk, Document, KnowledgeBase, Membership, User
-from kb.services.knowledge_bases import default_embedding_model, knowledge_base_delete, prepare_knowledge_base
+from kb.services.knowledge_bases import (
+    default_embedding_model,
+    knowledge_base_delete,
+    knowledge_base_update,
+    prepare_knowledge_base,
+)
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import libraries_available, local_path
@@ -216,9 +221,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         return self.inlines if obj and self.is_granted(request, obj, "owned_by") else ()
 
     def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
-        if not change:
-            obj.owner = signed_in(request)
-            prepare_knowledge_base(obj)
+        if change:
+            knowledge_base_update(obj, **{name: form.cleaned_data[name] for name in form.changed_data})
+            return
+        obj.owner = signed_in(request)
+        prepare_knowledge_base(obj)
         super().save_model(request, obj, form, change)
 
     def response_post_save_add(self, request: HttpRequest, obj: KnowledgeBase) -> HttpResponse:  # noqa: ARG002

@@ -109,7 +109,7 @@ def test_a_document_without_an_error_says_nothing():
     assert error_sentence(Document()) == ""
 
 
-def test_a_new_title_processes_the_document_again(client, stored):
+def test_a_new_title_indexes_the_document_again(client, stored):
     set_status(stored, "ready")
 
     change(client, stored, title="A better title")
@@ -128,11 +128,11 @@ def test_other_changes_leave_the_worker_s_fields_alone(client, stored):
     assert (stored.status, stored.progress) == ("processing", 50)
 
 
-def test_the_title_of_a_document_without_a_file_is_not_offered(client, document):
-    change(client, document, title="other", tags="kept")
+def test_a_new_title_keeps_the_chunks_as_they_were_edited(client, document):
+    change(client, document, title="other")
 
     document.refresh_from_db()
-    assert (document.title, document.tags, document.status) == ("Contracts", ["kept"], "ready")
+    assert (document.title, document.status, document.keep_chunks) == ("other", "pending", True)
 
 
 def test_retry_puts_a_failed_document_back_into_the_queue(client, stored):
