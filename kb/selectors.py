@@ -13,7 +13,7 @@ def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:
     """Knowledge bases with `document_count`, `chunk_count` and the principal's `role`."""
     roles = Membership.objects.filter(knowledge_base=OuterRef("pk"), user=principal.user.pk).values("role")
     default = Membership.Role.OWNER if principal.user.is_superuser else Membership.Role.VIEWER
-    return (
+    rows: QuerySet[Any] = (
         KnowledgeBase.objects.visible_to(principal)
         .select_related("profile")
         .annotate(
@@ -26,11 +26,13 @@ def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:
             ),
         )
     )
+    return rows
 
 
 def document_overview(principal: Principal) -> QuerySet[Any]:
     """Documents with `chunk_count`."""
-    return Document.objects.visible_to(principal).annotate(chunk_count=_count(Chunk, "document"))
+    rows: QuerySet[Any] = Document.objects.visible_to(principal).annotate(chunk_count=_count(Chunk, "document"))
+    return rows
 
 
 def _count(model: type[models.Model], path: str) -> Coalesce:

@@ -1,1 +1,35 @@
-urlpatterns: list = []
+from typing import Any
+
+from django.urls import path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+
+from kb.api.views.chunks import ChunkViewSet
+from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
+from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
+from kb.api.views.search import SearchView, TraceView
+
+app_name = "api"
+
+ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
+
+urlpatterns = [
+    path("knowledge-bases/", KnowledgeBaseViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
+    path(
+        "knowledge-bases/<int:kb_id>/documents/",
+        KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),
+    ),
+    path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
+    path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
+    path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
+    path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
+    path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
+    path("search/", SearchView.as_view()),
+    path("traces/<uuid:trace_id>/", TraceView.as_view()),
+    path("health/", HealthView.as_view()),
+    path("ready/", ReadyView.as_view()),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
+    re_path("", NoSuchEndpointView.as_view()),
+]

@@ -1,0 +1,84 @@
+"""What the OpenAPI description says beyond what the serializers tell by themselves."""
+
+from typing import Any
+
+from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse
+
+from kb.api.serializers.problems import (
+    ConflictSerializer,
+    InvalidSerializer,
+    ProblemSerializer,
+    UnavailableSerializer,
+)
+
+PROBLEMS = {
+    400: OpenApiResponse(InvalidSerializer, "The request is not valid."),
+    401: OpenApiResponse(ProblemSerializer, "No API key and no session, or one that is not valid."),
+    403: OpenApiResponse(ProblemSerializer, "The caller may see this, but not do it."),
+    404: OpenApiResponse(ProblemSerializer, "It does not exist, or the caller may not see it."),
+    409: OpenApiResponse(ConflictSerializer, "It is there already, or was changed meanwhile."),
+    413: OpenApiResponse(ProblemSerializer, "The body is too large."),
+    415: OpenApiResponse(ProblemSerializer, "The type of the body or of the file is not supported."),
+    503: OpenApiResponse(UnavailableSerializer, "Not now: Retry-After says when to try again."),
+}
+
+
+def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
+    """The responses of an operation that needs a caller."""
+    return success | {status: PROBLEMS[status] for status in sorted({401, *problems})}
+
+
+class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
+    target_class = "kb.api.authentication.ApiKeyAuthentication"
+    name = "apiKey"
+
+    def get_security_definition(self, auto_schema: Any) -> dict[str, str]:  # noqa: ARG002 - the library's interface
+        return {"type": "http", "scheme": "bearer", "description": "An API key of this server."}
+
+
+class StrictSerializerScheme(OpenApiSerializerExtension):  # type: ignore[no-untyped-call]
+    target_class = "kb.api.fields.StrictSerializer"
+    match_subclasses = True
+
+    def map_serializer(self, auto_schema: Any, direction: Any) -> dict[str, Any]:
+        schema = auto_schema._map_serializer(self.target, direction, bypass_extensions=True)
+        return {**schema, "additionalProperties": False}
+
+
+SEARCH_EXAMPLES = [
+    OpenApiExample(
+        "A question to two knowledge bases",
+        value={"query": "年假可以休几天？", "knowledge_base_ids": [1, 2], "top_k": 5, "explain": False},
+        request_only=True,
+    ),
+    OpenApiExample(
+        "One result",
+        value={
+            "query": "年假可以休几天？",
+            "results": [
+                {
+                    "chunk_id": 7,
+                    "document_id": 3,
+                    "knowledge_base_id": 1,
+                    "title": "员工手册",
+                    "source": "handbook.pdf",
+                    "page": 12,
+                    "text": "工作满一年的员工每年享有五天带薪年假。",
+                    "score": 0.71,
+                    "score_scale": "overlap",
+                    "ranks": {"vector": 1, "bm25": 2, "fused": 1, "rerank": 1},
+                    "scores": {"vector": 0.63, "bm25": 8.4, "fused": 0.0163, "rerank": 0.71},
+                    "metadata": {"source_type": "book", "tags": ["人事"], "heading_path": ["休假"]},
+                }
+            ],
+            "facts": [],
+            "degraded": [],
+            "profile": {"name": "default", "version": 1},
+            "timings_ms": {"analysis": 0.1, "vector": 4.2, "bm25": 0.9, "fusion": 0.1, "rerank": 0.4, "total": 6.3},
+            "trace_id": "2f1c6a52-5b0e-4f0e-8d0c-1c6ad4f2b7aa",
+        },
+        response_only=True,
+        status_codes=["200"],
+    ),
+]

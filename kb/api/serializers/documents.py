@@ -1,0 +1,99 @@
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from kb.api.fields import (
+    JsonObjectField,
+    StrictBooleanField,
+    StrictCharField,
+    StrictSerializer,
+    TagsField,
+)
+from kb.models import Chunk, Document
+
+
+class DocumentErrorSerializer(serializers.Serializer[Document]):
+    code = serializers.CharField(source="error_code")
+    message = serializers.CharField(source="error")
+
+
+class DocumentSerializer(serializers.ModelSerializer[Document]):
+    metadata = JsonObjectField(read_only=True)
+    chunk_count = serializers.IntegerField(read_only=True)
+    error = serializers.SerializerMethodField(help_text="Why it failed, as a sentence to act on.")
+
+    class Meta:
+        model = Document
+        fields = (
+            "id",
+            "knowledge_base_id",
+            "title",
+            "source",
+            "source_type",
+            "mime",
+            "size",
+            "sha256",
+            "metadata",
+            "tags",
+            "status",
+            "stage",
+            "progress",
+            "error",
+            "chunk_count",
+            "created_at",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+    @extend_schema_field(DocumentErrorSerializer(allow_null=True))
+    def get_error(self, document: Document) -> dict[str, str] | None:
+        return dict(DocumentErrorSerializer(document).data) if document.error else None
+
+
+class DocumentDetailsSerializer(StrictSerializer):
+    """What a caller may say about a document, whichever way its content comes."""
+
+    title = StrictCharField(
+        max_length=500, required=False, help_text="Left out: taken from the content, or from the file's name."
+    )
+    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)
+    metadata = JsonObjectField(
+        required=False, help_text="Returned with every result. In a form: the text of a JSON object."
+    )
+    tags = TagsField(required=False)
+
+
+class DocumentUploadSerializer(DocumentDetailsSerializer):
+    file = serializers.FileField(help_text=".txt, .md, .html, .pdf or .docx")
+
+
+class DocumentTextSerializer(DocumentDetailsSerializer):
+    text = StrictCharField(trim_whitespace=False)
+
+
+class DocumentChangeSerializer(DocumentDetailsSerializer):
+    title = StrictCharField(
+        max_length=500, help_text="It is part of what is searched: a new one is found once the chunks are indexed anew."
+    )
+
+
+class ChunkSerializer(serializers.ModelSerializer[Chunk]):
+    class Meta:
+        model = Chunk
+        fields = (
+            "id",
+            "document_id",
+            "knowledge_base_id",
+            "position",
+            "text",
+            "page",
+            "heading_path",
+            "enabled",
+            "token_count",
+            "updated_at",
+        )
+        read_only_fields = fields
+
+
+class ChunkChangeSerializer(StrictSerializer):
+    text = StrictCharField(max_length=100_000, trim_whitespace=False)
+    enabled = StrictBooleanField(help_text="A disabled chunk is kept, and found by no search.")

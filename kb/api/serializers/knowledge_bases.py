@@ -1,0 +1,73 @@
+from django.utils.translation import gettext as _
+from rest_framework import serializers
+
+from kb.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
+from kb.conf import HASHING_MODEL
+from kb.models import KnowledgeBase, Membership, RetrievalProfile
+
+
+class ProfileSerializer(serializers.ModelSerializer[RetrievalProfile]):
+    class Meta:
+        model = RetrievalProfile
+        fields = ("name", "version")
+
+
+class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
+    profile = ProfileSerializer(read_only=True)
+    document_count = serializers.IntegerField(read_only=True)
+    chunk_count = serializers.IntegerField(read_only=True)
+    role = serializers.ChoiceField(Membership.Role.choices, read_only=True, help_text="The caller's role.")
+    degraded = serializers.SerializerMethodField(help_text="Whether its searches are worse than they could be.")
+    degraded_reason = serializers.SerializerMethodField(help_text="Why, and what to do about it; else empty.")
+
+    class Meta:
+        model = KnowledgeBase
+        fields = (
+            "id",
+            "name",
+            "description",
+            "language",
+            "embedding_model",
+            "dimension",
+            "profile",
+            "chunk_size",
+            "chunk_overlap",
+            "chunk_unit",
+            "document_count",
+            "chunk_count",
+            "role",
+            "degraded",
+            "degraded_reason",
+            "created_at",
+        )
+        read_only_fields = fields
+
+    def get_degraded(self, kb: KnowledgeBase) -> bool:
+        return kb.embedding_model == HASHING_MODEL
+
+    def get_degraded_reason(self, kb: KnowledgeBase) -> str:
+        if not self.get_degraded(kb):
+            return ""
+        return _(
+            "The hashing embedder compares words, not meaning, so keywords lead the search. "
+            "Create the knowledge base with an embedding model, or re-embed it with one (manage.py reindex --embeddings)."
+        )
+
+
+class KnowledgeBaseChangeSerializer(StrictSerializer):
+    name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
+    description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
+    language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)
+    chunk_size = StrictIntegerField(min_value=20, max_value=8_000, required=False, help_text="In chunk units.")
+    chunk_overlap = StrictIntegerField(
+        min_value=0, max_value=4_000, required=False, help_text="In chunk units; smaller than the chunk size."
+    )
+    chunk_unit = serializers.ChoiceField(KnowledgeBase.ChunkUnit.choices, required=False)
+
+
+class KnowledgeBaseCreateSerializer(KnowledgeBaseChangeSerializer):
+    embedding_model = StrictCharField(
+        max_length=255,
+        required=False,
+        help_text="hashing, a model whose weights this server has, or openai:MODEL. Left out: the server's default.",
+    )

@@ -1,0 +1,91 @@
+from typing import Any, TypeVar
+from uuid import UUID
+
+from django.conf import settings
+from django.db.models import Model, QuerySet
+from django.utils.translation import gettext as _
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer, Serializer
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from kb.api.authentication import principal_of
+from kb.api.errors import TooLarge
+from kb.api.parsers import ShallowJSONParser
+from kb.models import Principal, ScopedQuerySet
+from kb.services.errors import NotAllowed, NotVisible
+
+FORM_OVERHEAD_BYTES = 1024**2
+
+M = TypeVar("M", bound=Model)
+
+
+class ApiView(APIView):
+    """What all views share: JSON with bounds; the OpenAPI schema describes them, so OPTIONS does not."""
+
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
+    parser_classes = [ShallowJSONParser]
+
+    @property
+    def principal(self) -> Principal:
+        return principal_of(self.request)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Refuses a body that is too large before any of it is read."""
+        _check_length(request)
+        super().initial(request, *args, **kwargs)
+
+    def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
+        """The request's fields.
+
+        Raises:
+            ValidationError: some are not valid.
+        """
+        serializer = serializer_class(data=self.request.data, partial=partial)
+        serializer.is_valid(raise_exception=True)
+        fields: dict[str, Any] = serializer.validated_data
+        return fields
+
+
+class ApiViewSet(ApiView, GenericViewSet[Any]):
+    """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
+
+    def page(self, rows: QuerySet[Any], serializer_class: type[BaseSerializer[Any]]) -> Response:
+        page = self.paginate_queryset(rows)
+        return self.get_paginated_response(serializer_class(page, many=True).data)
+
+    def editable(self, visible: QuerySet[M], pk: int) -> M:
+        """The object of a row that the caller may change.
+
+        Raises:
+            NotVisible: the caller may not see it.
+            NotAllowed: the caller may see it, but not change it.
+        """
+        found = one(visible, pk)
+        rows: ScopedQuerySet = type(found)._default_manager.all()  # type: ignore[assignment]
+        if not rows.editable_by(self.principal).filter(pk=pk).exists():
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        return found
+
+
+def one(rows: QuerySet[M], pk: int | UUID) -> M:
+    """The row with this key.
+
+    Raises:
+        NotVisible: it is not among them.
+    """
+    found = rows.filter(pk=pk).first()
+    if found is None:
+        raise NotVisible(_("There is no such object."))
+    return found
+
+
+def _check_length(request: Request) -> None:
+    length = int(request.META.get("CONTENT_LENGTH") or 0)
+    is_form = (request.content_type or "").startswith("multipart/")
+    most = settings.MAX_UPLOAD_BYTES + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    if length > most:
+        advice = _("split the file") if is_form else _("upload long texts as a file")
+        message = _("The body is larger than %(megabytes)s MB: %(advice)s.")
+        raise TooLarge(message % {"megabytes": most // 1024**2, "advice": advice})

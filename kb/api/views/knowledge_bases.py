@@ -1,0 +1,82 @@
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.api.authentication import user_of
+from kb.api.schema import answers
+from kb.api.serializers.knowledge_bases import (
+    KnowledgeBaseChangeSerializer,
+    KnowledgeBaseCreateSerializer,
+    KnowledgeBaseSerializer,
+)
+from kb.api.views.base import ApiViewSet, one
+from kb.models import KnowledgeBase
+from kb.selectors import knowledge_base_overview
+from kb.services.errors import NotAllowed
+from kb.services.knowledge_bases import (
+    knowledge_base_create,
+    knowledge_base_delete,
+    knowledge_base_update,
+    require_embedding_model,
+)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the knowledge bases that the caller may see",
+        responses=answers({200: KnowledgeBaseSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Create a knowledge base",
+        request=KnowledgeBaseCreateSerializer,
+        responses=answers({201: KnowledgeBaseSerializer}, 400, 403, 413, 415),
+    ),
+    retrieve=extend_schema(summary="Read a knowledge base", responses=answers({200: KnowledgeBaseSerializer}, 404)),
+    partial_update=extend_schema(
+        summary="Change a knowledge base",
+        description="New chunking serves the documents that are indexed from now on.",
+        request=KnowledgeBaseChangeSerializer,
+        responses=answers({200: KnowledgeBaseSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete a knowledge base and everything in it",
+        description="For its owners only.",
+        responses=answers({204: None}, 403, 404),
+    ),
+)
+class KnowledgeBaseViewSet(ApiViewSet):
+    queryset = KnowledgeBase.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(knowledge_base_overview(self.principal), KnowledgeBaseSerializer)
+
+    def create(self, request: Request) -> Response:
+        fields = self.checked(KnowledgeBaseCreateSerializer)
+        if self.principal.kb_ids is not None:
+            raise NotAllowed(
+                _("This API key is bound to knowledge bases and cannot make another: use one that is not.")
+            )
+        if "embedding_model" in fields:
+            fields["embedding_model"] = require_embedding_model(fields["embedding_model"])
+        kb = knowledge_base_create(owner=user_of(request), **fields)
+        return Response(self._described(kb.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self._described(pk))
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        knowledge_base_update(kb, **self.checked(KnowledgeBaseChangeSerializer, partial=True))
+        return Response(self._described(pk))
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
+        if not KnowledgeBase.objects.owned_by(self.principal).filter(pk=pk).exists():
+            raise NotAllowed(_("Only an owner may delete a knowledge base."))
+        knowledge_base_delete(kb)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _described(self, pk: int) -> dict[str, object]:
+        return KnowledgeBaseSerializer(one(knowledge_base_overview(self.principal), pk)).data

@@ -1,0 +1,205 @@
+"""Every endpoint, every method, for each kind of caller; a new endpoint is covered as soon as it has a URL."""
+
+import itertools
+import uuid
+
+import pytest
+from django.core.files.base import ContentFile
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from kb.api.urls import urlpatterns
+from kb.models import Document, Membership, SearchLog
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
+PUBLIC = {"health/", "ready/", "schema/", "docs/", ""}
+ROUTES = [str(each.pattern) for each in urlpatterns if str(each.pattern) not in PUBLIC]
+OBJECT_ROUTES = [route for route in ROUTES if "<" in route]
+READS = {
+    "knowledge-bases/<int:pk>/",
+    "knowledge-bases/<int:kb_id>/documents/",
+    "documents/<int:pk>/",
+    "documents/<int:pk>/chunks/",
+    "documents/<int:pk>/file/",
+    "chunks/<int:pk>/",
+    "traces/<uuid:trace_id>/",
+}
+WRITES = [
+    ("patch", "knowledge-bases/<int:pk>/"),
+    ("delete", "knowledge-bases/<int:pk>/"),
+    ("post", "knowledge-bases/<int:kb_id>/documents/"),
+    ("patch", "documents/<int:pk>/"),
+    ("delete", "documents/<int:pk>/"),
+    ("post", "documents/<int:pk>/retry/"),
+    ("patch", "chunks/<int:pk>/"),
+]
+
+
+@pytest.fixture
+def url_of(kb, document, chunk, owner):
+    """The URL of a route with the ids of real objects of the knowledge base."""
+    document.file.save("notes.txt", ContentFile(b"text"))
+    entry = SearchLog.objects.create(
+        user=owner,
+        knowledge_base_ids=[kb.pk],
+        query="年假",
+        profile="default",
+        profile_version=1,
+        configuration={},
+        trace={},
+        result_count=0,
+        duration_ms=1.0,
+        created_at=timezone.now(),
+    )
+
+    def make(route):
+        row = {"knowledge-bases": kb.pk, "documents": document.pk, "chunks": chunk.pk}.get(route.split("/")[0], 0)
+        return "/api/v1/" + (
+            route.replace("<int:kb_id>", str(kb.pk))
+            .replace("<int:pk>", str(row))
+            .replace("<uuid:trace_id>", str(entry.pk))
+        )
+
+    return make
+
+
+def _call(client, method, url):
+    body = {} if method in {"get", "head"} else {"data": {}, "format": "json"}
+    response = getattr(client, method)(url, **body)
+    if response.streaming:
+        list(response)  # which closes the file
+    return response
+
+
+@pytest.mark.parametrize(("route", "method"), list(itertools.product(ROUTES, METHODS)))
+def test_without_credentials_every_method_of_every_endpoint_is_401(anonymous, url_of, route, method):
+    assert _call(anonymous, method, url_of(route)).status_code == 401
+
+
+@pytest.mark.parametrize(("route", "method"), list(itertools.product(OBJECT_ROUTES, METHODS)))
+def test_an_object_of_another_user_is_404_by_every_method(client_of, url_of, route, method):
+    stranger = client_of(factories.make_user())
+    is_supported = _call(client_of(factories.make_user(superuser=True)), "options", url_of(route)).headers["Allow"]
+
+    response = _call(stranger, method, url_of(route))
+
+    assert response.status_code == (404 if method.upper() in is_supported.split(", ") else 405)
+    assert Document.objects.count() == 1
+
+
+@pytest.mark.parametrize("route", sorted(READS))
+def test_a_viewer_may_read(client_of, kb, url_of, route):
+    viewer = client_of(factories.make_member(kb))
+
+    assert _call(viewer, "get", url_of(route)).status_code == 200
+
+
+@pytest.mark.parametrize(("method", "route"), WRITES)
+def test_a_viewer_may_not_write(client_of, kb, url_of, method, route):
+    viewer = client_of(factories.make_member(kb))
+
+    response = _call(viewer, method, url_of(route))
+
+    assert (response.status_code, response.json()["code"]) == (403, "permission_denied")
+
+
+@pytest.mark.parametrize(("method", "route"), WRITES)
+def test_a_key_with_the_scope_read_may_not_write(client_with, owner, url_of, method, route):
+    _, secret = factories.make_api_key(owner, scope="read")
+
+    assert _call(client_with(secret), method, url_of(route)).status_code == 403
+
+
+@pytest.mark.parametrize("route", sorted(READS))
+def test_a_key_with_the_scope_read_may_read(client_with, owner, url_of, route):
+    _, secret = factories.make_api_key(owner, scope="read")
+
+    assert _call(client_with(secret), "get", url_of(route)).status_code == 200
+
+
+@pytest.mark.parametrize("route", sorted(READS))
+def test_a_key_bound_to_another_knowledge_base_sees_nothing_of_this_one(client_with, owner, url_of, route):
+    _, secret = factories.make_api_key(owner, factories.make_kb(owner, "other"), scope="write")
+
+    assert _call(client_with(secret), "get", url_of(route)).status_code == 404
+
+
+@pytest.mark.parametrize("route", sorted(READS))
+def test_a_superuser_may_read_everything(client_of, url_of, route):
+    superuser = client_of(factories.make_user(superuser=True))
+
+    assert _call(superuser, "get", url_of(route)).status_code == 200
+
+
+@pytest.mark.parametrize("route", OBJECT_ROUTES)
+def test_an_object_that_does_not_exist_looks_like_one_that_may_not_be_seen(client_of, url_of, route):
+    url = url_of(route)
+    missing = "/api/v1/" + (
+        route.replace("<int:kb_id>", "987654321")
+        .replace("<int:pk>", "987654321")
+        .replace("<uuid:trace_id>", str(uuid.uuid4()))
+    )
+    stranger = client_of(factories.make_user())
+
+    assert stranger.get(url).content == stranger.get(missing).content
+
+
+def test_an_id_beyond_the_range_of_the_database_is_404(client):
+    assert client.get(f"/api/v1/documents/{10**30}/").status_code == 404
+
+
+def test_an_editor_may_change_but_not_delete_a_knowledge_base(client_of, kb):
+    editor = client_of(factories.make_member(kb, Membership.Role.EDITOR))
+    url = f"/api/v1/knowledge-bases/{kb.pk}/"
+
+    assert editor.patch(url, {"description": "new"}, format="json").status_code == 200
+    assert editor.delete(url).status_code == 403
+
+
+def test_a_bound_key_lists_only_its_knowledge_bases(client_with, kb, owner):
+    factories.make_kb(owner, "other")
+    _, secret = factories.make_api_key(owner, kb)
+
+    rows = client_with(secret).get("/api/v1/knowledge-bases/").json()["results"]
+
+    assert [row["name"] for row in rows] == ["handbook"]
+
+
+def test_a_bound_key_cannot_create_a_knowledge_base(client_with, kb, owner):
+    _, secret = factories.make_api_key(owner, kb, scope="write")
+
+    response = client_with(secret).post("/api/v1/knowledge-bases/", {"name": "new"}, format="json")
+
+    assert response.status_code == 403
+
+
+def test_a_key_bound_to_a_deleted_knowledge_base_sees_nothing(client_with, kb, owner):
+    factories.make_kb(owner, "other")
+    _, secret = factories.make_api_key(owner, kb)
+    kb.delete()
+
+    assert client_with(secret).get("/api/v1/knowledge-bases/").json()["count"] == 0
+
+
+def test_a_key_cannot_do_more_than_its_user(client_with, kb):
+    viewer = factories.make_member(kb)
+    _, secret = factories.make_api_key(viewer, scope="write")
+
+    response = client_with(secret).patch(f"/api/v1/knowledge-bases/{kb.pk}/", {"name": "mine"}, format="json")
+
+    assert response.status_code == 403
+
+
+def test_a_revoked_membership_takes_effect_at_once(kb):
+    viewer = factories.make_member(kb)
+    client = APIClient()
+    client.force_login(viewer)
+    url = f"/api/v1/knowledge-bases/{kb.pk}/"
+    assert client.get(url).status_code == 200
+
+    Membership.objects.filter(user=viewer).delete()
+
+    assert client.get(url).status_code == 404

@@ -1,0 +1,71 @@
+import re
+
+import pytest
+import yaml
+from django.core.management import call_command
+
+from kb.api.urls import urlpatterns
+
+SILENT = {"schema/", "docs/", ""}
+
+
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory):
+    file = tmp_path_factory.mktemp("schema") / "schema.yml"
+    call_command("spectacular", "--validate", "--fail-on-warn", file=str(file))
+    return yaml.safe_load(file.read_text())
+
+
+def _operations(schema):
+    return {(path, method): each for path, methods in schema["paths"].items() for method, each in methods.items()}
+
+
+def test_every_endpoint_is_described(schema):
+    routes = {str(each.pattern) for each in urlpatterns} - SILENT
+    named = {re.sub(r"<\w+:(\w+)>", lambda match: "{" + match[1].replace("pk", "id") + "}", route) for route in routes}
+
+    assert {path.removeprefix("/api/v1/") for path in schema["paths"]} == named
+
+
+def test_every_operation_for_callers_describes_401_and_its_success(schema):
+    for (path, _), operation in _operations(schema).items():
+        if path not in {"/api/v1/health/", "/api/v1/ready/"}:
+            assert "401" in operation["responses"], path
+            assert {"apiKey": []} in operation["security"], path
+        assert any(status.startswith("2") for status in operation["responses"]), path
+
+
+def test_every_operation_on_an_object_describes_404(schema):
+    for (path, _), operation in _operations(schema).items():
+        if "{" in path:
+            assert "404" in operation["responses"], path
+
+
+def test_requests_allow_no_unknown_fields(schema):
+    requests = {name: each for name, each in schema["components"]["schemas"].items() if name.endswith("Request")}
+
+    assert requests
+    assert all(each["additionalProperties"] is False for each in requests.values())
+
+
+def test_search_has_an_example(schema):
+    content = schema["paths"]["/api/v1/search/"]["post"]["requestBody"]["content"]
+
+    assert content["application/json"]["examples"]
+
+
+def test_an_invalid_request_is_described_with_its_fields(schema):
+    assert "fields" in schema["components"]["schemas"]["Invalid"]["properties"]
+
+
+@pytest.mark.django_db
+def test_the_documentation_loads_nothing_from_elsewhere(client):
+    page = client.get("/api/v1/docs/").content.decode()
+
+    assert "swagger-ui" in page
+    assert not re.search(r"(?:src|href)=[\"'](?:https?:)?//", page)
+
+
+@pytest.mark.django_db
+def test_the_schema_is_served(client):
+    assert client.get("/api/v1/schema/").status_code == 200

@@ -1,0 +1,257 @@
+import pytest
+
+from kb.models import KnowledgeBase, SearchLog
+from kb.services import search_log
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+URL = "/api/v1/search/"
+
+
+@pytest.fixture
+def search(client):
+    def post(*kb_ids, query="带薪年假", **fields):
+        return client.post(URL, {"query": query, "knowledge_base_ids": list(kb_ids), **fields}, format="json")
+
+    return post
+
+
+def test_a_result_carries_its_text_provenance_and_scores(search, kb, document, chunk):
+    response = search(kb.pk)
+
+    assert response.status_code == 200
+    first = response.json()["results"][0]
+    assert first.keys() == {
+        "chunk_id",
+        "document_id",
+        "knowledge_base_id",
+        "title",
+        "source",
+        "page",
+        "text",
+        "score",
+        "score_scale",
+        "ranks",
+        "scores",
+        "metadata",
+    }
+    assert (first["chunk_id"], first["document_id"], first["knowledge_base_id"]) == (chunk.pk, document.pk, kb.pk)
+    assert (first["title"], first["text"]) == ("员工手册", chunk.text)
+    assert first["ranks"]["vector"] == first["ranks"]["bm25"] == 1
+    assert first["metadata"]["author"] == "Li"
+
+
+def test_the_response_has_the_documented_keys(search, kb, document):
+    body = search(kb.pk).json()
+
+    assert body.keys() == {
+        "query",
+        "results",
+        "facts",
+        "degraded",
+        "profile",
+        "timings_ms",
+        "trace_id",
+    }
+    assert body["profile"] == {"name": "keyword-led", "version": 1}
+    assert body["timings_ms"]["total"] > 0
+
+
+def test_an_explained_search_carries_its_trace(search, kb, document):
+    trace = search(kb.pk, explain=True).json()["trace"]
+
+    assert {candidate["chunk_id"] for candidate in trace["candidates"]} == {chunk.pk for chunk in document.chunks.all()}
+
+
+def test_what_is_degraded_is_said(search, kb, document):
+    degraded = search(kb.pk).json()["degraded"]
+
+    assert [(each["stage"], each["code"]) for each in degraded] == [("vector", "hashing_embedder")]
+
+
+def test_two_knowledge_bases_answer_together(search, kb, document, owner):
+    other = factories.make_kb(owner, "policy")
+    elsewhere = factories.make_document(other, "带薪年假由主管批准。")
+
+    results = search(kb.pk, other.pk).json()["results"]
+
+    assert {result["document_id"] for result in results[:2]} == {document.pk, elsewhere.pk}
+    assert {result["knowledge_base_id"] for result in results} == {kb.pk, other.pk}
+
+
+def test_only_the_knowledge_bases_asked_for_answer(search, kb, document, owner):
+    other = factories.make_kb(owner, "policy")
+    factories.make_document(other, "带薪年假由主管批准。")
+
+    assert {result["knowledge_base_id"] for result in search(kb.pk).json()["results"]} == {kb.pk}
+
+
+def test_top_k_bounds_the_results(search, kb, document):
+    assert len(search(kb.pk, top_k=1).json()["results"]) == 1
+
+
+def test_top_k_wins_over_the_same_setting_in_overrides(search, kb, document):
+    assert len(search(kb.pk, top_k=1, overrides={"top_k": 2}).json()["results"]) == 1
+
+
+def test_a_null_top_k_is_the_profiles(search, kb, document):
+    assert len(search(kb.pk, top_k=None).json()["results"]) == 2
+
+
+def test_a_threshold_cuts_what_scores_below_it(search, kb, document, chunk):
+    results = search(kb.pk, query="带薪年假", score_threshold=0.5).json()["results"]
+
+    assert [result["chunk_id"] for result in results] == [chunk.pk]
+
+
+def test_overrides_change_the_configuration_of_one_request(search, kb, document):
+    trace = search(kb.pk, overrides={"rrf_k": 10, "use_rerank": False}, explain=True).json()["trace"]
+
+    assert (trace["configuration"]["rrf_k"], trace["configuration"]["use_rerank"]) == (10, False)
+
+
+def test_a_named_profile_serves_the_request(search, kb, document):
+    assert search(kb.pk, profile="default").json()["profile"] == {"name": "default", "version": 1}
+
+
+def test_an_unknown_profile_is_404_and_names_those_that_exist(search, kb):
+    response = search(kb.pk, profile="nonsense")
+
+    assert response.status_code == 404
+    assert "keyword-led" in response.json()["detail"]
+
+
+def test_one_knowledge_base_that_may_not_be_seen_is_404(search, kb, document):
+    hidden = factories.make_kb()
+    factories.make_document(hidden, "带薪年假")
+
+    response = search(kb.pk, hidden.pk)
+
+    assert (response.status_code, response.json()["code"]) == (404, "not_found")
+    assert "results" not in response.json()
+
+
+def test_a_bound_key_searches_only_its_knowledge_bases(client_with, owner, kb, document):
+    other = factories.make_kb(owner, "policy")
+    _, secret = factories.make_api_key(owner, kb, scope="read")
+    client = client_with(secret)
+
+    def status(kb_id):
+        return client.post(URL, {"query": "年假", "knowledge_base_ids": [kb_id]}, format="json").status_code
+
+    assert (status(kb.pk), status(other.pk)) == (200, 404)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"query": ""}, "query"),
+        ({"query": " \t　"}, "query"),
+        ({"query": 42}, "query"),
+        ({"query": "x" * 2_001}, "query"),
+        ({"query": "a\0b"}, "query"),
+        ({"knowledge_base_ids": []}, "knowledge_base_ids"),
+        ({"knowledge_base_ids": list(range(1, 22))}, "knowledge_base_ids"),
+        ({"knowledge_base_ids": ["1"]}, "knowledge_base_ids.0"),
+        ({"knowledge_base_ids": [True]}, "knowledge_base_ids.0"),
+        ({"knowledge_base_ids": [10**30]}, "knowledge_base_ids.0"),
+        ({"knowledge_base_ids": 1}, "knowledge_base_ids"),
+        ({"top_k": 0}, "top_k"),
+        ({"top_k": 201}, "top_k"),
+        ({"top_k": "5"}, "top_k"),
+        ({"top_k": 10**400}, "top_k"),
+        ({"score_threshold": 1.1}, "score_threshold"),
+        ({"score_threshold": "0.5"}, "score_threshold"),
+        ({"score_threshold": False}, "score_threshold"),
+        ({"score_threshold": 10**400}, "score_threshold"),
+        ({"profile": 1}, "profile"),
+        ({"explain": "yes"}, "explain"),
+        ({"explain": 1}, "explain"),
+        ({"overrides": []}, "overrides"),
+        ({"overrides": {"colour": "red"}}, "overrides.colour"),
+        ({"overrides": {"rrf_k": 0}}, "overrides.rrf_k"),
+        ({"overrides": {"rrf_k": "60"}}, "overrides.rrf_k"),
+        ({"overrides": {"vector_weight": 0, "keyword_weight": 0}}, "overrides.keyword_weight"),
+        ({"filters": {}}, "filters"),
+        ({"latency_budget_ms": 5}, "latency_budget_ms"),
+    ],
+)
+def test_a_body_that_is_not_valid_names_the_field(client, kb, fields, field):
+    body = {"query": "年假", "knowledge_base_ids": [kb.pk], **fields}
+
+    response = client.post(URL, body, format="json")
+
+    assert response.status_code == 400
+    assert field in response.json()["fields"]
+
+
+def test_json_that_is_not_json_is_400(client):
+    response = client.generic("POST", URL, "{", content_type="application/json")
+
+    assert (response.status_code, response.json()["code"]) == (400, "parse_error")
+
+
+def test_a_search_without_any_channel_is_503_and_says_why(search, kb, document):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="nobody/no-such-model", tokenizer_id="old")
+
+    response = search(kb.pk)
+
+    assert (response.status_code, response.json()["code"]) == (503, "no_channel_available")
+    assert int(response.headers["Retry-After"]) > 0
+    assert {each["code"] for each in response.json()["degraded"]} == {
+        "model_unavailable",
+        "bm25_postings_outdated",
+    }
+
+
+def test_keywords_answer_alone_while_the_model_is_out_of_reach(search, kb, document, chunk):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="nobody/no-such-model")
+
+    body = search(kb.pk).json()
+
+    assert body["results"][0]["chunk_id"] == chunk.pk
+    assert [each["code"] for each in body["degraded"]] == ["model_unavailable"]
+
+
+def test_the_number_of_queries_does_not_grow_with_the_results(client_with, owner, kb, django_assert_max_num_queries):
+    for _ in range(20):
+        factories.make_document(kb, "带薪年假")
+    _, secret = factories.make_api_key(owner)
+    client = client_with(secret)
+    body = {"query": "带薪年假", "knowledge_base_ids": [kb.pk], "top_k": 20}
+    client.post(URL, body, format="json")
+
+    with django_assert_max_num_queries(6):  # key, knowledge bases, index, postings, vectors, passages
+        assert len(client.post(URL, body, format="json").json()["results"]) == 20
+
+
+def test_the_trace_of_an_explained_search_can_be_read_at_once(client, search, kb, document):
+    found = search(kb.pk, explain=True).json()
+
+    entry = client.get(f"/api/v1/traces/{found['trace_id']}/").json()
+
+    assert (entry["trace_id"], entry["query"]) == (found["trace_id"], "带薪年假")
+    assert entry["knowledge_base_ids"] == [kb.pk]
+    assert (entry["profile"], entry["trace"]) == (found["profile"], found["trace"])
+    assert (entry["degraded"], entry["result_count"]) == (found["degraded"], len(found["results"]))
+
+
+def test_a_trace_is_hidden_from_those_who_may_not_see_one_of_its_knowledge_bases(
+    client_of, search, kb, document, owner
+):
+    other = factories.make_kb(owner, "policy")
+    trace_id = search(kb.pk, other.pk, explain=True).json()["trace_id"]
+    viewer_of_one = client_of(factories.make_member(kb))
+
+    assert viewer_of_one.get(f"/api/v1/traces/{trace_id}/").status_code == 404
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_trace_of_any_other_search_appears_soon(client, search, kb, document):
+    trace_id = search(kb.pk).json()["trace_id"]
+
+    search_log.flush()
+
+    assert client.get(f"/api/v1/traces/{trace_id}/").json()["query"] == "带薪年假"
+    assert SearchLog.objects.count() == 1
