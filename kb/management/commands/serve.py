@@ -110,7 +110,9 @@ class Command(BaseCommand):
 def _commands(address: Address, workers: int) -> dict[str, list[str]]:
     settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
     schedule = settings.DATA_DIR / "celerybeat-schedule"
-    worker = f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle --schedule"
+    worker = (
+        f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle --schedule"
+    )
     return {
         "web server": ["gunicorn", "--config", "python:config.gunicorn", "--bind", address.bind],
         "worker": [*worker.split(), str(schedule)],
