@@ -42,6 +42,11 @@ class TooLarge(exceptions.APIException):
     default_code = "too_large"
 
 
+class LengthRequired(exceptions.APIException):
+    status_code = status.HTTP_411_LENGTH_REQUIRED
+    default_code = "length_required"
+
+
 class Unavailable(exceptions.APIException):
     """Nothing is wrong with the request; the same one may be answered later."""
 

@@ -11,7 +11,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from kb.api.authentication import principal_of
-from kb.api.errors import TooLarge
+from kb.api.errors import LengthRequired, TooLarge
 from kb.api.parsers import ShallowJSONParser
 from kb.models import Principal, ScopedQuerySet
 from kb.services.errors import NotAllowed, NotVisible
@@ -82,10 +82,15 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
 
 
 def _check_length(request: Request) -> None:
-    length = int(request.META.get("CONTENT_LENGTH") or 0)
+    """A body without a length would be read as an empty one, and then blamed for what it lacks."""
+    stated = request.META.get("CONTENT_LENGTH") or ""
+    if not stated.isdecimal():
+        if "Transfer-Encoding" in request.headers:
+            raise LengthRequired(_("Send the body with a Content-Length, not in chunks of unknown number."))
+        return
     is_form = (request.content_type or "").startswith("multipart/")
     most = settings.MAX_UPLOAD_BYTES + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if length > most:
+    if int(stated) > most:
         advice = _("split the file") if is_form else _("upload long texts as a file")
         message = _("The body is larger than %(megabytes)s MB: %(advice)s.")
         raise TooLarge(message % {"megabytes": most // 1024**2, "advice": advice})

@@ -7,7 +7,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
-from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import MultiPartParser
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -36,11 +36,8 @@ from kb.services.documents import (
 from kb.services.errors import NotVisible
 
 
-class AnyAccept(BaseContentNegotiation):
+class AnyAccept(DefaultContentNegotiation):
     """A file has the type it has, whatever types the caller names; errors are JSON all the same."""
-
-    def select_parser(self, request: Request, parsers: Any) -> Any:  # noqa: ARG002 - the framework's interface
-        return parsers[0]
 
     def select_renderer(
         self,

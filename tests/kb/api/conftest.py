@@ -4,10 +4,9 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _settings(settings, tmp_path):
+def _settings(settings):
     settings.LANGUAGE_CODE = "en"
     settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the default is slow by design
-    settings.STATIC_ROOT = tmp_path  # WhiteNoise warns where there is none
 
 
 @pytest.fixture(autouse=True)

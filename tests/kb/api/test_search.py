@@ -192,6 +192,14 @@ def test_json_that_is_not_json_is_400(client):
     assert (response.status_code, response.json()["code"]) == (400, "parse_error")
 
 
+def test_a_body_of_unknown_length_is_411(client):
+    response = client.generic(
+        "POST", URL, "{}", content_type="application/json", CONTENT_LENGTH="", HTTP_TRANSFER_ENCODING="chunked"
+    )
+
+    assert (response.status_code, response.json()["code"]) == (411, "length_required")
+
+
 def test_a_search_without_any_channel_is_503_and_says_why(search, kb, document):
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="nobody/no-such-model", tokenizer_id="old")
 
