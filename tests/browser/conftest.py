@@ -111,11 +111,6 @@ class Visitor:
         return self.page.request.fetch(f"{self.url}/api/v1/{path}", method=method, data=json, headers=headers)
 
 
-def pytest_configure(config):
-    # Known without xdist as well.
-    config.addinivalue_line("markers", "xdist_group(name): tests that one worker runs")
-
-
 @pytest.fixture(scope="module")
 def chromium():
     """Once for the module: while it runs, this thread has an event loop, and Django's ORM refuses to work in one."""

@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 from kb.services.bootstrap import demo_files
 from tests.kb.ingest.documents import make_pdf
 
-# One server for all of them: under xdist they stay together in one process (--dist loadgroup).
-pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("browser")]
+# All in this file share one server; `--dist loadfile` keeps them in one process.
+pytestmark = pytest.mark.browser
 
 TRAVEL_PDF = {
     "name": "差旅制度.pdf",
