@@ -41,15 +41,14 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, mi
 	step "lint" $(BIN)/ruff check .; \
 	step "types" $(BIN)/mypy; \
 	step "import contracts" $(BIN)/lint-imports; \
-	step "template layout" $(BIN)/djlint --check --quiet templates; \
-	step "template lint" $(BIN)/djlint --lint --quiet templates; \
+	step "templates" $(BIN)/djlint --lint --quiet templates; \
 	step "migrations" with_own_servers $(BIN)/python manage.py makemigrations --check --dry-run; \
 	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 DEBUG=false ALLOWED_HOSTS=zhiku.example; \
 	export SECRET_KEY=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'); \
 	step "deployment" $(BIN)/python manage.py check --deploy --fail-level WARNING
 
 format: $(INSTALLED_DEV)  ## mends layout and what the linter can mend
-	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix . && { $(BIN)/djlint --reformat --quiet templates || true; }
+	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
 
 messages: $(INSTALLED_DEV)  ## collects and compiles the translations
 	@command -v msgfmt >/dev/null || { echo "gettext is missing: apt-get install gettext, or brew install gettext." >&2; exit 1; }
