@@ -29,7 +29,7 @@ stop:  ## the embedded PostgreSQL and Redis
 test: $(INSTALLED_DEV)  ## all tests, with coverage
 	@command -v chromium chromium-browser google-chrome >/dev/null \
 		|| echo "***** NO CHROMIUM: the tests in tests/browser do not run. Install chromium to run them. *****" >&2
-	@$(BIN)/python -m pytest -n 2 --cov --cov-report=term \
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term \
 		|| { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
