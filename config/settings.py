@@ -229,7 +229,7 @@ SPECTACULAR_SETTINGS = {
 UNFOLD = {
     "SITE_TITLE": _("Zhiku"),
     "SITE_HEADER": _("Zhiku"),
-    "SITE_SUBHEADER": _("Knowledge base with explained search"),
+    "SITE_SUBHEADER": _("Search that says why"),
     "SITE_SYMBOL": "menu_book",
     "SITE_URL": None,
     "SITE_FAVICONS": [

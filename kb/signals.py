@@ -15,15 +15,15 @@ from kb.tasks import enqueue, ingest_document
 
 @receiver(post_save, sender=Document)
 def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
-    if created:
-        transaction.on_commit(partial(_clear_index, instance.knowledge_base_id))
     if instance.status == Document.Status.PENDING:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
+    if created:
+        transaction.on_commit(partial(_clear_index, instance.knowledge_base_id), robust=True)
 
 
 @receiver(post_delete, sender=Document)
 def document_deleted(instance: Document, **_: Any) -> None:
-    transaction.on_commit(partial(_clear_index, instance.knowledge_base_id))
+    transaction.on_commit(partial(_clear_index, instance.knowledge_base_id), robust=True)
     if instance.file:
         transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)))
 

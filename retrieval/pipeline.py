@@ -72,9 +72,14 @@ class Pipeline:
         with trace.span("fusion") as detail:
             candidates = self._fuse(rankings, config)
             detail |= {"candidates": len(candidates)}
+        reranker = self.reranker if config.use_rerank else None
+        scale = ScoreScale(reranker.scale) if reranker else self._scale_without_reranker(candidates)
+        if scale is ScoreScale.COSINE:
+            candidates = self._by_cosine(candidates)
         candidates = self._load_passages(candidates, config, explain=explain, trace=trace)
         candidates = _match_terms(analysis, candidates, lexicons)
-        candidates, scale = self._rerank(analysis, candidates, lexicons, config, trace)
+        if reranker:
+            candidates = _rerank(reranker, analysis, candidates, lexicons, trace)
         threshold = cut_for(scale, config.score_threshold)
         with trace.span("gate", scale=scale.value, threshold=threshold) as detail:
             candidates = _gate(candidates, scale, threshold)
@@ -137,35 +142,33 @@ class Pipeline:
         loaded = [dataclasses.replace(c, passage=passages.get(c.chunk_id)) for c in candidates]
         # A chunk that was deleted since the index was read, or that the caller may not see, is no candidate.
         gone = {c.chunk_id for c in wanted if c.chunk_id not in passages}
-        return _cut_after([c for c in loaded if c.chunk_id not in gone], depth, "fusion")
+        return [c for c in _cut_after(loaded, depth, "fusion") if c.chunk_id not in gone]
 
-    def _rerank(
-        self,
-        analysis: Analysis,
-        candidates: list[Candidate],
-        lexicons: Mapping[int, Lexicon],
-        config: RetrievalConfig,
-        trace: Trace,
-    ) -> tuple[list[Candidate], ScoreScale]:
-        if not config.use_rerank or self.reranker is None:
-            return self._order_without_reranker(candidates)
-        with trace.span("rerank") as detail:
-            kept = [c for c in candidates if c.cut_by is None]
-            scores = self.reranker.scores(analysis, kept, lexicons)
-            scored = [_scored(c, "rerank", float(score)) for c, score in zip(kept, scores, strict=True)]
-            scored.sort(key=lambda c: (-c.scores["rerank"], c.ranks["fused"]))
-            detail |= {"scale": self.reranker.scale, "scored": len(scored)}
-        return _ranked(scored, "rerank") + candidates[len(kept) :], ScoreScale(self.reranker.scale)
-
-    def _order_without_reranker(self, candidates: list[Candidate]) -> tuple[list[Candidate], ScoreScale]:
-        """The vector channel's results by cosine where all share one space, else the fused order."""
+    def _scale_without_reranker(self, candidates: Sequence[Candidate]) -> ScoreScale:
+        """Cosine where all candidates have one of the same space; else only the fused order is left."""
         one_space = len({scope.space for scope in self.scopes}) == 1
-        if not one_space or not all("vector" in c.scores for c in candidates):
-            return candidates, ScoreScale.RRF
+        return ScoreScale.COSINE if one_space and all("vector" in c.scores for c in candidates) else ScoreScale.RRF
+
+    def _by_cosine(self, candidates: Sequence[Candidate]) -> list[Candidate]:
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
-        kept = [c for c in candidates if c.cut_by is None]
-        kept.sort(key=lambda c: (-c.scores["vector"], order[c.kb_id], c.chunk_id))
-        return kept + candidates[len(kept) :], ScoreScale.COSINE
+        return sorted(candidates, key=lambda c: (-c.scores["vector"], order[c.kb_id], c.chunk_id))
+
+
+def _rerank(
+    reranker: Reranker,
+    analysis: Analysis,
+    candidates: list[Candidate],
+    lexicons: Mapping[int, Lexicon],
+    trace: Trace,
+) -> list[Candidate]:
+    """Orders the candidates that are still alive by the reranker's score; ties keep the fused order."""
+    with trace.span("rerank") as detail:
+        alive = [c for c in candidates if c.cut_by is None]
+        scores = reranker.scores(analysis, alive, lexicons)
+        scored = [_scored(c, "rerank", float(score)) for c, score in zip(alive, scores, strict=True)]
+        scored.sort(key=lambda c: (-c.scores["rerank"], c.ranks["fused"]))
+        detail |= {"scale": reranker.scale, "scored": len(scored)}
+    return _ranked(scored, "rerank") + [c for c in candidates if c.cut_by is not None]
 
 
 def _depth(channel: Channel, config: RetrievalConfig) -> int:
@@ -207,7 +210,7 @@ def _candidates(
         found = {channel: place[chunk_id] for channel, place in places.items() if chunk_id in place}
         ranks = {channel: rank for channel, (rank, _) in found.items()}
         scores = {channel: value for channel, (_, value) in found.items()}
-        candidates.append(Candidate(chunk_id, kb_id, ranks, {**scores, "fused": score}, score / best))
+        candidates.append(Candidate(chunk_id, kb_id, ranks, {**scores, "fused": score}, score / best if best else 0.0))
     return candidates
 
 
@@ -236,6 +239,8 @@ def _match_terms(analysis: Analysis, candidates: list[Candidate], lexicons: Mapp
 
 def _gate(candidates: list[Candidate], scale: ScoreScale, threshold: float) -> list[Candidate]:
     stage = "rerank" if scale is ScoreScale.OVERLAP else "vector"
+    if threshold == 0:
+        return candidates
     return [
         dataclasses.replace(c, cut_by="gate") if c.cut_by is None and c.scores.get(stage, 1.0) < threshold else c
         for c in candidates

@@ -12,8 +12,9 @@ from django.utils.translation import gettext_lazy
 
 from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.models import Chunk
-from kb.services.errors import Rejected
-from kb.services.indexing import ModelChanged, chunk_update
+from kb.services.errors import NotVisible, Rejected
+from kb.services.indexing import chunk_update
+from kb.services.writing import ModelChanged
 
 EXCERPT_CHARACTERS = 120
 NEIGHBOUR_CHARACTERS = 300
@@ -34,6 +35,8 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
             chunk_update(self.instance, text=values["text"], enabled=values["enabled"])
         except Rejected as error:
             self.add_error("text", str(error))
+        except NotVisible as error:
+            self.add_error(None, str(error))
         except ModelChanged:
             self.add_error(
                 None,

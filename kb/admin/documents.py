@@ -25,7 +25,7 @@ from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
 from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, Document
-from kb.services.documents import document_delete, document_requeue, document_update
+from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
@@ -171,6 +171,9 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Document) -> None:  # noqa: ARG002 - Django's interface
         document_delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:  # noqa: ARG002 - Django's interface
+        documents_delete(queryset)
 
     def related_counts(self, rows: QuerySet[Document]) -> dict[str, int]:
         chunks = Chunk.objects.filter(document__in=rows.values("pk")).count()

@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.services.errors import AlreadyThere, NotAllowed, NotVisible, Rejected
-from kb.services.indexing import ModelChanged
+from kb.services.writing import ModelChanged
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 logger = logging.getLogger(__name__)

@@ -1,18 +1,17 @@
 """Fields that take the JSON type they name and nothing that could be turned into it, and a serializer to match."""
 
-import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
+from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kb.models.validators import validate_metadata
+
 MAX_ID = 2**63 - 1
-MAX_METADATA_CHARS = 32_000
-MAX_METADATA_DEPTH = 10
 
 
 class StrictSerializer(serializers.Serializer[Any]):
@@ -63,43 +62,15 @@ class StrictBooleanField(serializers.BooleanField):
 class JsonObjectField(serializers.JSONField):
     """A JSON object that PostgreSQL can hold; in a form, its text."""
 
-    default_error_messages = {
-        "not_object": _("Give a JSON object."),
-        "not_storable": _("It holds a number or a character that cannot be stored."),
-        "too_deep": _("It is nested deeper than {depth} levels."),
-        "too_long": _("It is longer than {length} characters."),
-    }
-
     def to_internal_value(self, data: Any) -> dict[str, Any]:
         try:
-            value = super().to_internal_value(data)
-        except RecursionError:
-            self.fail("too_deep", depth=MAX_METADATA_DEPTH)
-        if not isinstance(value, dict):
-            self.fail("not_object")
-        self._check(value, depth=1)
-        if len(json.dumps(value, ensure_ascii=False)) > MAX_METADATA_CHARS:
-            self.fail("too_long", length=MAX_METADATA_CHARS)
-        return value
-
-    def _check(self, value: Any, depth: int) -> None:
-        if depth > MAX_METADATA_DEPTH:
-            self.fail("too_deep", depth=MAX_METADATA_DEPTH)
-        if isinstance(value, dict):
-            self._check(list(value.keys()), depth)
-            self._check(list(value.values()), depth)
-        elif isinstance(value, list):
-            for each in value:
-                self._check(each, depth + 1)
-        elif (isinstance(value, float) and not math.isfinite(value)) or (
-            isinstance(value, str) and not _is_storable(value)
-        ):
-            self.fail("not_storable")
-
-
-def _is_storable(text: str) -> bool:
-    """PostgreSQL stores no NUL, and UTF-8 has no lone surrogates."""
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+            value: Any = super().to_internal_value(data)
+            validate_metadata(value)
+        except RecursionError as error:
+            raise serializers.ValidationError(_("It is nested too deeply.")) from error
+        except DjangoValidationError as error:
+            raise serializers.ValidationError(error.messages) from error
+        return dict(value)
 
 
 class KnowledgeBaseIdsField(serializers.ListField):

@@ -7,6 +7,7 @@ import django.db.models.constraints
 import django.db.models.deletion
 import django.utils.timezone
 import kb.models.knowledge
+import kb.models.validators
 import pgtrigger.compiler
 import pgtrigger.migrations
 import pgvector.django
@@ -103,7 +104,7 @@ class Migration(migrations.Migration):
                 ('mime', models.CharField(blank=True, max_length=120, verbose_name='type')),
                 ('size', models.PositiveBigIntegerField(default=0, verbose_name='size')),
                 ('sha256', models.CharField(max_length=64)),
-                ('metadata', models.JSONField(blank=True, default=dict, verbose_name='metadata')),
+                ('metadata', models.JSONField(blank=True, default=dict, validators=[kb.models.validators.validate_metadata], verbose_name='metadata')),
                 ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=60), blank=True, default=list, size=None, verbose_name='tags')),
                 ('status', models.CharField(choices=[('pending', 'waiting'), ('processing', 'processing'), ('ready', 'ready'), ('failed', 'failed')], default='pending', max_length=12, verbose_name='status')),
                 ('stage', models.CharField(blank=True, choices=[('parse', 'parsing'), ('chunk', 'chunking'), ('tokenize', 'tokenising'), ('embed', 'embedding'), ('write', 'writing')], max_length=12, verbose_name='stage')),

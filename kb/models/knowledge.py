@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
 from kb.models.triggers import chunk_triggers, knowledge_base_triggers
+from kb.models.validators import validate_metadata
 
 
 class KnowledgeBase(models.Model):
@@ -121,7 +122,7 @@ class Document(models.Model):
     mime = models.CharField(_("type"), max_length=120, blank=True)
     size = models.PositiveBigIntegerField(_("size"), default=0)
     sha256 = models.CharField(max_length=64)
-    metadata = models.JSONField(_("metadata"), default=dict, blank=True)
+    metadata = models.JSONField(_("metadata"), default=dict, blank=True, validators=[validate_metadata])
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.PENDING)
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)

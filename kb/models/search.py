@@ -39,7 +39,7 @@ class SearchLogQuerySet(models.QuerySet["SearchLog"]):
         if principal.user.is_superuser and principal.kb_ids is None:
             return self
         visible = KnowledgeBase.objects.visible_to(principal).values_list("pk", flat=True)
-        return self.filter(knowledge_base_ids__contained_by=list(visible))
+        return self.filter(knowledge_base_ids__contained_by=list(visible)).exclude(knowledge_base_ids=[])
 
 
 class SearchLog(models.Model):

@@ -12,7 +12,7 @@ from kb.conf import embedder, tokenizer
 from kb.ingest.chunk import hash_content
 from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.indexing import note_indexed
+from kb.services.writing import tokenizer_id, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries
 
@@ -112,7 +112,7 @@ def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
     vectors = embed(texts, model)
     prepared = [Prepared(*pair) for pair in zip(tokenize(texts, cutter), vectors, strict=True)]
     counts = [model.count_tokens(text) for text in texts]
-    with transaction.atomic():
+    with writing_chunks(kb):
         documents = Document.objects.bulk_create([_document(kb, passage) for passage in passages])
         chunks = [
             Chunk(
@@ -125,8 +125,7 @@ def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
             )
             for document, passage, count in zip(documents, passages, counts, strict=True)
         ]
-        write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=cutter.id if cutter else "")
-        note_indexed(kb, dimension=model.dimension, tokenized=cutter is not None)
+        write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=tokenizer_id())
 
 
 def _document(kb: KnowledgeBase, passage: BeirPassage) -> Document:

@@ -7,6 +7,7 @@ from django.conf import settings
 from django.core.files import File
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
@@ -66,9 +67,10 @@ def document_add(
     try:
         with transaction.atomic():
             document.save()
-    except IntegrityError:
+    except Exception as error:
         document.file.delete(save=False)
-        _refuse_known(document)
+        if isinstance(error, IntegrityError):
+            _refuse_known(document)
         raise
     return document
 
@@ -100,14 +102,22 @@ def document_update(document: Document, **changes: Any) -> None:
     for field, value in changes.items():
         setattr(document, field, value)
     if retitled and document.status != Document.Status.FAILED:
-        document_requeue(document, keep_chunks=document.status == Document.Status.READY)
+        document_requeue(document, keep_chunks=document.keep_chunks or document.status == Document.Status.READY)
     else:
         document.save(update_fields=[*changes, "updated_at"])
 
 
 def document_delete(document: Document) -> None:
     """Deletes a document with its chunks, their vectors, and its file."""
-    document.delete()
+    documents_delete(Document.objects.filter(pk=document.pk))
+
+
+def documents_delete(documents: QuerySet[Document]) -> None:
+    """Deletes documents; a worker that is writing one of them finishes first."""
+    with transaction.atomic():
+        bases = KnowledgeBase.objects.filter(pk__in=documents.values("knowledge_base_id")).order_by("pk")
+        list(bases.select_for_update(no_key=True))  # first, as every writer of chunks does
+        documents.delete()
 
 
 def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:

@@ -2,16 +2,15 @@
 
 import logging
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 from django.conf import settings
-from django.db import transaction
+from django.db import OperationalError
 from django.db.models import F, Q
 from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.conf import embedder, tokenizer
@@ -20,7 +19,8 @@ from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_ch
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
-from kb.services.errors import Rejected
+from kb.services.errors import NotVisible, Rejected
+from kb.services.writing import ModelChanged, tokenizer_id, unchanged, writing_chunks
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -37,10 +37,6 @@ INTERNAL_ERROR = gettext_noop(
 
 class LeaseLost(Exception):
     """Another worker has taken the document over, or it was deleted: this one writes nothing."""
-
-
-class ModelChanged(Exception):
-    """The knowledge base moved to another embedding model while a document was being embedded."""
 
 
 class Job:
@@ -66,9 +62,8 @@ class Job:
             lease_until=now + LEASE,
             updated_at=now,
         )
-        if not taken:
-            return None
-        return cls(Document.objects.select_related("knowledge_base").get(pk=document_id), lease)
+        document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first() if taken else None
+        return cls(document, lease) if document else None
 
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Shows how far the document is, in per cent of the whole, and renews the lease.
@@ -91,8 +86,8 @@ class Job:
         )
 
     def release(self) -> None:
-        """Puts the document back into the queue, for this or another worker to start afresh."""
-        self._update(status=Document.Status.PENDING, attempts=F("attempts") - 1, lease=None, lease_until=None)
+        """Puts the document back, for the sweep to enqueue; the attempt counts, so that none goes round for ever."""
+        self._update(status=Document.Status.PENDING, lease=None, lease_until=None, updated_at=timezone.now())
 
     def finish(self, title: str, mime: str) -> None:
         self._update(
@@ -119,23 +114,30 @@ def index_document(document_id: int) -> None:
     if job is None:
         return
     try:
+        _run(job)
+    except LeaseLost:
+        logger.info("document %s was taken over or deleted while it was indexed", document_id)
+
+
+def _run(job: Job) -> None:
+    try:
         if job.document.attempts > MAX_ATTEMPTS:
             job.fail("worker_lost", WORKER_LOST)
-            return
-        if job.document.keep_chunks:
+        elif job.document.keep_chunks:
             _index_chunks(job)
         else:
             _index_file(job)
+    except LeaseLost:
+        raise
     except ParseError as error:
         job.fail(error.code, str(error), error.params)
     except RetrievalError as error:
         job.fail("model_unavailable", str(error))
-    except ModelChanged:
+    except (ModelChanged, OperationalError) as error:
+        logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
         job.release()
-    except LeaseLost:
-        logger.info("document %s was taken over or deleted while it was indexed", document_id)
     except Exception:
-        logger.exception("document %s could not be indexed", document_id)
+        logger.exception("document %s could not be indexed", job.document.pk)
         job.fail("internal_error", INTERNAL_ERROR)
 
 
@@ -146,21 +148,22 @@ def _index_file(job: Job) -> None:
     drafts = split(parsed, settings=chunk_settings(kb))
     title = document.title or parsed.title
     prepared = _prepare(job, [searchable_text(title, draft.heading_path, draft.text) for draft in drafts])
-    with _writing(kb):
+    with writing_chunks(kb):
         Chunk.objects.filter(document=document).delete()
         chunks = new_chunks(document, drafts)
-        write_chunks(chunks, prepared, model_id=kb.embedding_model, tokenizer_id=_tokenizer_id())
+        write_chunks(chunks, prepared, model_id=kb.embedding_model, tokenizer_id=tokenizer_id())
         job.finish(title, parsed.mime)
 
 
 def _index_chunks(job: Job) -> None:
     document, kb = job.document, job.document.knowledge_base
-    chunks = list(Chunk.objects.filter(document=document).order_by("position"))
+    chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
     texts = [searchable_text(document.title, chunk.heading_path, chunk.text) for chunk in chunks]
     pairs = list(zip(chunks, _prepare(job, texts), strict=True))
-    with _writing(kb):
-        write_postings(((chunk, prepared.postings) for chunk, prepared in pairs), _tokenizer_id())
-        write_vectors(((chunk, prepared.vector) for chunk, prepared in pairs), kb.embedding_model)
+    with writing_chunks(kb):
+        current = unchanged(pairs)
+        write_postings(((chunk, prepared.postings) for chunk, prepared in current), tokenizer_id())
+        write_vectors(((chunk, prepared.vector) for chunk, prepared in current), kb.embedding_model)
         job.finish(document.title, document.mime)
 
 
@@ -174,21 +177,6 @@ def _prepare(job: Job, texts: Sequence[str]) -> list[Prepared]:
     vectors = embed(texts, model, lambda done: job.report(Document.Stage.EMBED, 30 + 60 * done // count))
     job.report(Document.Stage.WRITE, 90)
     return [Prepared(each, vector) for each, vector in zip(postings, vectors, strict=True)]
-
-
-@contextmanager
-def _writing(kb: KnowledgeBase) -> Iterator[None]:
-    """One transaction for all that a document's indexing writes, in which the base keeps its model."""
-    dimension = embedder(kb.embedding_model).dimension
-    with transaction.atomic():
-        _lock_model(kb)
-        yield
-        note_indexed(kb, dimension=dimension, tokenized=tokenizer() is not None)
-
-
-def _tokenizer_id() -> str:
-    cutter = tokenizer()
-    return cutter.id if cutter else ""
 
 
 def _parse(document: Document) -> ParsedDocument:
@@ -220,34 +208,16 @@ def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
     ]
 
 
-def note_indexed(kb: KnowledgeBase, *, dimension: int, tokenized: bool) -> None:
-    """Keeps what chunks were just written with; without postings the keyword channel must say that it is behind."""
-    fields: dict[str, Any] = {"dimension": dimension} if tokenized else {"dimension": dimension, "tokenizer_id": ""}
-    KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
-
-
-def _lock_model(kb: KnowledgeBase) -> None:
-    """Holds off a change of the embedding model until the caller's transaction ends.
-
-    Raises:
-        ModelChanged: it has changed since the knowledge base was read.
-    """
-    current = (
-        KnowledgeBase.objects.select_for_update(no_key=True).values_list("embedding_model", flat=True).get(pk=kb.pk)
-    )
-    if current != kb.embedding_model:
-        raise ModelChanged
-
-
 def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
     """Changes a chunk and what the indexes hold of it.
 
     Raises:
         Rejected: the text is blank, or the model is out of reach; nothing was changed.
         ModelChanged: the knowledge base moved to another model meanwhile; nothing was changed.
+        NotVisible: the chunk was deleted or replaced meanwhile.
     """
     if not text.strip():
-        raise Rejected("blank_text", "a chunk needs text: disable or delete it instead")
+        raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
     kb = chunk.knowledge_base
     searchable = [searchable_text(chunk.document.title, chunk.heading_path, text)]
     model = embedder(kb.embedding_model)
@@ -255,12 +225,14 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
         postings, vectors = tokenize(searchable, tokenizer()), embed(searchable, model)
     except RetrievalError as error:
         raise Rejected("model_unavailable", str(error)) from error
-    with _writing(kb):
-        locked = Chunk.objects.select_for_update().get(pk=chunk.pk)
+    with writing_chunks(kb):
+        locked = Chunk.objects.select_for_update().filter(pk=chunk.pk).first()
+        if locked is None:
+            raise NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
         locked.text, locked.enabled = text, enabled
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
-        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=_tokenizer_id()).delete()
-        write_postings([(locked, postings[0])], _tokenizer_id())
+        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=tokenizer_id()).delete()
+        write_postings([(locked, postings[0])], tokenizer_id())
         ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
         write_vectors([(locked, vectors[0])], model.model_id)

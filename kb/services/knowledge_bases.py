@@ -114,6 +114,7 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
     """Deletes a knowledge base with its documents and files; its chunks and documents are never loaded."""
     directory = settings.MEDIA_ROOT / "documents" / str(kb.pk)
     with transaction.atomic():
+        KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
         documents = Document.objects.filter(knowledge_base=kb)
         for eval_set in kb.eval_sets.all():

@@ -10,6 +10,7 @@ from kb.ingest.index import embed, searchable_text, tokenize, write_postings, wr
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile
+from kb.services.writing import holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 
 BATCH = 256
@@ -33,9 +34,11 @@ def reindex_postings(
         raise Rejected("bm25_dependencies_missing", "rank-bm25 or jieba is not installed: pip install rank-bm25 jieba")
     done = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=cutter.id) if resume else None
     for batch in _batches(kb, set(done.values_list("chunk_id", flat=True)) if done is not None else set()):
-        write_postings(zip(batch, tokenize([_text(chunk) for chunk in batch], cutter), strict=True), cutter.id)
+        pairs = zip(batch, tokenize([_text(chunk) for chunk in batch], cutter), strict=True)
+        with holding_model(kb):
+            write_postings(unchanged(pairs), cutter.id)
         on_progress(len(batch))
-    with transaction.atomic():
+    with holding_model(kb):
         KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id=cutter.id)
         ChunkPostings.objects.filter(knowledge_base=kb).exclude(tokenizer_id=cutter.id).delete()
     BM25Store().invalidate(kb.pk)
@@ -68,7 +71,8 @@ def reindex_embeddings(
     while True:
         for batch in _batches(kb, finished):
             vectors = embed([_text(chunk) for chunk in batch], model)
-            write_vectors(zip(batch, vectors, strict=True), model.model_id)
+            with holding_model(kb):
+                write_vectors(unchanged(zip(batch, vectors, strict=True)), model.model_id)
             on_progress(len(batch))
         if _swap(kb, model.model_id, dimension):
             return

@@ -1,5 +1,6 @@
 """The one search that the debug page, the API, the commands, RAGService and evaluation run."""
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from django.utils.translation import gettext as _
 
 from kb.conf import Wiring, build_pipeline
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
@@ -51,6 +53,7 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
         InvalidConfiguration: an override is unknown or out of range.
         NoChannelAvailable: no channel could answer.
     """
+    request = dataclasses.replace(request, query=storable(request.query))
     wiring = wire(principal, request)
     result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain)
     outcome = SearchOutcome(request, result, wiring, uuid.uuid4())
@@ -73,6 +76,8 @@ def wire(principal: Principal, request: SearchRequest) -> Wiring:
 
 def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
     """Permission, version, model and profile of each knowledge base in one query."""
+    if not kb_ids:
+        raise NotVisible(_("Name at least one knowledge base."))
     found = (
         KnowledgeBase.objects.visible_to(principal)
         .filter(pk__in=kb_ids)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from django.db import DatabaseError, connections
+from django.db import DatabaseError, connection, connections
 from django.utils import timezone
 
 from kb.models import Principal, SearchLog
@@ -28,7 +28,7 @@ def record(principal: Principal, entry: Mapping[str, Any], *, now: bool) -> None
         now: write before returning; else in the background.
     """
     row = SearchLog(user_id=principal.user.pk, created_at=timezone.now(), **entry)
-    if now:
+    if now or connection.in_atomic_block:  # another connection would not see what the open transaction has made
         row.save(force_insert=True)
     else:
         _writer().put(row)
@@ -58,13 +58,23 @@ class BackgroundWriter:
             while len(rows) < BATCH and not self._waiting.empty():
                 rows.append(self._waiting.get())
             try:
-                SearchLog.objects.bulk_create(rows)
-            except DatabaseError:
-                logger.exception("%d search log entries could not be written", len(rows))
+                _write(rows)
             finally:
                 connections.close_all()
                 for _ in rows:
                     self._waiting.task_done()
+
+
+def _write(rows: list[SearchLog]) -> None:
+    """Writes entries together, or one by one where one of them spoils the rest."""
+    try:
+        SearchLog.objects.bulk_create(rows)
+    except (DatabaseError, ValueError):
+        if len(rows) == 1:
+            logger.exception("search log entry %s could not be written", rows[0].pk)
+            return
+        for row in rows:
+            _write([row])
 
 
 @lru_cache(maxsize=1)

@@ -50,8 +50,9 @@ class RedisTier:
         with _as_unavailable(ConnectionInterrupted, RedisError):
             pointer = self._pointer(kb_id)
             entry: bytes | None = self._cache.get(pointer)
-            if entry is not None and entry.decode() != keep:
-                self._cache.delete_many([pointer, entry.decode()])
+            name = None if entry is None else entry.decode(errors="replace")
+            if name is not None and name != keep:
+                self._cache.delete_many([pointer, name])
 
     @staticmethod
     def _pointer(kb_id: int) -> str:

@@ -169,3 +169,11 @@ def test_the_trace_times_every_stage():
 def test_a_pipeline_without_tokenizer_has_no_terms():
     result = run(pipeline(scope(1, *two_channels()), tokenizer=None))
     assert (result.terms, len(result.hits)) == ((), 3)
+
+
+def test_a_chunk_that_is_gone_lets_no_unloaded_one_take_its_place():
+    channel = FakeChannel("bm25", 1, {n: 10.0 - n for n in range(1, 10)})
+    pipe = pipeline(scope(1, channel), passages=FakePassages(gone=[1]), reranker=FixedReranker({4: 1.0}))
+    result = run(pipe, top_k=3, rerank_candidates=3)
+    assert chunk_ids(result) == [2, 3]
+    assert all(candidate.passage for candidate in result.candidates if candidate.cut_by is None)

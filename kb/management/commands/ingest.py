@@ -41,7 +41,7 @@ class Found:
     @property
     def metadata(self) -> dict[str, str]:
         """Where in its folder the file lay, since the source of a document is the bare file name."""
-        return {} if self.within is None else {"path": self.path.relative_to(self.within).as_posix()}
+        return {} if self.within is None else {"path": readable(self.path.relative_to(self.within).as_posix())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +141,8 @@ def _take(found: Found, kb: KnowledgeBase, title: str) -> int:
     with found.path.open("rb") as file:
         document = document_add(
             knowledge_base=kb,
-            file=File(file, name=found.path.name),
-            name=found.path.name,
+            file=File(file, name=readable(found.path.name)),
+            name=readable(found.path.name),
             user=kb.owner,
             title=title,
             metadata=found.metadata,
@@ -180,3 +180,14 @@ def _walk(folder: Path) -> Iterator[Found]:
             path = Path(directory, name)
             if not name.startswith(".") and path.is_file() and path.resolve().is_relative_to(root):
                 yield Found(path, folder)
+
+
+def readable(name: str) -> str:
+    """A file name as text: one that is not UTF-8 is most often GB18030, from an archive made on Windows."""
+    raw = os.fsencode(name)
+    for encoding in ("utf-8", "gb18030"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    return raw.decode("utf-8", "replace")

@@ -158,7 +158,7 @@ def test_a_document_whose_base_changed_its_model_meanwhile_goes_back_to_the_queu
     monkeypatch.setattr(Job, "claim", classmethod(lambda cls, document_id: job))
     index_document(document.pk)
     document.refresh_from_db()
-    assert (document.status, document.lease, document.attempts) == ("pending", None, 0)
+    assert (document.status, document.lease, document.attempts) == ("pending", None, 1)
     assert not document.chunks.exists()
 
 
@@ -243,3 +243,19 @@ def test_an_overlap_as_large_as_the_chunk_is_refused(kb):
     kb.chunk_size = kb.chunk_overlap = 100
     with pytest.raises(ValidationError, match=r"overlap|重叠"):
         kb.full_clean()
+
+
+def test_retitling_twice_before_the_worker_comes_keeps_edited_chunks(kb):
+    document = index(add(kb))
+    chunk_update(document.chunks.first(), text="编辑过的", enabled=True)
+    for title in ("一", "二"):
+        document_update(Document.objects.get(pk=document.pk), title=title)
+    assert index(document).chunks.first().text == "编辑过的"
+
+
+@pytest.mark.parametrize("metadata", [[1], 5, "x", {"a": "\x00"}, {"a": [[[[[[[[[[[1]]]]]]]]]]]}, {"a": "x" * 40_000}])
+def test_metadata_that_cannot_be_kept_are_refused(kb, metadata):
+    document = make_document(kb, "内容")
+    document.metadata = metadata
+    with pytest.raises(ValidationError):
+        document.full_clean(exclude=["file", "title", "mime"])

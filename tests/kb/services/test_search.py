@@ -1,9 +1,10 @@
 import pytest
+from django.utils import timezone
 
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.services import search_log
 from kb.services.errors import NotVisible
-from kb.services.search import SearchRequest, outcome_as_json, search
+from kb.services.search import SearchRequest, outcome_as_json, outcome_as_log, search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
@@ -154,3 +155,60 @@ def test_a_search_costs_few_queries(kb, django_assert_max_num_queries):
 def test_a_score_threshold_gates_and_zero_does_not(kb):
     assert len(ask(kb, overrides={"score_threshold": 0.0}).result.hits) == 2
     assert len(ask(kb, overrides={"score_threshold": 0.9}).result.hits) == 1
+
+
+def test_zero_is_no_gate_for_cosines_below_zero_either(kb):
+    for number in range(30):
+        make_document(kb, f"text number {number} about topic {number * 7}")
+    result = ask(kb, "zebra quantum", overrides={"use_rerank": False, "score_threshold": 0.0, "top_k": 40}).result
+    assert min(hit.score for hit in result.hits) < 0
+    assert "gate" not in {candidate.cut_by for candidate in result.candidates}
+
+
+@pytest.mark.parametrize("overrides", [{"use_rerank": False}, {}])
+def test_a_channel_may_weigh_nothing(kb, overrides):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="older")
+    assert len(ask(kb, overrides={**overrides, "vector_weight": 0.0}).result.hits) == 2
+
+
+def test_without_reranker_the_nearest_vectors_of_all_bases_are_the_results(kb):
+    other = make_kb(owner=kb.owner)
+    make_document(kb, *[f"苹果手机维修指南 {number}" for number in range(30)])
+    make_document(other, *[f"无关内容 {number} 猫" for number in range(30)])
+    overrides = {"use_rerank": False, "top_k": 20}
+    result = ask(kb, "苹果手机维修指南", ids=[other.pk, kb.pk], overrides=overrides).result
+    nearest = sorted((candidate.scores["vector"] for candidate in result.candidates), reverse=True)[:20]
+    assert [hit.score for hit in result.hits] == nearest
+
+
+@pytest.mark.parametrize("query", ["a\x00b", "a\ud800b", "，。！", "", "的" * 5_000])
+def test_odd_queries_are_answered_and_logged(kb, query):
+    outcome = ask(kb, query, explain=True, log=True)
+    assert SearchLog.objects.filter(pk=outcome.trace_id).exists()
+
+
+def test_no_base_at_all_is_refused(kb):
+    with pytest.raises(NotVisible):
+        ask(kb, ids=[])
+
+
+def test_a_log_entry_is_seen_by_those_who_see_all_its_bases_and_never_by_strangers(kb):
+    other = make_kb(owner=kb.owner)
+    member = make_member(kb)
+    ask(kb, ids=[kb.pk, other.pk], explain=True, log=True)
+    assert SearchLog.objects.visible_to(principal(kb.owner)).count() == 1
+    assert not SearchLog.objects.visible_to(principal(member)).exists()
+    SearchLog.objects.update(knowledge_base_ids=[])
+    assert not SearchLog.objects.visible_to(principal(member)).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_one_bad_log_entry_costs_no_other(kb, caplog):
+    rows = []
+    for query in ("one", "two\x00", "three"):
+        row = SearchLog(user=kb.owner, created_at=timezone.now(), **outcome_as_log(ask(kb, "x")))
+        row.query = query
+        rows.append(row)
+    search_log._write(rows)
+    assert set(SearchLog.objects.values_list("query", flat=True)) == {"one", "three"}
+    assert "could not be written" in caplog.text

@@ -16,6 +16,7 @@ from kb.models import BM25Index, Chunk, KnowledgeBaseVersion
 from kb.stores import bm25
 from kb.stores.bm25 import BM25Store
 from kb.stores.installation import installation_id
+from kb.stores.tiers import RedisTier
 from retrieval.payload import PayloadCodec
 from retrieval.tokenize import hash_terms
 from tests.factories import make_document, make_kb
@@ -233,3 +234,9 @@ def test_scores_are_those_of_the_index_built_from_the_rows(kb):
     again_ids, again_scores = load(kb).value.search(hash_terms(tokenizer()("保修期")), 5)
     assert ids.tolist() == again_ids.tolist()
     assert np.array_equal(scores, again_scores)
+
+
+def test_a_damaged_pointer_is_no_error(kb):
+    caches["bm25"].set(RedisTier._pointer(kb.pk), b"\xff\xfe")
+    BM25Store().clear(kb.pk)
+    assert load(kb).tier == "build"

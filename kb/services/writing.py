@@ -1,0 +1,74 @@
+"""How chunks and what is derived from them are written: every writer locks the knowledge base first, so none deadlocks."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import transaction
+
+from kb.conf import embedder, tokenizer
+from kb.models import Chunk, KnowledgeBase
+from kb.services.errors import ServiceError
+
+T = TypeVar("T")
+
+
+class ModelChanged(ServiceError):
+    """The knowledge base moved to another embedding model while something was being embedded: nothing was written."""
+
+
+@contextmanager
+def holding_model(kb: KnowledgeBase) -> Iterator[None]:
+    """A transaction in which the knowledge base keeps the embedding model it was read with.
+
+    Raises:
+        ModelChanged: it has another one by now.
+    """
+    with transaction.atomic():
+        row = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk)
+        current = row.values_list("embedding_model", flat=True).first()
+        if current != kb.embedding_model:
+            raise ModelChanged(f"knowledge base {kb.name!r} moved to another embedding model: try again")
+        yield
+
+
+@contextmanager
+def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
+    """As `holding_model`, and keeps what the chunks were written with.
+
+    Without postings the base loses its tokenizer id, so that the keyword channel says that it is behind.
+    """
+    fields: dict[str, Any] = {"dimension": embedder(kb.embedding_model).dimension}
+    if tokenizer() is None:
+        fields["tokenizer_id"] = ""
+    with holding_model(kb):
+        yield
+        KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
+
+
+def tokenizer_id() -> str:
+    """Of the tokenizer of this process; blank where there is none."""
+    cutter = tokenizer()
+    return cutter.id if cutter else ""
+
+
+def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
+    """Locks chunks and leaves out those that were edited, retitled or deleted since what stands beside them was derived.
+
+    Belongs inside a transaction. The chunks returned are read anew, with their present `enabled`.
+    """
+    pairs = list(pairs)
+    rows = (
+        Chunk.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("document")
+        .filter(pk__in=[chunk.pk for chunk, _ in pairs])
+        .order_by("pk")
+    )
+    current = {chunk.pk: chunk for chunk in rows}
+    return [
+        (current[chunk.pk], value)
+        for chunk, value in pairs
+        if chunk.pk in current
+        and current[chunk.pk].text == chunk.text
+        and current[chunk.pk].document.title == chunk.document.title
+    ]

@@ -1,0 +1,210 @@
+"""Two writers at once, with the interleaving driven: one is held at a stage until the other has come as far as it can."""
+
+import threading
+
+import pytest
+from django.core.files.base import ContentFile
+from django.db import connection, connections
+
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
+from kb.services import beir, documents, indexing, reindex
+from kb.services.documents import document_add, document_delete, document_update
+from kb.services.errors import NotVisible
+from kb.services.indexing import chunk_update, index_document
+from kb.services.knowledge_bases import knowledge_base_delete
+from kb.stores.bm25 import BM25Store
+from retrieval.eval.qrels import BeirPassage
+from retrieval.tokenize import hash_terms
+from tests.factories import make_document, make_kb
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PATIENCE = 20
+
+
+class Running(threading.Thread):
+    """A call in a thread of its own, with its error."""
+
+    def __init__(self, function, *arguments):
+        super().__init__()
+        self._call = (function, arguments)
+        self.error = None
+        self.start()
+
+    def run(self):
+        function, arguments = self._call
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            self.error = error
+        finally:
+            connections.close_all()
+
+    def outcome(self):
+        self.join(PATIENCE)
+        assert not self.is_alive()
+        return self.error
+
+
+class Gate:
+    """Holds the first call of a function, before it begins or after it has returned, until it is opened."""
+
+    def __init__(self, monkeypatch, owner, name, *, after=False):
+        self._reached, self._opened = threading.Event(), threading.Event()
+        real, calls = getattr(owner, name), iter([True])
+
+        def held(*arguments, **keywords):
+            if not next(calls, False):
+                return real(*arguments, **keywords)
+            result = real(*arguments, **keywords) if after else None
+            self._reached.set()
+            assert self._opened.wait(PATIENCE)
+            return result if after else real(*arguments, **keywords)
+
+        monkeypatch.setattr(owner, name, held)
+
+    def wait(self):
+        assert self._reached.wait(PATIENCE)
+
+    def open(self):
+        self._opened.set()
+
+
+def until_somebody_waits_for_a_lock():
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with connection.cursor() as cursor:
+        for _ in range(2_000):
+            cursor.execute(f"SELECT pg_sleep(0.005), ({waiting})")
+            if cursor.fetchone()[1]:
+                return
+    pytest.fail("nobody waits")
+
+
+def add(kb, text="苹果", name="a.txt"):
+    return document_add(knowledge_base=kb, file=ContentFile(text.encode()), name=name, user=kb.owner)
+
+
+def only_chunk():
+    return Chunk.objects.select_related("document", "knowledge_base").get()
+
+
+def hits(word):
+    kb = KnowledgeBase.objects.select_related("version_row").get()
+    index = BM25Store().load(kb.pk, kb.version_row.version, kb.tokenizer_id).value
+    return len(index.search(hash_terms([word]), 5)[0])
+
+
+def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatch):
+    kb = make_kb()
+    make_document(kb, "已有内容")
+    gate = Gate(monkeypatch, indexing, "write_chunks")
+    worker = Running(index_document, add(kb).pk)
+    gate.wait()
+    curator = Running(knowledge_base_delete, kb)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert not Chunk.objects.exists()
+
+
+def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
+    document = add(make_kb())
+    gate = Gate(monkeypatch, indexing, "write_chunks", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    curator = Running(document_delete, document)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert not Document.objects.exists()
+    assert not ChunkPostings.objects.exists()
+
+
+def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
+    kb = make_kb()
+    document = add(kb)
+    gate = Gate(monkeypatch, beir, "write_chunks", after=True)
+    importer = Running(beir._write, kb, [BeirPassage(id="1", title="t", text="x y")])
+    gate.wait()
+    worker = Running(index_document, document.pk)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (importer.outcome(), worker.outcome()) == (None, None)
+    document.refresh_from_db()
+    assert document.status == "ready"
+
+
+def test_an_edit_during_a_retitle_is_not_overwritten(monkeypatch):
+    document = add(make_kb())
+    index_document(document.pk)
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    gate = Gate(monkeypatch, indexing, "embed", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    chunk_update(only_chunk(), text="香蕉", enabled=True)
+    gate.open()
+    assert worker.outcome() is None
+    assert (hits("香蕉"), hits("苹果")) == (1, 0)
+
+
+def test_switching_a_chunk_off_during_a_retitle_is_not_undone(monkeypatch):
+    document = add(make_kb())
+    index_document(document.pk)
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    gate = Gate(monkeypatch, indexing, "embed", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    chunk_update(only_chunk(), text=only_chunk().text, enabled=False)
+    gate.open()
+    assert worker.outcome() is None
+    assert not ChunkEmbedding.objects.get().enabled
+
+
+@pytest.mark.parametrize(
+    ("stage", "rebuild"), [("tokenize", reindex.reindex_postings), ("embed", reindex.reindex_embeddings)]
+)
+def test_an_edit_during_a_reindex_is_not_overwritten(monkeypatch, stage, rebuild):
+    kb = make_kb()
+    make_document(kb, "苹果")
+    before = ChunkEmbedding.objects.get().vector
+    gate = Gate(monkeypatch, reindex, stage, after=True)
+    operator = Running(rebuild, kb)
+    gate.wait()
+    chunk_update(only_chunk(), text="香蕉", enabled=True)
+    gate.open()
+    assert operator.outcome() is None
+    assert (hits("香蕉"), hits("苹果")) == (1, 0)
+    assert ChunkEmbedding.objects.get().vector != before
+
+
+def test_a_document_deleted_during_a_reindex_is_left_out(monkeypatch):
+    kb = make_kb()
+    gone = make_document(kb, "甲 乙")
+    make_document(kb, "丙 丁")
+    gate = Gate(monkeypatch, reindex, "embed", after=True)
+    operator = Running(reindex.reindex_embeddings, kb)
+    gate.wait()
+    document_delete(gone)
+    gate.open()
+    assert operator.outcome() is None
+    assert ChunkEmbedding.objects.count() == 1
+
+
+def test_a_document_deleted_while_its_parser_fails_ends_quietly(monkeypatch):
+    document = add(make_kb(), "not a pdf", name="a.pdf")
+    gate = Gate(monkeypatch, indexing, "_parse")
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    documents.document_delete(document)
+    gate.open()
+    assert worker.outcome() is None
+
+
+def test_editing_a_chunk_that_was_replaced_says_that_it_is_gone():
+    make_document(make_kb(), "苹果")
+    chunk = only_chunk()
+    Chunk.objects.all().delete()
+    with pytest.raises(NotVisible):
+        chunk_update(chunk, text="香蕉", enabled=True)
