@@ -69,10 +69,13 @@ def test_a_model_out_of_reach_is_said_beside_the_text(client, kb, document, sett
 
 
 def test_a_change_of_model_meanwhile_asks_to_save_again(client, document, monkeypatch):
-    def moved(kb):
-        raise indexing.ModelChanged
+    embed = indexing.embed
 
-    monkeypatch.setattr(indexing, "_lock_model", moved)
+    def embed_while_the_base_moves(texts, model):
+        KnowledgeBase.objects.update(embedding_model="another")
+        return embed(texts, model)
+
+    monkeypatch.setattr(indexing, "embed", embed_while_the_base_moves)
 
     page = save(client, document.chunks.first(), text="new")
 
