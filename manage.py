@@ -9,6 +9,7 @@ NEED_NO_SERVICES = {
     "collectstatic",
     "compilemessages",
     "diffsettings",
+    "download_model",
     "help",
     "makemessages",
     "startapp",

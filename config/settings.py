@@ -92,7 +92,11 @@ DATABASES["default"] |= {
     "CONN_MAX_AGE": 0,
     "OPTIONS": {
         **DATABASES["default"].get("OPTIONS", {}),
-        "pool": {"min_size": 0, "max_size": env.int("DB_POOL_MAX_SIZE", default=20), "timeout": 10},
+        "pool": {
+            "min_size": 0,
+            "max_size": env.int("DB_POOL_MAX_SIZE", default=env.int("WEB_THREADS", default=8) + 12),
+            "timeout": 10,
+        },
         "options": f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}",
     },
 }

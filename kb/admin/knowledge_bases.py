@@ -240,7 +240,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 "index_state": index_state(kb),
                 "is_hashing": kb.embedding_model == HASHING_MODEL,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
-                "configured_model": settings.EMBEDDING_MODEL,
+                "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL else "",
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response

@@ -28,13 +28,8 @@ def _statement_trigger(
     )
 
 
-def chunk_triggers() -> list[pgtrigger.Trigger]:
-    """A new version for every change of chunks; switching a chunk off also hides its vectors."""
-    hide_vectors = """
-    UPDATE kb_chunkembedding e SET enabled = n.enabled
-        FROM new_rows n JOIN old_rows o ON o.id = n.id
-        WHERE e.chunk_id = n.id AND n.enabled IS DISTINCT FROM o.enabled;
-    """
+def _version_triggers(*, on_update: str = "", deleted: str = _OLD) -> list[pgtrigger.Trigger]:
+    """A new version for every insert, update and delete; `deleted` selects the bases that a delete touches."""
     return [
         _statement_trigger(
             "version_insert",
@@ -46,15 +41,25 @@ def chunk_triggers() -> list[pgtrigger.Trigger]:
             "version_update",
             pgtrigger.Update,
             pgtrigger.Referencing(old="old_rows", new="new_rows"),
-            hide_vectors + _TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}"),
+            on_update + _TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}"),
         ),
         _statement_trigger(
             "version_delete",
             pgtrigger.Delete,
             pgtrigger.Referencing(old="old_rows"),
-            _TAKE_VERSION.format(affected=_OLD),
+            _TAKE_VERSION.format(affected=deleted),
         ),
     ]
+
+
+def chunk_triggers() -> list[pgtrigger.Trigger]:
+    """A new version for every change of chunks; switching a chunk off also hides its vectors."""
+    hide_vectors = """
+    UPDATE kb_chunkembedding e SET enabled = n.enabled
+        FROM new_rows n JOIN old_rows o ON o.id = n.id
+        WHERE e.chunk_id = n.id AND n.enabled IS DISTINCT FROM o.enabled;
+    """
+    return _version_triggers(on_update=hide_vectors)
 
 
 def postings_triggers() -> list[pgtrigger.Trigger]:
@@ -64,26 +69,7 @@ def postings_triggers() -> list[pgtrigger.Trigger]:
     taken the version already: such rows are passed over.
     """
     with_chunk = f"{_OLD} o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id)"  # noqa: S608 - constants
-    return [
-        _statement_trigger(
-            "version_insert",
-            pgtrigger.Insert,
-            pgtrigger.Referencing(new="new_rows"),
-            _TAKE_VERSION.format(affected=_NEW),
-        ),
-        _statement_trigger(
-            "version_update",
-            pgtrigger.Update,
-            pgtrigger.Referencing(old="old_rows", new="new_rows"),
-            _TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}"),
-        ),
-        _statement_trigger(
-            "version_delete",
-            pgtrigger.Delete,
-            pgtrigger.Referencing(old="old_rows"),
-            _TAKE_VERSION.format(affected=with_chunk),
-        ),
-    ]
+    return _version_triggers(deleted=with_chunk)
 
 
 def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
