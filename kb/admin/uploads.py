@@ -50,6 +50,7 @@ class UploadForm(forms.Form):
     uploads = FilesField(
         label=gettext_lazy("Files"),
         required=False,
+        allow_empty_file=True,  # ends as failed, with a sentence, and holds up no other file
         widget=FilesInput(attrs={"accept": ",".join(SUPPORTED_EXTENSIONS)}),
     )
     title = forms.CharField(

@@ -63,7 +63,7 @@ class DocumentDetailsSerializer(StrictSerializer):
 
 
 class DocumentUploadSerializer(DocumentDetailsSerializer):
-    file = serializers.FileField(help_text=".txt, .md, .html, .pdf or .docx")
+    file = serializers.FileField(allow_empty_file=True, help_text=".txt, .md, .html, .pdf or .docx")
 
 
 class DocumentTextSerializer(DocumentDetailsSerializer):

@@ -182,7 +182,6 @@ def test_a_body_that_is_not_valid_names_the_field(client, url, body, field):
     [
         ({}, "file"),
         ({"file": "not a file"}, "file"),
-        ({"file": lambda: _file(b"")}, "file"),
         ({"file": _file, "metadata": "{"}, "metadata"),
         ({"file": _file, "metadata": "[" * 50_000}, "metadata"),
         ({"file": _file, "metadata": '{"a": NaN}'}, "metadata"),
@@ -352,3 +351,13 @@ def test_a_file_that_is_gone_from_the_disk_is_404(client, document):
     document.file.storage.delete(document.file.name)
 
     assert client.get(f"/api/v1/documents/{document.pk}/file/").status_code == 404
+
+
+def test_an_empty_file_ends_as_failed_with_a_sentence(client, kb):
+    upload = SimpleUploadedFile("empty.txt", b"", "text/plain")
+    created = client.post(f"/api/v1/knowledge-bases/{kb.pk}/documents/", {"file": upload})
+    assert created.status_code == 201
+    index_document(created.json()["id"])
+    document = client.get(f"/api/v1/documents/{created.json()['id']}/").json()
+    assert (document["status"], document["error"]["code"]) == ("failed", "empty_file")
+    assert "no text" in document["error"]["message"]
