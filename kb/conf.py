@@ -3,7 +3,7 @@
 import logging
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, ParamSpec, TypeVar
@@ -19,8 +19,10 @@ from kb.stores.pgvector import PgVectorStore
 from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
 from retrieval.config import RetrievalConfig
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
 from retrieval.errors import DependencyMissing, RetrievalError
+from retrieval.execution import InlineExecutor
 from retrieval.pipeline import Pipeline, Scope
 from retrieval.protocols import Channel, Embedder
 from retrieval.rerank import OverlapReranker
@@ -29,20 +31,10 @@ from retrieval.trace import Degradation, DegradationCode
 
 logger = logging.getLogger(__name__)
 
-HASHING_MODEL = "hashing"
 CHANNEL_THREADS = 8
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class InlineExecutor(Executor):
-    """Runs in the caller's thread, so that channels see what its open transaction has written."""
-
-    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        future: Future[R] = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
 
 
 class ConnectionReturningExecutor(ThreadPoolExecutor):
@@ -158,7 +150,7 @@ def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfil
 
 def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
     notes = []
-    if kb.embedding_model == HASHING_MODEL:
+    if kb.embedding_model == HASHING_MODEL_ID:
         notes.append(
             Degradation(
                 "vector",

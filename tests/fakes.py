@@ -1,19 +1,10 @@
 """Parts of the pipeline without models or databases, for tests of the pipeline itself."""
 
-from concurrent.futures import Executor, Future
-
 import numpy as np
 
 from retrieval.errors import ChannelUnavailable
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Passage, Ranking
-
-
-class InlineExecutor(Executor):
-    def submit(self, function, /, *args, **kwargs):
-        future = Future()
-        future.set_result(function(*args, **kwargs))
-        return future
 
 
 class FakeChannel:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.conf import HASHING_MODEL
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.services.search import SearchOutcome
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.pipeline import Scope
 from retrieval.trace import Degradation, DegradationCode, Span
 from retrieval.types import Result
@@ -229,6 +229,6 @@ def _reasons(code: DegradationCode, scopes: Sequence[Scope], bases: Mapping[int,
                 "keyword": f"{scope.config.keyword_weight:g}",
             }
             for scope in scopes
-            if scope.space == HASHING_MODEL
+            if scope.space == HASHING_MODEL_ID
         ),
     )

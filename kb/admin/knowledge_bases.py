@@ -18,7 +18,6 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
-from kb.conf import HASHING_MODEL
 from kb.models import ApiKey, BM25Index, Chunk, Document, KnowledgeBase, Membership, User
 from kb.services.knowledge_bases import (
     default_embedding_model,
@@ -26,6 +25,7 @@ from kb.services.knowledge_bases import (
     knowledge_base_update,
     prepare_knowledge_base,
 )
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import libraries_available, local_path
@@ -50,7 +50,7 @@ def check_embedding_model(model_id: str) -> str:
         ValidationError: no text could be embedded with it here; the message says what to do.
     """
     name = normalize_model_id(model_id)
-    if name == HASHING_MODEL:
+    if name == HASHING_MODEL_ID:
         return name
     if name.startswith(OPENAI_PREFIX):
         if not settings.EMBEDDING_BASE_URL:
@@ -94,7 +94,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
             self.fields["embedding_model"].initial = usual
             self.fields["embedding_model"].widget = ModelIdWidget()
-            self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL]))
+            self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL_ID]))
         if "description" in self.fields:
             self.fields["description"].widget.attrs["rows"] = 3
         if "profile" in self.fields:
@@ -238,9 +238,9 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             context |= {
                 "kb": kb,
                 "index_state": index_state(kb),
-                "is_hashing": kb.embedding_model == HASHING_MODEL,
+                "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
-                "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL else "",
+                "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL_ID else "",
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
@@ -290,10 +290,10 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         url = f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}&status__exact=failed"
         return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
 
-    @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL: "warning"})
+    @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL_ID: "warning"})
     def embedder(self, kb: KnowledgeBase) -> tuple[str, str]:
-        if kb.embedding_model == HASHING_MODEL:
-            return HASHING_MODEL, _("hashing: degraded")
+        if kb.embedding_model == HASHING_MODEL_ID:
+            return HASHING_MODEL_ID, _("hashing: degraded")
         return kb.embedding_model, kb.embedding_model
 
 

@@ -13,10 +13,10 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 from tqdm import tqdm
 
-from kb.conf import HASHING_MODEL
 from kb.models import Document, KnowledgeBase, User
 from kb.services.documents import document_add
 from kb.services.knowledge_bases import knowledge_base_create
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import ModelUnavailable
 from retrieval.model_files import download, libraries_available, probe
@@ -87,19 +87,21 @@ def first_start(stdout: Output) -> None:
 def choose_model(stdout: Output) -> ModelChoice:
     """The configured model where it is here or small enough to fetch unasked, else the hashing embedder."""
     model: str = settings.EMBEDDING_MODEL
-    if model == HASHING_MODEL or model.startswith(OPENAI_PREFIX):
+    if model == HASHING_MODEL_ID or model.startswith(OPENAI_PREFIX):
         return ModelChoice(model)
     if not libraries_available():
-        return ModelChoice(HASHING_MODEL, "sentence-transformers or torch is not installed")
+        return ModelChoice(HASHING_MODEL_ID, "sentence-transformers or torch is not installed")
     endpoint = settings.HF_ENDPOINT or None
     found = probe(model, endpoint=endpoint, timeout_s=PROBE_SECONDS)
     if found.found == "local":
         return ModelChoice(model)
     if found.found == "none":
-        return ModelChoice(HASHING_MODEL, found.reason)
+        return ModelChoice(HASHING_MODEL_ID, found.reason)
     if found.size_bytes is None or found.size_bytes > UNASKED_DOWNLOAD_BYTES:
         size = "of unknown size" if found.size_bytes is None else f"{found.size_bytes / 1e6:,.0f} MB large"
-        return ModelChoice(HASHING_MODEL, f"it is {size}, and more than 200 MB are downloaded only when you ask for it")
+        return ModelChoice(
+            HASHING_MODEL_ID, f"it is {size}, and more than 200 MB are downloaded only when you ask for it"
+        )
     stdout.write(f"Downloading the embedding model {model} ({found.size_bytes / 1e6:,.0f} MB) ...\n")
     return _fetch(model, endpoint, found.size_bytes)
 
@@ -109,7 +111,7 @@ def _fetch(model: str, endpoint: str | None, size: int) -> ModelChoice:
         try:
             download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
         except ModelUnavailable as error:
-            return ModelChoice(HASHING_MODEL, str(error))
+            return ModelChoice(HASHING_MODEL_ID, str(error))
     return ModelChoice(model)
 
 

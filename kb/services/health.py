@@ -21,9 +21,10 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kb.conf import HASHING_MODEL, tokenizer
+from kb.conf import tokenizer
 from kb.models import Chunk, Document, KnowledgeBase
 from retrieval.bm25 import require_dependencies
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import DependencyMissing
 from retrieval.model_files import libraries_available, local_path
@@ -183,7 +184,7 @@ def models_in_use() -> Finding:
 
 def model_finding(name: str, model: str, *, missing: State) -> Finding:
     """Whether an embedding model is at hand; `missing` is the state where it is not."""
-    if model == HASHING_MODEL:
+    if model == HASHING_MODEL_ID:
         detail = "hashing, which compares words and not meaning"
         remedy = "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`"
         return Finding(name, State.DEGRADED, detail, remedy)

@@ -5,11 +5,12 @@ from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kb.conf import HASHING_MODEL, tokenizer
+from kb.conf import tokenizer
 from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.services.errors import NotVisible, Rejected
 from kb.services.health import State, model_finding
 from kb.services.profiles import starting_profile
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import local_path
 
@@ -17,9 +18,9 @@ from retrieval.model_files import local_path
 def default_embedding_model() -> str:
     """The configured model where its weights are at hand, else the hashing embedder, chosen knowingly."""
     configured: str = settings.EMBEDDING_MODEL
-    if configured == HASHING_MODEL or configured.startswith("openai:") or local_path(configured) is not None:
+    if configured == HASHING_MODEL_ID or configured.startswith("openai:") or local_path(configured) is not None:
         return configured
-    return HASHING_MODEL
+    return HASHING_MODEL_ID
 
 
 def require_embedding_model(model_id: str) -> str:

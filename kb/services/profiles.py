@@ -3,8 +3,8 @@ from typing import Any
 
 from django.utils.translation import gettext_noop
 
-from kb.conf import HASHING_MODEL
 from kb.models import RetrievalProfile
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
@@ -31,7 +31,7 @@ def ensure_built_in_profiles() -> None:
 
 def starting_profile(embedding_model: str) -> RetrievalProfile:
     """The profile that a new knowledge base starts with, by its embedding model."""
-    return newest_profile(KEYWORD_LED if embedding_model == HASHING_MODEL else DEFAULT)
+    return newest_profile(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
 
 
 def newest_profile(name: str) -> RetrievalProfile:

@@ -4,6 +4,7 @@ import pytest
 
 from retrieval.config import RetrievalConfig
 from retrieval.errors import NoChannelAvailable
+from retrieval.execution import InlineExecutor
 from retrieval.pipeline import Pipeline, Scope
 from tests.fakes import (
     HASHING_NOTE,
@@ -11,7 +12,6 @@ from tests.fakes import (
     FakeChannel,
     FakePassages,
     FixedReranker,
-    InlineExecutor,
     WordTokenizer,
 )
 

@@ -2,8 +2,8 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from kb.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
-from kb.conf import HASHING_MODEL
 from kb.models import KnowledgeBase, Membership, RetrievalProfile
+from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
 class ProfileSerializer(serializers.ModelSerializer[RetrievalProfile]):
@@ -43,7 +43,7 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
         read_only_fields = fields
 
     def get_degraded(self, kb: KnowledgeBase) -> bool:
-        return kb.embedding_model == HASHING_MODEL
+        return kb.embedding_model == HASHING_MODEL_ID
 
     def get_degraded_reason(self, kb: KnowledgeBase) -> str:
         if not self.get_degraded(kb):
