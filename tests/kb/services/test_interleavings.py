@@ -94,6 +94,17 @@ def hits(word):
     return len(index.search(hash_terms([word]), 5)[0])
 
 
+def a_retitled_document_being_embedded(monkeypatch):
+    document = add(make_kb())
+    index_document(document.pk)
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    gate = Gate(monkeypatch, indexing, "embed", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    return worker, gate
+
+
 def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatch):
     kb = make_kb()
     make_document(kb, "已有内容")
@@ -135,13 +146,7 @@ def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
 
 
 def test_an_edit_during_a_retitle_is_not_overwritten(monkeypatch):
-    document = add(make_kb())
-    index_document(document.pk)
-    document.refresh_from_db()
-    document_update(document, title="标题")
-    gate = Gate(monkeypatch, indexing, "embed", after=True)
-    worker = Running(index_document, document.pk)
-    gate.wait()
+    worker, gate = a_retitled_document_being_embedded(monkeypatch)
     chunk_update(only_chunk(), text="香蕉", enabled=True)
     gate.open()
     assert worker.outcome() is None
@@ -149,13 +154,7 @@ def test_an_edit_during_a_retitle_is_not_overwritten(monkeypatch):
 
 
 def test_switching_a_chunk_off_during_a_retitle_is_not_undone(monkeypatch):
-    document = add(make_kb())
-    index_document(document.pk)
-    document.refresh_from_db()
-    document_update(document, title="标题")
-    gate = Gate(monkeypatch, indexing, "embed", after=True)
-    worker = Running(index_document, document.pk)
-    gate.wait()
+    worker, gate = a_retitled_document_being_embedded(monkeypatch)
     chunk_update(only_chunk(), text=only_chunk().text, enabled=False)
     gate.open()
     assert worker.outcome() is None
