@@ -158,8 +158,9 @@ def _locate(run: str, tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
             base += 1
             continue
         word = tokens[last]
-        for token, start in _inside(word, tokens[first : last + 1]):
+        for token, start in zip(tokens[first:last], _inside(word, tokens[first:last]) or (), strict=True):
             yield token, base + start
+        yield word, base
         first, base = last + 1, base + len(word)
 
 
@@ -168,21 +169,24 @@ def _word_at(run: str, base: int, tokens: Sequence[str], first: int) -> int | No
     found = None
     for index in range(first, min(first + MOST_WORDS_IN_A_WORD, len(tokens))):
         word = tokens[index]
-        inner = tokens[first:index]
-        if run.startswith(word, base) and all(len(token) < len(word) and token in word for token in inner):
+        if run.startswith(word, base) and _inside(word, tokens[first:index]) is not None:
             found = index
     return found
 
 
-def _inside(word: str, tokens: Sequence[str]) -> Iterator[tuple[str, int]]:
-    """Where the tokens of a word stand in it; they come by length, and among one length in order."""
+def _inside(word: str, tokens: Sequence[str]) -> list[int] | None:
+    """Where shorter tokens stand in a word: they come by length, and among one length in order; None if they do not fit."""
+    starts: list[int] = []
     cursor, length = 0, 0
     for token in tokens:
         if len(token) != length:
             cursor, length = 0, len(token)
-        start = word.index(token, cursor)
+        start = word.find(token, cursor) if length < len(word) else -1
+        if start < 0:
+            return None
         cursor = start + 1
-        yield token, start
+        starts.append(start)
+    return starts
 
 
 def _merge(spans: Collection[Span]) -> list[Span]:

@@ -168,6 +168,13 @@ def test_the_excerpt_cuts_no_match_in_two():
     assert joined(cut) == "late flight " + "word " * 7 + ELLIPSIS
 
 
+def test_equal_words_in_a_row_are_not_taken_for_the_inside_of_the_next():
+    segments = highlight("华报" * 5, ["报华报"], tokenizer)
+
+    assert [segment.text for segment in segments if segment.is_match] == ["报华报"]
+    assert joined(segments) == "华报" * 5
+
+
 @untimed
 @given(TEXTS.map(lambda text: text * 5), st.integers(5, 80))
 def test_an_excerpt_is_a_part_of_the_text(text, limit):
