@@ -17,8 +17,8 @@ from typing import Any, Self, cast
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from retrieval.dependencies import import_dependency
 from retrieval.errors import RetrievalError
-from retrieval.tokenize import import_dependency
 
 FORMAT = 1
 BM25_UNAVAILABLE = "⚠️ BM25 dependencies unavailable, using vector-only search mode."

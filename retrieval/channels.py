@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from retrieval.bm25 import OkapiIndex
 from retrieval.cache import Found
 from retrieval.errors import ChannelUnavailable, ModelUnavailable
+from retrieval.postings import hash_terms
 from retrieval.protocols import Embedder, VectorStore
-from retrieval.tokenize import hash_terms
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Ranking
 

@@ -13,8 +13,8 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable
 from retrieval.fusion import WeightedRanking, best_fused_score, reciprocal_rank_fusion
 from retrieval.gate import ScoreScale, cut_for
+from retrieval.postings import hash_terms
 from retrieval.protocols import Channel, Lexicon, PassageStore, Reranker, Tokenizer
-from retrieval.tokenize import hash_terms
 from retrieval.trace import Degradation, DegradationCode, Span, Trace
 from retrieval.types import Analysis, Candidate, Hit, Ranking, Result
 

@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.gate import ScoreScale
+from retrieval.postings import hash_terms
 from retrieval.protocols import Lexicon, Tokenizer
-from retrieval.tokenize import hash_terms
 from retrieval.types import Analysis, Candidate
 
 COVERAGE_SHARE = 0.3

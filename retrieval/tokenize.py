@@ -1,4 +1,4 @@
-"""The one tokenizer for index and query, and the form in which its tokens are stored.
+"""The one tokenizer for index and query.
 
 What it makes of a text:
 
@@ -10,24 +10,18 @@ What it makes of a text:
 * Numbers and codes (`TH-01`, `ERR_404`, `v2.3.1`, `500kg`, `c++`, an e-mail address) are found whole and by part.
 """
 
-import importlib
 import logging
 import re
 import threading
 import unicodedata
-import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import cache, lru_cache
-from hashlib import blake2b, sha256
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Self
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from retrieval.errors import DependencyMissing, RetrievalError
+from retrieval.dependencies import import_dependency
 
 # Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET.
 # fmt: off
@@ -128,28 +122,6 @@ def _stem(word: str) -> str:
     return str(_thread_stemmer().english.stemWord(word))
 
 
-_DISTRIBUTIONS = {"Stemmer": "pystemmer", "jieba": "jieba", "rank_bm25": "rank-bm25"}
-
-
-def import_dependency(name: str) -> ModuleType:
-    """Import a module of the keyword channel at its first use.
-
-    Raises:
-        DependencyMissing: It cannot be imported.
-    """
-    try:
-        # jieba's sources hold invalid escape sequences, and with older setuptools it imports pkg_resources.
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", UserWarning)
-            return importlib.import_module(name)
-    except ImportError as error:
-        raise DependencyMissing(
-            f"{name} cannot be imported ({error}): run `pip install {_DISTRIBUTIONS[name]}`"
-        ) from error
-
-
 def _import_jieba() -> ModuleType:
     jieba = import_dependency("jieba")
     # At import jieba sets its logger to DEBUG and gives it a stderr handler of its own.
@@ -178,50 +150,3 @@ def _load_segmenter() -> Any:
     segmenter.FREQ, segmenter.total = segmenter.gen_pfdict(segmenter.get_dict_file())
     segmenter.initialized = True
     return segmenter
-
-
-@lru_cache(maxsize=65_536)
-def term_hash(token: str) -> int:
-    """64 bits of BLAKE2b: the same in every process and on every platform, which `hash()` is not."""
-    return int.from_bytes(blake2b(token.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
-
-
-def hash_terms(tokens: Sequence[str]) -> NDArray[np.uint64]:
-    """The hash of each token, shape `(len(tokens),)`; order and repeats are kept."""
-    return np.fromiter(map(term_hash, tokens), dtype=np.uint64, count=len(tokens))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Postings:
-    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all."""
-
-    terms: NDArray[np.uint64]
-    frequencies: NDArray[np.uint32]
-    length: int
-
-    @property
-    def terms_bytes(self) -> bytes:
-        """Little-endian uint64."""
-        return self.terms.astype("<u8", copy=False).tobytes()
-
-    @property
-    def frequencies_bytes(self) -> bytes:
-        """Little-endian uint32."""
-        return self.frequencies.astype("<u4", copy=False).tobytes()
-
-    @classmethod
-    def from_bytes(cls, terms: bytes, frequencies: bytes, length: int) -> Self:
-        """Read what `terms_bytes` and `frequencies_bytes` wrote.
-
-        Raises:
-            RetrievalError: The two do not belong together.
-        """
-        if len(terms) % 8 or len(terms) != 2 * len(frequencies):
-            raise RetrievalError("stored postings are damaged: index the document again")
-        return cls(np.frombuffer(terms, "<u8"), np.frombuffer(frequencies, "<u4"), length)
-
-
-def count_postings(tokens: Sequence[str]) -> Postings:
-    """Count the tokens of one chunk."""
-    terms, frequencies = np.unique(hash_terms(tokens), return_counts=True)
-    return Postings(terms, frequencies.astype(np.uint32), len(tokens))

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from pgvector import HalfVector
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
+from retrieval.postings import Postings, count_postings
 from retrieval.protocols import Embedder, Tokenizer
-from retrieval.tokenize import Postings, count_postings
 
 EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500

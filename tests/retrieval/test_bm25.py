@@ -10,7 +10,7 @@ from rank_bm25 import BM25Okapi
 
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_idf, okapi_parameters, require_dependencies
 from retrieval.errors import DependencyMissing, RetrievalError
-from retrieval.tokenize import count_postings, hash_terms
+from retrieval.postings import count_postings, hash_terms
 
 CORPUS = [
     ["知识", "库", "检索"],

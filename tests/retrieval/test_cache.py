@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from retrieval.bm25 import OkapiIndex
 from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats, TierUnavailable
 from retrieval.payload import PayloadCodec
-from retrieval.tokenize import count_postings, hash_terms
+from retrieval.postings import count_postings, hash_terms
 
 KEY = CacheKey("installation", 7, 42, "jieba:1:abc", "f00d")
 CODEC = PayloadCodec(b"secret")

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from retrieval.postings import hash_terms
 from retrieval.rerank import OverlapReranker, coverage
-from retrieval.tokenize import hash_terms
 from retrieval.types import Analysis, Candidate, Passage
 from tests.fakes import WordTokenizer
 

@@ -13,7 +13,7 @@ from kb.services.documents import document_add, document_add_text, document_requ
 from kb.services.errors import AlreadyThere, Rejected
 from kb.services.indexing import LEASE, MAX_ATTEMPTS, Job, LeaseLost, chunk_update, index_document
 from kb.tasks import sweep_lost_documents
-from retrieval.tokenize import Postings, hash_terms
+from retrieval.postings import Postings, hash_terms
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

@@ -14,7 +14,7 @@ from kb.services.indexing import chunk_update, index_document
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage
-from retrieval.tokenize import hash_terms
+from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -18,7 +18,7 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.installation import installation_id
 from kb.stores.tiers import RedisTier
 from retrieval.payload import PayloadCodec
-from retrieval.tokenize import hash_terms
+from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db(transaction=True)
