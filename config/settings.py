@@ -198,6 +198,7 @@ RETRIEVAL = {
     "keyword_weight": env.float("RRF_KEYWORD_WEIGHT", default=0.4),
     "use_rerank": env.bool("USE_RERANK", default=True),
 }
+LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))

@@ -2,11 +2,10 @@
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any, ParamSpec, TypeVar
+from functools import lru_cache
+from typing import Any
 
 from django.conf import settings
 from django.db import connection, connections
@@ -16,6 +15,7 @@ from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
+from kb.stores.threads import ConnectionReturningExecutor
 from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
 from retrieval.config import RetrievalConfig
@@ -32,22 +32,6 @@ from retrieval.trace import Degradation, DegradationCode
 logger = logging.getLogger(__name__)
 
 CHANNEL_THREADS = 8
-
-P = ParamSpec("P")
-R = TypeVar("R")
-
-
-class ConnectionReturningExecutor(ThreadPoolExecutor):
-    """Threads that give their database connection back to the pool after each job."""
-
-    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        def job() -> R:
-            try:
-                return function(*args, **kwargs)
-            finally:
-                connections.close_all()
-
-        return super().submit(job)
 
 
 @lru_cache(maxsize=1)
@@ -120,21 +104,22 @@ def build_pipeline(
     overrides = overrides or {}
     environment = environment_config()
     common = profile or _common_profile(knowledge_bases)
+    cutter = tokenizer()
     scopes = tuple(
         Scope(
             kb_id=kb.pk,
             space=kb.embedding_model,
+            tokenizer=cutter,
             channels=_channels(kb),
             config=environment.override((profile or kb.profile).settings).override(overrides),
         )
         for kb in knowledge_bases
     )
-    cutter = tokenizer()
+    tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes if scope.tokenizer}
     pipeline = Pipeline(
         scopes=scopes,
         passages=PassageReader(principal),
-        tokenizer=cutter,
-        reranker=OverlapReranker(cutter) if cutter else None,
+        reranker=OverlapReranker(tokenizers) if tokenizers else None,
         executor=InlineExecutor() if connection.in_atomic_block else _channel_threads(),
     )
     return Wiring(pipeline, common, environment.override(common.settings).override(overrides))
@@ -184,4 +169,4 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
             )
             % {"name": kb.name, "quoted": shlex.quote(kb.name)},
         )
-    return BM25Channel(kb.pk, partial(BM25Store().load, kb.pk, kb.version_row.version, cutter.id))
+    return BM25Channel(kb.pk, BM25Store().request(kb.pk, kb.version_row.version, cutter.id).wait)

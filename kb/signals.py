@@ -18,12 +18,12 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
     if instance.status == Document.Status.PENDING:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
     if created:
-        transaction.on_commit(partial(_clear_index, instance.knowledge_base_id), robust=True)
+        transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
 
 
 @receiver(post_delete, sender=Document)
 def document_deleted(instance: Document, **_: Any) -> None:
-    transaction.on_commit(partial(_clear_index, instance.knowledge_base_id), robust=True)
+    transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
     if instance.file:
         transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)))
 
@@ -34,7 +34,3 @@ def first_rows(sender: Any, **_: Any) -> None:
         if not Installation.objects.exists():
             Installation.objects.create()
         ensure_built_in_profiles()
-
-
-def _clear_index(kb_id: int) -> None:
-    BM25Store().clear(kb_id)

@@ -1,15 +1,16 @@
 """One cache of three tiers: live objects in this process, then tiers of bytes shared with other processes.
 
-The version in a key makes an entry of the past unreachable, so clearing is a saving of memory and never what makes an
-answer right. A tier that is down or holds garbage is a miss and a warning, not an error.
+The version in a key makes an entry of the past unreachable as an answer, so clearing is a saving of memory and never
+what makes an answer right. A tier that is down or holds garbage is a miss and a warning, not an error.
 """
 
+import dataclasses
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, Protocol, Self, TypeVar
 
 from retrieval.errors import RetrievalError
 from retrieval.payload import PayloadCodec, PayloadError
@@ -42,10 +43,28 @@ class CacheKey:
         parts = (self.installation, self.kb_id, self.version, self.tokenizer_id, self.fingerprint)
         return _SEPARATOR.join(map(str, parts))
 
-    def supersedes(self, other: "CacheKey") -> bool:
-        """Whether `other` is of an earlier version of the same KB."""
-        same_kb = (self.installation, self.kb_id) == (other.installation, other.kb_id)
-        return same_kb and self.version > other.version
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Reads what `str` wrote.
+
+        Raises:
+            ValueError: it is not the text of a key.
+        """
+        installation, kb_id, version, tokenizer_id, fingerprint = text.split(_SEPARATOR)
+        return cls(installation, int(kb_id), int(version), tokenizer_id, fingerprint)
+
+    def at(self, version: int) -> "CacheKey":
+        """The same knowledge base, tokenizer and configuration at another version."""
+        return dataclasses.replace(self, version=version)
+
+    @property
+    def lineage(self) -> "CacheKey":
+        """What all versions have in common."""
+        return self.at(0)
+
+    def serves(self, wanted: "CacheKey") -> bool:
+        """Whether this is `wanted`, or a newer version of it."""
+        return self.lineage == wanted.lineage and self.version >= wanted.version
 
 
 class HasSize(Protocol):
@@ -57,25 +76,60 @@ T = TypeVar("T", bound=HasSize)
 
 
 class ByteTier(Protocol):
-    """A shared store of payloads. Every method raises TierUnavailable when the store cannot be reached."""
+    """A shared store of payloads, one a knowledge base. Every method raises TierUnavailable when it cannot be reached."""
 
     @property
     def name(self) -> str: ...
 
-    def load(self, key: CacheKey) -> bytes | None: ...
+    def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
+        """The payload that serves `key`, with its own key."""
+        ...
 
-    def store(self, key: CacheKey, payload: bytes) -> None:
-        """Keep the payload, or do nothing when this tier does not want it (too large, older than what it holds)."""
+    def store(self, key: CacheKey, payload: bytes) -> bool:
+        """Keeps the payload; False where this tier does not want it (too large, older than what it holds)."""
+        ...
 
     def drop(self, kb_id: int) -> None: ...
 
 
+@dataclass(frozen=True, slots=True)
+class TierStats:
+    """Counts since this process started. A look-up is a hit or a miss; one that fails is a miss and an error.
+
+    Attributes:
+        nbytes: memory held now (process), or payload bytes read and written so far (the others).
+        builds: full builds from the stored postings.
+        updates: changes read over an older index instead.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    stores: int = 0
+    errors: int = 0
+    nbytes: int = 0
+    builds: int = 0
+    updates: int = 0
+
+
+Observer = Callable[[str, str, int], None]
+"""Told (tier, field of TierStats, amount) of every count; of the memory in use, its new value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """A cached value, the key it was kept under and the name of the tier that answered."""
+
+    value: T
+    key: CacheKey
+    tier: str
+
+
 class MemoryTier(Generic[T]):
-    """The least recently used live objects of this process, bounded by the sum of their `nbytes`. Thread-safe."""
+    """Live objects of this process, the newest of each lineage, bounded by the sum of their `nbytes`. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._entries: OrderedDict[CacheKey, tuple[T, int]] = OrderedDict()
+        self._entries: OrderedDict[CacheKey, tuple[CacheKey, T, int]] = OrderedDict()
         self._nbytes = 0
         self._lock = threading.Lock()
 
@@ -83,22 +137,26 @@ class MemoryTier(Generic[T]):
     def nbytes(self) -> int:
         return self._nbytes
 
-    def get(self, key: CacheKey) -> T | None:
+    def get(self, key: CacheKey) -> tuple[CacheKey, T] | None:
+        """The value that serves `key`, with its own key."""
         with self._lock:
-            if key not in self._entries:
+            held = self._entries.get(key.lineage)
+            if held is None or not held[0].serves(key):
                 return None
-            self._entries.move_to_end(key)
-            return self._entries[key][0]
+            self._entries.move_to_end(key.lineage)
+            return held[0], held[1]
 
     def put(self, key: CacheKey, value: T) -> bool:
-        """Keep `value` unless it alone exceeds the bound (returns False); earlier versions of its KB go."""
+        """Keeps `value` and drops the least recently used; False if it is too large, or older than what is held."""
         size = value.nbytes
         with self._lock:
-            for stale in [held for held in self._entries if held == key or key.supersedes(held)]:
-                self._remove(stale)
+            held = self._entries.get(key.lineage)
+            if held is not None and held[0].version > key.version:
+                return False
+            self._remove(key.lineage)
             if size > self._max_bytes:
                 return False
-            self._entries[key] = (value, size)
+            self._entries[key.lineage] = (key, value, size)
             self._nbytes += size
             while self._nbytes > self._max_bytes:
                 self._remove(next(iter(self._entries)))
@@ -106,36 +164,20 @@ class MemoryTier(Generic[T]):
 
     def drop(self, kb_id: int) -> None:
         with self._lock:
-            for key in [held for held in self._entries if held.kb_id == kb_id]:
-                self._remove(key)
+            for lineage in [held for held in self._entries if held.kb_id == kb_id]:
+                self._remove(lineage)
 
-    def _remove(self, key: CacheKey) -> None:
-        self._nbytes -= self._entries.pop(key)[1]
-
-
-@dataclass(frozen=True, slots=True)
-class TierStats:
-    """Counts since this process started. A look-up is a hit or a miss; one that fails is a miss and an error."""
-
-    hits: int = 0
-    misses: int = 0
-    stores: int = 0
-    errors: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
-    """A cached value and the name of the tier that answered."""
-
-    value: T
-    tier: str
+    def _remove(self, lineage: CacheKey) -> None:
+        if lineage in self._entries:
+            self._nbytes -= self._entries.pop(lineage)[2]
 
 
 class _TierLog:
     """One tier's counters, and what has been warned about already."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, observe: Observer) -> None:
         self.name = name
+        self._observe = observe
         self._lock = threading.Lock()
         self._stats = TierStats()
         self._is_down = False
@@ -145,10 +187,12 @@ class _TierLog:
     def stats(self) -> TierStats:
         return self._stats
 
-    def count(self, *, hits: int = 0, misses: int = 0, stores: int = 0, errors: int = 0) -> None:
+    def count(self, **amounts: int) -> None:
         with self._lock:
-            now = self._stats
-            self._stats = TierStats(now.hits + hits, now.misses + misses, now.stores + stores, now.errors + errors)
+            counted = {name: getattr(self._stats, name) + amount for name, amount in amounts.items()}
+            self._stats = dataclasses.replace(self._stats, **counted)
+        for name, amount in amounts.items():
+            self._observe(self.name, name, amount)
 
     def reached(self) -> None:
         with self._lock:
@@ -179,7 +223,8 @@ class TieredCache(Generic[T]):
         tiers: The byte tiers, nearest first.
         codec: Signs and verifies payloads.
         encode: Value to builtin types.
-        decode: Its inverse; raises ValueError for a state that it does not understand.
+        decode: Its inverse, told the key; raises ValueError for a state that it does not understand.
+        observe: Told of every count, for metrics that outlive this object.
     """
 
     def __init__(
@@ -188,34 +233,50 @@ class TieredCache(Generic[T]):
         tiers: Sequence[ByteTier],
         codec: PayloadCodec,
         encode: Callable[[T], object],
-        decode: Callable[[object], T],
+        decode: Callable[[CacheKey, object], T],
+        observe: Observer = lambda _tier, _field, _amount: None,
     ) -> None:
         self._memory = memory
         self._tiers = tuple(tiers)
         self._codec = codec
         self._encode = encode
         self._decode = decode
-        self._logs = {name: _TierLog(name) for name in (PROCESS_TIER, *(tier.name for tier in tiers))}
+        self._observe = observe
+        self._logs = {name: _TierLog(name, observe) for name in (PROCESS_TIER, *(tier.name for tier in tiers))}
 
-    def get(self, key: CacheKey) -> Found[T] | None:
-        """The value and the tier that had it, or None."""
-        value = self._memory.get(key)
-        if value is not None:
-            self._logs[PROCESS_TIER].count(hits=1)
-            return Found(value, PROCESS_TIER)
-        self._logs[PROCESS_TIER].count(misses=1)
+    def live(self, key: CacheKey) -> Found[T] | None:
+        """What this process holds of the key's version or a newer one; counts as a look-up."""
+        held = self._memory.get(key)
+        self._logs[PROCESS_TIER].count(**{"misses" if held is None else "hits": 1})
+        return None if held is None else Found(held[1], held[0], PROCESS_TIER)
+
+    def held(self, key: CacheKey) -> Found[T] | None:
+        """What this process holds of any version; counts as nothing."""
+        held = self._memory.get(key.lineage)
+        return None if held is None else Found(held[1], held[0], PROCESS_TIER)
+
+    def stored(self, key: CacheKey) -> Found[T] | None:
+        """What the nearest byte tier holds that serves the key; not put into memory."""
         for depth, tier in enumerate(self._tiers):
-            payload = self._load(tier, key)
-            value = None if payload is None else self._open(tier, key, payload)
-            if payload is not None and value is not None:
-                self._keep(key, value)
-                self._store(self._tiers[:depth], key, payload)
-                return Found(value, tier.name)
+            entry = self._load(tier, key)
+            value = None if entry is None else self._open(tier, *entry)
+            if entry is not None and value is not None:
+                self._store(self._tiers[:depth], *entry)
+                return Found(value, entry[0], tier.name)
         return None
 
-    def put(self, key: CacheKey, value: T) -> None:
-        """Keep `value` in every tier that can be reached."""
-        self._keep(key, value)
+    def keep(self, key: CacheKey, value: T) -> None:
+        """Keeps `value` in this process."""
+        if self._memory.put(key, value):
+            self._logs[PROCESS_TIER].count(stores=1)
+        self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
+
+    def count(self, **amounts: int) -> None:
+        """Counts what this process did itself: builds and updates."""
+        self._logs[PROCESS_TIER].count(**amounts)
+
+    def publish(self, key: CacheKey, value: T) -> None:
+        """Stores `value` in every byte tier that can be reached."""
         try:
             payload = self._codec.seal(str(key), self._encode(value))
         except PayloadError as error:
@@ -224,8 +285,9 @@ class TieredCache(Generic[T]):
         self._store(self._tiers, key, payload)
 
     def drop(self, kb_id: int) -> None:
-        """Forget the KB in every tier that can be reached."""
+        """Forgets the knowledge base in every tier that can be reached."""
         self._memory.drop(kb_id)
+        self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
         for tier in self._tiers:
             log = self._logs[tier.name]
             try:
@@ -237,42 +299,40 @@ class TieredCache(Generic[T]):
 
     def stats(self) -> dict[str, TierStats]:
         """Counters by tier name, nearest first."""
-        return {name: log.stats for name, log in self._logs.items()}
+        stats = {name: log.stats for name, log in self._logs.items()}
+        return stats | {PROCESS_TIER: dataclasses.replace(stats[PROCESS_TIER], nbytes=self._memory.nbytes)}
 
-    def _keep(self, key: CacheKey, value: T) -> None:
-        if self._memory.put(key, value):
-            self._logs[PROCESS_TIER].count(stores=1)
-
-    def _load(self, tier: ByteTier, key: CacheKey) -> bytes | None:
+    def _load(self, tier: ByteTier, key: CacheKey) -> tuple[CacheKey, bytes] | None:
         log = self._logs[tier.name]
         try:
-            payload = tier.load(key)
+            entry = tier.load(key)
         except TierUnavailable as error:
             log.unreachable(error)
-            payload = None
+            entry = None
         else:
             log.reached()
-        if payload is None:
+        if entry is None:
             log.count(misses=1)
-        return payload
+        return entry
 
     def _open(self, tier: ByteTier, key: CacheKey, payload: bytes) -> T | None:
         log = self._logs[tier.name]
         try:
-            value = self._decode(self._codec.open(str(key), payload))
+            value = self._decode(key, self._codec.open(str(key), payload))
         except (PayloadError, ValueError) as error:
             log.rejected(key, error)
             return None
-        log.count(hits=1)
+        log.count(hits=1, nbytes=len(payload))
         return value
 
     def _store(self, tiers: Sequence[ByteTier], key: CacheKey, payload: bytes) -> None:
         for tier in tiers:
             log = self._logs[tier.name]
             try:
-                tier.store(key, payload)
+                kept = tier.store(key, payload)
             except TierUnavailable as error:
                 log.unreachable(error)
             else:
                 log.reached()
-                log.count(stores=1)
+                if kept:
+                    log.count(stores=1, nbytes=len(payload))

@@ -1,12 +1,13 @@
 """The channels: thin, with the store that answers them injected."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.cache import Found
 from retrieval.errors import ChannelUnavailable, ModelUnavailable
 from retrieval.postings import hash_terms
 from retrieval.protocols import Embedder, VectorStore
@@ -18,6 +19,7 @@ class VectorChannel:
     """Cosine similarity of the query's vector and the chunks' vectors of one model."""
 
     name = "vector"
+    in_memory = False
 
     def __init__(self, kb_id: int, embedder: Embedder, store: VectorStore, notes: Sequence[Degradation] = ()) -> None:
         self.kb_id = kb_id
@@ -25,7 +27,7 @@ class VectorChannel:
         self._store = store
         self._notes = tuple(notes)
 
-    def search(self, analysis: Analysis, k: int) -> Ranking:
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - models have timeouts of their own
         vector = self._embed(analysis.text)
         chunk_ids, scores = self._store.search(self.kb_id, self._embedder.model_id, vector, k)
         detail = {"model": self._embedder.model_id}
@@ -45,30 +47,44 @@ class VectorChannel:
         return vector
 
 
+@dataclass(frozen=True, slots=True)
+class LoadedIndex:
+    """An index, and what the trace should tell of where it came from."""
+
+    index: OkapiIndex
+    detail: Mapping[str, Any]
+
+
 class BM25Channel:
-    """BM25Okapi over the knowledge base's postings."""
+    """BM25Okapi over the knowledge base's postings.
+
+    Args:
+        kb_id: the knowledge base.
+        wait_for_index: given a deadline of `time.monotonic`; raises ChannelUnavailable if the index is not there by then.
+    """
 
     name = "bm25"
+    in_memory = True
 
-    def __init__(self, kb_id: int, load_index: Callable[[], Found[OkapiIndex]]) -> None:
+    def __init__(self, kb_id: int, wait_for_index: Callable[[float], LoadedIndex]) -> None:
         self.kb_id = kb_id
-        self._load_index = load_index
+        self._wait_for_index = wait_for_index
 
-    def search(self, analysis: Analysis, k: int) -> Ranking:
-        found = self._load_index()
-        index = found.value
-        chunk_ids, scores = index.search(hash_terms(analysis.tokens), k)
-        detail = {"cache_tier": found.tier, "indexed_chunks": index.chunk_count}
-        return Ranking(self.name, self.kb_id, chunk_ids, scores, detail, lexicon=index)
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        loaded = self._wait_for_index(deadline)
+        chunk_ids, scores = loaded.index.search(hash_terms(analysis.tokens(self.kb_id)), k)
+        return Ranking(self.name, self.kb_id, chunk_ids, scores, loaded.detail, lexicon=loaded.index)
 
 
 class UnavailableChannel:
     """Stands where a channel cannot be had, so that the search says why."""
+
+    in_memory = True
 
     def __init__(self, name: str, kb_id: int, code: DegradationCode, detail: str) -> None:
         self.name = name
         self.kb_id = kb_id
         self._error = (code, detail)
 
-    def search(self, analysis: Analysis, k: int) -> Ranking:  # noqa: ARG002 - the protocol's signature
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - the protocol's signature
         raise ChannelUnavailable(*self._error)

@@ -11,6 +11,7 @@ import numpy as np
 
 from retrieval.config import RetrievalConfig
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable
+from retrieval.execution import InlineExecutor
 from retrieval.fusion import WeightedRanking, best_fused_score, reciprocal_rank_fusion
 from retrieval.gate import ScoreScale, cut_for
 from retrieval.postings import hash_terms
@@ -20,6 +21,9 @@ from retrieval.types import Analysis, Candidate, Hit, Ranking, Result
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_LATENCY_BUDGET = 10.0
+_OWN_THREAD = InlineExecutor()
+
 
 @dataclass(frozen=True, slots=True)
 class Scope:
@@ -27,10 +31,12 @@ class Scope:
 
     Attributes:
         space: id of the embedding model; cosines of different spaces are never compared.
+        tokenizer: None when there is none to be had.
     """
 
     kb_id: int
     space: str
+    tokenizer: Tokenizer | None
     channels: tuple[Channel, ...]
     config: RetrievalConfig
 
@@ -41,33 +47,40 @@ class Pipeline:
 
     Attributes:
         scopes: the knowledge bases, in the caller's order, which breaks ties.
-        tokenizer: None when there is none to be had.
         reranker: None leaves the fused order.
-        executor: runs the channels.
+        executor: runs the channels that wait for other servers.
     """
 
     scopes: tuple[Scope, ...]
     passages: PassageStore
-    tokenizer: Tokenizer | None
     reranker: Reranker | None
     executor: Executor
 
-    def run(self, query: str, config: RetrievalConfig, *, explain: bool = False) -> Result:
+    def run(
+        self,
+        query: str,
+        config: RetrievalConfig,
+        *,
+        explain: bool = False,
+        latency_budget: float = DEFAULT_LATENCY_BUDGET,
+    ) -> Result:
         """Searches.
 
         Args:
             query: any text; blank finds nothing.
             config: settings of the stages that serve all knowledge bases together.
             explain: also load the passages of candidates that will not be results.
+            latency_budget: seconds that a channel may wait for what is still being prepared.
 
         Raises:
             NoChannelAvailable: no channel of any knowledge base could answer.
         """
         trace = Trace()
+        deadline = time.monotonic() + latency_budget
         with trace.span("analysis") as detail:
             analysis = self._analyse(query)
-            detail["terms"] = list(analysis.terms)
-        rankings = self._search_channels(analysis, config, trace)
+            detail["terms"] = list(analysis.all_terms)
+        rankings = self._search_channels(analysis, config, deadline, trace)
         lexicons = {ranking.kb_id: ranking.lexicon for ranking in rankings if ranking.lexicon is not None}
         with trace.span("fusion") as detail:
             candidates = self._fuse(rankings, config)
@@ -89,19 +102,29 @@ class Pipeline:
 
     def _analyse(self, query: str) -> Analysis:
         text = query.strip()
-        return Analysis(text, tuple(self.tokenizer(text)) if self.tokenizer else ())
+        cut: dict[str, tuple[str, ...]] = {}
+        tokens = {}
+        for scope in self.scopes:
+            if scope.tokenizer is not None:
+                if scope.tokenizer.id not in cut:
+                    cut[scope.tokenizer.id] = tuple(scope.tokenizer(text))
+                tokens[scope.kb_id] = cut[scope.tokenizer.id]
+        return Analysis(text, tokens)
 
-    def _search_channels(self, analysis: Analysis, config: RetrievalConfig, trace: Trace) -> list[Ranking]:
+    def _search_channels(
+        self, analysis: Analysis, config: RetrievalConfig, deadline: float, trace: Trace
+    ) -> list[Ranking]:
         if not analysis.text:
             return []
-        jobs = [
-            (channel, self.executor.submit(_search, channel, analysis, _depth(channel, config)))
-            for scope in self.scopes
-            for channel in scope.channels
-        ]
+        channels = [channel for scope in self.scopes for channel in scope.channels]
+        jobs = {}
+        # Those that wait for other servers start first, and wait while this thread does the rest.
+        for channel in sorted(channels, key=lambda each: each.in_memory):
+            executor = _OWN_THREAD if channel.in_memory else self.executor
+            jobs[channel] = executor.submit(_search, channel, analysis, _depth(channel, config), deadline)
         rankings = []
-        for channel, job in jobs:
-            outcome, milliseconds = job.result()
+        for channel in channels:
+            outcome, milliseconds = jobs[channel].result()
             if isinstance(outcome, Degradation):
                 trace.degrade(outcome)
                 trace.add(Span(channel.name, milliseconds, {"kb_id": channel.kb_id, "error": outcome.code.value}))
@@ -175,12 +198,12 @@ def _depth(channel: Channel, config: RetrievalConfig) -> int:
     return config.vector_candidates if channel.name == "vector" else config.bm25_candidates
 
 
-def _search(channel: Channel, analysis: Analysis, k: int) -> tuple[Ranking | Degradation, float]:
+def _search(channel: Channel, analysis: Analysis, k: int, deadline: float) -> tuple[Ranking | Degradation, float]:
     """Runs a channel; one that fails costs its candidates, never the answer."""
     started = time.perf_counter()
     outcome: Ranking | Degradation
     try:
-        outcome = channel.search(analysis, k)
+        outcome = channel.search(analysis, k, deadline)
     except ChannelUnavailable as error:
         outcome = Degradation(channel.name, error.code, str(error))
     except Exception:
@@ -227,13 +250,13 @@ def _ranked(candidates: Sequence[Candidate], stage: str) -> list[Candidate]:
 
 def _match_terms(analysis: Analysis, candidates: list[Candidate], lexicons: Mapping[int, Lexicon]) -> list[Candidate]:
     """Notes which query terms each loaded candidate holds."""
-    terms = hash_terms(analysis.terms)
     held: dict[int, tuple[str, ...]] = {}
     for kb_id, lexicon in lexicons.items():
+        terms = analysis.terms(kb_id)
         own = [c.chunk_id for c in candidates if c.kb_id == kb_id and c.passage is not None]
-        matrix = lexicon.frequencies(terms, np.array(own, dtype=np.int64)) > 0
+        matrix = lexicon.frequencies(hash_terms(terms), np.array(own, dtype=np.int64)) > 0
         for chunk_id, row in zip(own, matrix, strict=True):
-            held[chunk_id] = tuple(term for term, holds in zip(analysis.terms, row, strict=True) if holds)
+            held[chunk_id] = tuple(term for term, holds in zip(terms, row, strict=True) if holds)
     return [dataclasses.replace(c, matched_terms=held.get(c.chunk_id, ())) for c in candidates]
 
 
@@ -278,7 +301,7 @@ def _result(
         query=query,
         hits=hits,
         candidates=tuple(candidates),
-        terms=analysis.terms,
+        analysis=analysis,
         score_scale=scale.value,
         threshold=threshold,
         degraded=tuple(trace.degradations),

@@ -57,8 +57,18 @@ class Channel(Protocol):
     @property
     def kb_id(self) -> int: ...
 
-    def search(self, analysis: Analysis, k: int) -> Ranking:
+    @property
+    def in_memory(self) -> bool:
+        """Whether a search needs no other server: the request's own thread runs it then."""
+        ...
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         """Returns at most k chunks, best first.
+
+        Args:
+            analysis: the query.
+            k: how many at most.
+            deadline: of `time.monotonic`; who would wait longer raises ChannelUnavailable.
 
         Raises:
             ChannelUnavailable: the channel cannot answer; the search goes on without it.

@@ -20,12 +20,15 @@ class OverlapReranker:
     from others worse (AUROC on cmrc2018-reject .875 against .956); joined they give .714, .967 and .961.
 
     Term statistics come from the keyword index; without it the passage is tokenised here and all terms weigh the same.
+
+    Args:
+        tokenizers: by knowledge base; every one that the analysis has tokens for.
     """
 
     scale = ScoreScale.OVERLAP
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, tokenizers: Mapping[int, Tokenizer]) -> None:
+        self._tokenizers = tokenizers
 
     def scores(
         self, analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
@@ -37,10 +40,10 @@ class OverlapReranker:
         self, analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
     ) -> NDArray[np.float64]:
         scores = np.zeros(len(candidates), dtype=np.float64)
-        terms = hash_terms(analysis.terms)
-        if not len(terms):
-            return scores
         for kb_id in {candidate.kb_id for candidate in candidates}:
+            terms = hash_terms(analysis.terms(kb_id))
+            if not terms.size:
+                continue
             rows = [row for row, candidate in enumerate(candidates) if candidate.kb_id == kb_id]
             lexicon = lexicons.get(kb_id)
             if lexicon is None:
@@ -54,8 +57,9 @@ class OverlapReranker:
         passage = candidate.passage
         if passage is None:
             return 0.0
-        held = set(self._tokenizer(f"{passage.title}\n{passage.text}"))
-        return sum(term in held for term in analysis.terms) / len(analysis.terms)
+        held = set(self._tokenizers[candidate.kb_id](f"{passage.title}\n{passage.text}"))
+        terms = analysis.terms(candidate.kb_id)
+        return sum(term in held for term in terms) / len(terms)
 
 
 def coverage(frequencies: NDArray[np.uint32], idf: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -11,6 +11,7 @@ class DegradationCode(StrEnum):
 
     BM25_DEPENDENCIES_MISSING = "bm25_dependencies_missing"
     BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"
+    BM25_INDEX_BUILDING = "bm25_index_building"
     CHANNEL_FAILED = "channel_failed"
     EMBEDDER_FAILED = "embedder_failed"
     HASHING_EMBEDDER = "hashing_embedder"

@@ -19,16 +19,25 @@ class Analysis:
 
     Attributes:
         text: the query, stripped.
-        tokens: its tokens in order of appearance, repeats kept; empty when no tokenizer is at hand.
+        tokens_by_kb: by knowledge base, each has its own tokenizer; in order of appearance, repeats kept. One without a
+            tokenizer at hand is missing.
     """
 
     text: str
-    tokens: tuple[str, ...] = ()
+    tokens_by_kb: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    def tokens(self, kb_id: int) -> tuple[str, ...]:
+        """The query's tokens for a knowledge base."""
+        return self.tokens_by_kb.get(kb_id, ())
+
+    def terms(self, kb_id: int) -> tuple[str, ...]:
+        """The distinct tokens for a knowledge base in order of appearance."""
+        return tuple(dict.fromkeys(self.tokens(kb_id)))
 
     @property
-    def terms(self) -> tuple[str, ...]:
-        """The distinct tokens in order of appearance."""
-        return tuple(dict.fromkeys(self.tokens))
+    def all_terms(self) -> tuple[str, ...]:
+        """The distinct tokens over all knowledge bases."""
+        return tuple(dict.fromkeys(token for tokens in self.tokens_by_kb.values() for token in tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,14 +117,14 @@ class Result:
     Attributes:
         hits: the results, best first.
         candidates: every candidate that any channel found, in final order, with the stage that cut it.
-        terms: the query's distinct terms.
+        analysis: the query as it was searched for.
         timings_ms: milliseconds by stage, and "total".
     """
 
     query: str
     hits: tuple[Hit, ...]
     candidates: tuple[Candidate, ...]
-    terms: tuple[str, ...]
+    analysis: Analysis
     score_scale: str
     threshold: float
     degraded: tuple[Degradation, ...]

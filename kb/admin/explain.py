@@ -176,7 +176,7 @@ def _gated_stage(result: Result) -> str:
 
 def _terms(result: Result) -> tuple[Term, ...]:
     held = {term for candidate in result.candidates for term in candidate.matched_terms}
-    return tuple(Term(term, _origin(result.query, term), term in held) for term in result.terms)
+    return tuple(Term(term, _origin(result.query, term), term in held) for term in result.analysis.all_terms)
 
 
 def _origin(query: str, term: str) -> str:
@@ -235,7 +235,9 @@ class _Rows:
             text=text,
             excerpt=tuple(excerpt(text, EXCERPT_CHARACTERS)),
             matched=matched,
-            missing=tuple(term for term in self._result.terms if term not in matched) if known else (),
+            missing=tuple(term for term in self._result.analysis.terms(candidate.kb_id) if term not in matched)
+            if known
+            else (),
             cells=(
                 self._channel_cell("vector", candidate),
                 self._channel_cell("bm25", candidate),
@@ -251,7 +253,11 @@ class _Rows:
         )
 
     def _mark(self, text: str, candidate: Candidate) -> tuple[Segment, ...]:
-        terms = candidate.matched_terms if candidate.kb_id in self._has_lexicon else self._result.terms
+        terms = (
+            candidate.matched_terms
+            if candidate.kb_id in self._has_lexicon
+            else self._result.analysis.terms(candidate.kb_id)
+        )
         if self._cutter is None:
             return (Segment(text, is_match=False),) if text else ()
         return tuple(highlight(text, terms, self._cutter))

@@ -1,14 +1,16 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
 from kb.models.evaluation import EvalQuery, EvalSet, Judgment
-from kb.models.index import BM25Index, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
+from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
 from kb.models.knowledge import Chunk, Document, KnowledgeBase, Membership
 from kb.models.search import RetrievalProfile, SearchLog
+from kb.models.tokenizer import TokenizerSettings
 
 __all__ = [
     "ApiKey",
     "BM25Index",
     "Chunk",
+    "ChunkChange",
     "ChunkEmbedding",
     "ChunkPostings",
     "Document",
@@ -23,5 +25,6 @@ __all__ = [
     "RetrievalProfile",
     "ScopedQuerySet",
     "SearchLog",
+    "TokenizerSettings",
     "User",
 ]

@@ -20,7 +20,7 @@ class Installation(models.Model):
 
 
 class KnowledgeBaseVersion(models.Model):
-    """The version of a knowledge base's chunks and postings; only the database's triggers write it."""
+    """The version of a knowledge base's chunks and active postings; only the database's triggers write it."""
 
     knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, primary_key=True, related_name="version_row")
     version = models.BigIntegerField()
@@ -57,6 +57,32 @@ class ChunkPostings(models.Model):
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.tokenizer_id}"
+
+
+class ChunkChange(models.Model):
+    """The log from which a delta over an older keyword index is read; the database's triggers write it.
+
+    It is complete from any version on that no later reset follows. Publishing an index resets it at that index's
+    version, and so does whatever makes every older index useless.
+    """
+
+    class Operation(models.TextChoices):
+        WRITE = "write", _("written")
+        DELETE = "delete", _("deleted")
+        RESET = "reset", _("log starts anew")
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
+    version = models.BigIntegerField()
+    chunk_id = models.BigIntegerField(null=True)
+    operation = models.CharField(max_length=6, choices=Operation)
+
+    class Meta:
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "version"], include=["chunk_id", "operation"], name="changes_since"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base_id} at {self.version}: {self.operation} {self.chunk_id or ''}"
 
 
 class ChunkEmbedding(models.Model):

@@ -31,6 +31,7 @@ class KnowledgeBase(models.Model):
     target_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
     dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
     tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
+    target_tokenizer_id = models.CharField(max_length=120, blank=True, editable=False)
     chunk_size = models.PositiveIntegerField(
         _("chunk size"), default=500, validators=[MinValueValidator(20), MaxValueValidator(8_000)]
     )

@@ -6,13 +6,53 @@ transaction. A sequence value is never used twice, not after a rollback either.
 
 import pgtrigger
 
+MAX_LOGGED_ROWS = 10_000
+"""A statement that changes more chunks than this ends the log: reading them all would cost as much as building anew."""
+
 _TAKE_VERSION = """
     PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN ({affected})
         ORDER BY v.knowledge_base_id FOR UPDATE;
     UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN ({affected});
 """
+_LOG = """
+    IF (SELECT count(*) FROM ({changes}) c) > {limit} THEN
+        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)
+            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'
+            FROM ({changes}) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;
+    ELSE
+        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)
+            SELECT v.knowledge_base_id, v.version, c.chunk_id, '{operation}'
+            FROM ({changes}) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;
+    END IF;
+"""
+_END_LOG = """
+    INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)
+        SELECT v.knowledge_base_id, v.version, NULL, 'reset' FROM kb_versions v WHERE v.knowledge_base_id IN ({affected});
+"""
+_ACTIVE_ROWS = """
+    SELECT r.knowledge_base_id, r.chunk_id FROM {rows} r
+    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id"""
+_WITH_CHUNK = " WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
+_BASES_OF = "SELECT knowledge_base_id FROM ({changes}) c"
+_SWITCHED = """
+    SELECT side.knowledge_base_id, n.id AS chunk_id
+    FROM new_rows n JOIN old_rows o ON o.id = n.id
+    CROSS JOIN LATERAL (SELECT n.knowledge_base_id UNION SELECT o.knowledge_base_id) side
+    WHERE n.enabled IS DISTINCT FROM o.enabled OR n.knowledge_base_id <> o.knowledge_base_id"""
+_SWAPPED = """
+    SELECT n.id AS knowledge_base_id FROM new_rows n JOIN old_rows o ON o.id = n.id
+    WHERE n.tokenizer_id <> o.tokenizer_id"""
 _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
+
+
+def _take_version(affected: str) -> str:
+    return _TAKE_VERSION.format(affected=affected)
+
+
+def _log(changes: str, operation: str) -> str:
+    """Writes the change log under the version just taken; `changes` selects knowledge_base_id and chunk_id."""
+    return _LOG.format(changes=changes, operation=operation, limit=MAX_LOGGED_ROWS)
 
 
 def _statement_trigger(
@@ -28,57 +68,66 @@ def _statement_trigger(
     )
 
 
-def _version_triggers(*, on_update: str = "", deleted: str = _OLD) -> list[pgtrigger.Trigger]:
-    """A new version for every insert, update and delete; `deleted` selects the bases that a delete touches."""
+def _version_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
     return [
+        _statement_trigger("version_insert", pgtrigger.Insert, pgtrigger.Referencing(new="new_rows"), on_insert),
         _statement_trigger(
-            "version_insert",
-            pgtrigger.Insert,
-            pgtrigger.Referencing(new="new_rows"),
-            _TAKE_VERSION.format(affected=_NEW),
+            "version_update", pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), on_update
         ),
-        _statement_trigger(
-            "version_update",
-            pgtrigger.Update,
-            pgtrigger.Referencing(old="old_rows", new="new_rows"),
-            on_update + _TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}"),
-        ),
-        _statement_trigger(
-            "version_delete",
-            pgtrigger.Delete,
-            pgtrigger.Referencing(old="old_rows"),
-            _TAKE_VERSION.format(affected=deleted),
-        ),
+        _statement_trigger("version_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), on_delete),
     ]
 
 
 def chunk_triggers() -> list[pgtrigger.Trigger]:
-    """A new version for every change of chunks; switching a chunk off also hides its vectors."""
+    """A new version for every change of chunks; switching a chunk off also hides its vectors.
+
+    The log takes what a keyword index would miss otherwise: deletions, and chunks switched on or off or moved. A new
+    chunk and a new text change an index through their postings.
+    """
     hide_vectors = """
     UPDATE kb_chunkembedding e SET enabled = n.enabled
         FROM new_rows n JOIN old_rows o ON o.id = n.id
         WHERE e.chunk_id = n.id AND n.enabled IS DISTINCT FROM o.enabled;
     """
-    return _version_triggers(on_update=hide_vectors)
+    return _version_triggers(
+        on_insert=_take_version(_NEW),
+        on_update=hide_vectors + _take_version(f"{_OLD} UNION {_NEW}") + _log(_SWITCHED, "write"),
+        on_delete=_take_version(_OLD) + _log("SELECT knowledge_base_id, id AS chunk_id FROM old_rows", "delete"),
+    )
 
 
 def postings_triggers() -> list[pgtrigger.Trigger]:
-    """A new version for every change of postings.
+    """A new version for every change of the postings that searches use: those of the active tokenizer.
 
     A cascade from chunks deletes postings one statement a row, when the chunk is gone and its own trigger has
     taken the version already: such rows are passed over.
     """
-    with_chunk = f"{_OLD} o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id)"  # noqa: S608 - constants
-    return _version_triggers(deleted=with_chunk)
+    new, old = _ACTIVE_ROWS.format(rows="new_rows"), _ACTIVE_ROWS.format(rows="old_rows")
+    with_chunk = old + _WITH_CHUNK
+
+    def body(changes: str, operation: str) -> str:
+        return _take_version(_BASES_OF.format(changes=changes)) + _log(changes, operation)
+
+    return _version_triggers(
+        on_insert=body(new, "write"),
+        on_update=body(f"{old} UNION {new}", "write"),
+        on_delete=body(with_chunk, "delete"),
+    )
 
 
 def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
-    """Every knowledge base has its version row from its first moment."""
+    """Every knowledge base has its version row from its first moment; another tokenizer ends the change log."""
     return [
         _statement_trigger(
             "version_row",
             pgtrigger.Insert,
             pgtrigger.Referencing(new="new_rows"),
             "INSERT INTO kb_versions (knowledge_base_id, version) SELECT id, nextval('kb_version_seq') FROM new_rows;",
+        ),
+        _statement_trigger(
+            "tokenizer_swap",
+            pgtrigger.Update,
+            pgtrigger.Referencing(old="old_rows", new="new_rows"),
+            _take_version(_SWAPPED) + _END_LOG.format(affected=_SWAPPED),
         ),
     ]

@@ -54,7 +54,7 @@ def import_passages(
         _write(knowledge_base, fresh)
         added, unchanged = added + len(fresh), unchanged + len(batch) - len(fresh)
         on_progress(len(batch))
-    BM25Store().clear(knowledge_base.pk)
+    BM25Store().expire(knowledge_base.pk)
     return BeirImport(added, unchanged)
 
 

@@ -1,4 +1,5 @@
 import shutil
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -10,6 +11,7 @@ from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.services.errors import NotVisible, Rejected
 from kb.services.health import State, model_finding
 from kb.services.profiles import starting_profile
+from kb.stores.bm25 import BM25Store
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import local_path
@@ -113,7 +115,8 @@ def prepare_knowledge_base(kb: KnowledgeBase) -> None:
 
 def knowledge_base_delete(kb: KnowledgeBase) -> None:
     """Deletes a knowledge base with its documents and files; its chunks and documents are never loaded."""
-    directory = settings.MEDIA_ROOT / "documents" / str(kb.pk)
+    kb_id = kb.pk
+    directory = settings.MEDIA_ROOT / "documents" / str(kb_id)
     with transaction.atomic():
         KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
@@ -122,7 +125,8 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
             eval_set.delete()
         documents._raw_delete(documents.db)
         kb.delete()
-        transaction.on_commit(lambda: shutil.rmtree(directory, ignore_errors=True))
+        transaction.on_commit(partial(shutil.rmtree, directory, ignore_errors=True))
+        transaction.on_commit(partial(BM25Store().drop, kb_id), robust=True)
 
 
 def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeBase:

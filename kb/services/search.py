@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.conf import settings
 from django.utils.translation import gettext as _
 
 from kb.conf import Wiring, build_pipeline
@@ -26,6 +27,7 @@ class SearchRequest:
         profile: name of a profile that serves all of them; blank: each knowledge base's own.
         overrides: settings by the names of RetrievalConfig.
         explain: keep the whole trace, with every candidate.
+        latency_budget_ms: how long a search waits for a keyword index that is being built, before it answers without it.
         log: False keeps the search out of the search log (evaluation).
     """
 
@@ -34,6 +36,7 @@ class SearchRequest:
     profile: str = ""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False
+    latency_budget_ms: int | None = None
     log: bool = True
 
 
@@ -55,7 +58,8 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
     """
     request = dataclasses.replace(request, query=storable(request.query))
     wiring = wire(principal, request)
-    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain)
+    budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
+    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
     outcome = SearchOutcome(request, result, wiring, uuid.uuid4())
     if request.log:
         search_log.record(principal, outcome_as_log(outcome), now=request.explain)
@@ -138,7 +142,7 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
     """Everything the search did; texts of candidates are left to the chunks themselves."""
     result = outcome.result
     return {
-        "terms": list(result.terms),
+        "terms": list(result.analysis.all_terms),
         "configuration": outcome.wiring.config.as_dict(),
         "scopes": [
             {"kb_id": scope.kb_id, "space": scope.space, "configuration": scope.config.as_dict()}

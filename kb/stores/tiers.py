@@ -1,17 +1,20 @@
 """The shared and the persistent tier of the BM25 cache. Both hold sealed bytes and never look inside."""
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from django.core.cache import caches
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, transaction
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
 from kb.models import BM25Index
 from kb.stores.installation import installation_id
 from retrieval.cache import CacheKey, TierUnavailable
+
+logger = logging.getLogger(__name__)
 
 
 @contextmanager
@@ -22,8 +25,25 @@ def _as_unavailable(*faults: type[Exception]) -> Iterator[None]:
         raise TierUnavailable(str(error)) from error
 
 
+UPSERT = """
+INSERT INTO bm25_indexes
+    (knowledge_base_id, version, tokenizer_id, format, payload, chunk_count, built_at)
+SELECT v.knowledge_base_id, %(version)s, %(tokenizer)s, %(format)s, %(payload)s,
+       (SELECT count(*) FROM kb_chunk c WHERE c.knowledge_base_id = v.knowledge_base_id AND c.enabled), now()
+FROM kb_versions v WHERE v.knowledge_base_id = %(kb)s
+ON CONFLICT (knowledge_base_id) DO UPDATE SET
+    version = excluded.version, tokenizer_id = excluded.tokenizer_id, format = excluded.format,
+    payload = excluded.payload, chunk_count = excluded.chunk_count, built_at = excluded.built_at
+WHERE bm25_indexes.version <= excluded.version
+"""
+TRIM = """
+WITH trimmed AS (DELETE FROM kb_chunkchange WHERE knowledge_base_id = %(kb)s AND version <= %(version)s)
+INSERT INTO kb_chunkchange (knowledge_base_id, version, operation) VALUES (%(kb)s, %(version)s, 'reset')
+"""
+
+
 class RedisTier:
-    """One entry a knowledge base: a newer one removes the one before it. A pointer tells which key that is."""
+    """One entry a knowledge base, found through a pointer that holds its key."""
 
     name = "redis"
 
@@ -34,25 +54,50 @@ class RedisTier:
     def _cache(self) -> Any:
         return caches["bm25"]
 
-    def load(self, key: CacheKey) -> bytes | None:
+    def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
         with _as_unavailable(ConnectionInterrupted, RedisError):
-            payload: bytes | None = self._cache.get(str(key))
-            return payload
+            held = self._held(key.kb_id)
+            if held is None or not held.serves(key):
+                return None
+            payload: bytes | None = self._cache.get(str(held))
+            return None if payload is None else (held, payload)
 
-    def store(self, key: CacheKey, payload: bytes) -> None:
+    def store(self, key: CacheKey, payload: bytes) -> bool:
         if len(payload) > self._max_bytes:
-            return
+            return False
         with _as_unavailable(ConnectionInterrupted, RedisError):
-            self.drop(key.kb_id, keep=str(key))
+            held = self._held(key.kb_id)
+            if held is not None and held.version > key.version:
+                return False
+            if held != key:
+                self.drop(key.kb_id)
             self._cache.set_many({str(key): payload, self._pointer(key.kb_id): str(key).encode()})
+            return True
 
-    def drop(self, kb_id: int, *, keep: str | None = None) -> None:
+    def drop(self, kb_id: int) -> None:
         with _as_unavailable(ConnectionInterrupted, RedisError):
-            pointer = self._pointer(kb_id)
-            entry: bytes | None = self._cache.get(pointer)
-            name = None if entry is None else entry.decode(errors="replace")
-            if name is not None and name != keep:
-                self._cache.delete_many([pointer, name])
+            held = self._held(kb_id)
+            self._cache.delete_many([self._pointer(kb_id), *([] if held is None else [str(held)])])
+
+    def size(self, kb_id: int) -> int:
+        """Bytes of the knowledge base's payload; 0 where there is none."""
+        with _as_unavailable(ConnectionInterrupted, RedisError):
+            held = self._held(kb_id)
+            if held is None:
+                return 0
+            client = self._cache.client.get_client(write=False)
+            return int(client.strlen(self._cache.client.make_key(str(held))))
+
+    def _held(self, kb_id: int) -> CacheKey | None:
+        """What the pointer says; nothing where it holds garbage."""
+        pointer: bytes | None = self._cache.get(self._pointer(kb_id))
+        if pointer is None:
+            return None
+        try:
+            return CacheKey.parse(pointer.decode())
+        except ValueError:
+            logger.warning("the pointer to the keyword index of knowledge base %s holds garbage, ignoring it", kb_id)
+            return None
 
     @staticmethod
     def _pointer(kb_id: int) -> str:
@@ -60,46 +105,41 @@ class RedisTier:
 
 
 class DatabaseTier:
-    """The table bm25_indexes: one row a knowledge base, which only a newer version replaces."""
+    """The table bm25_indexes: one row a knowledge base, which only a newer version replaces.
+
+    What is stored here is the base that every process can read, so the change log starts anew behind it.
+    """
 
     name = "database"
 
-    def load(self, key: CacheKey) -> bytes | None:
+    def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
         with _as_unavailable(DatabaseError):
             row = (
                 BM25Index.objects.filter(
                     knowledge_base_id=key.kb_id,
-                    version=key.version,
+                    version__gte=key.version,
                     tokenizer_id=key.tokenizer_id,
                     format=key.fingerprint,
                 )
-                .values_list("payload", flat=True)
+                .values_list("version", "payload")
                 .first()
             )
-        return None if row is None else bytes(row)
+        return None if row is None else (key.at(row[0]), bytes(row[1]))
 
-    def store(self, key: CacheKey, payload: bytes) -> None:
-        with _as_unavailable(DatabaseError), connection.cursor() as cursor:
-            cursor.execute(
-                """
-                INSERT INTO bm25_indexes (knowledge_base_id, version, tokenizer_id, format, payload, chunk_count, built_at)
-                SELECT v.knowledge_base_id, %(version)s, %(tokenizer)s, %(format)s, %(payload)s,
-                       (SELECT count(*) FROM kb_chunk c WHERE c.knowledge_base_id = v.knowledge_base_id AND c.enabled),
-                       now()
-                FROM kb_versions v WHERE v.knowledge_base_id = %(kb)s
-                ON CONFLICT (knowledge_base_id) DO UPDATE SET
-                    version = excluded.version, tokenizer_id = excluded.tokenizer_id, format = excluded.format,
-                    payload = excluded.payload, chunk_count = excluded.chunk_count, built_at = excluded.built_at
-                WHERE bm25_indexes.version <= excluded.version
-                """,
-                {
-                    "kb": key.kb_id,
-                    "version": key.version,
-                    "tokenizer": key.tokenizer_id,
-                    "format": key.fingerprint,
-                    "payload": payload,
-                },
-            )
+    def store(self, key: CacheKey, payload: bytes) -> bool:
+        with _as_unavailable(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
+            values: dict[str, int | str | bytes] = {
+                "kb": key.kb_id,
+                "version": key.version,
+                "tokenizer": key.tokenizer_id,
+                "format": key.fingerprint,
+                "payload": payload,
+            }
+            cursor.execute(UPSERT, values)
+            stored: bool = cursor.rowcount > 0
+            if stored:
+                cursor.execute(TRIM, values)
+        return stored
 
     def drop(self, kb_id: int) -> None:
         with _as_unavailable(DatabaseError):

@@ -70,7 +70,7 @@ class Command(KnowledgeBaseCommand):
 
     def _explain(self, outcome: SearchOutcome) -> None:
         result = outcome.result
-        self.stdout.write(f"terms: {', '.join(result.terms) or 'none'}\n\n")
+        self.stdout.write(f"terms: {', '.join(result.analysis.all_terms) or 'none'}\n\n")
         header = ["chunk", *STAGES, "cut by", "source", "matched terms"]
         self._table([header, *(_row(candidate) for candidate in result.candidates)])
         self.stdout.write("")

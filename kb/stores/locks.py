@@ -1,0 +1,33 @@
+"""Locks that all processes share, held by a database connection and gone with it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import IntEnum
+
+from django.db import connection
+
+
+class Purpose(IntEnum):
+    """The upper half of an advisory lock's number; the lower one is the knowledge base's id."""
+
+    BUILD_INDEX = 0x7A68_0001
+    TOKENIZE = 0x7A68_0002
+
+
+@contextmanager
+def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
+    """Takes the lock if nobody has it; never waits.
+
+    Yields:
+        Whether it was taken.
+    """
+    number = (purpose << 32) | kb_id
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
+        (taken,) = cursor.fetchone()
+    try:
+        yield taken
+    finally:
+        if taken:
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT pg_advisory_unlock(%s)", [number])

@@ -1,0 +1,117 @@
+"""Stored postings and their change log, each read in one statement, so that rows and version belong together."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psycopg
+from django.db import connection, transaction
+from numpy.typing import NDArray
+
+from retrieval.bm25 import OkapiIndex
+
+FETCH = 5_000
+
+POSTINGS = """
+SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length
+FROM kb_versions v
+JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
+LEFT JOIN (kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled)
+    ON p.knowledge_base_id = v.knowledge_base_id AND p.tokenizer_id = %(tokenizer)s
+WHERE v.knowledge_base_id = %(kb)s
+"""
+
+CHANGES = """
+SELECT v.version, k.tokenizer_id, change.chunk_id, change.is_reset, p.terms, p.frequencies, p.length
+FROM kb_versions v
+JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
+LEFT JOIN (
+    (SELECT chunk_id, bool_or(operation = 'reset') AS is_reset FROM kb_chunkchange
+     WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1) change
+    LEFT JOIN (kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled)
+        ON p.chunk_id = change.chunk_id AND p.knowledge_base_id = %(kb)s AND p.tokenizer_id = %(tokenizer)s
+) ON true
+WHERE v.knowledge_base_id = %(kb)s
+"""
+
+LOG_START = """
+SELECT coalesce(max(version), 0) FROM kb_chunkchange WHERE knowledge_base_id = %s AND operation = 'reset'
+"""
+
+StoredRow = tuple[int, bytes, bytes, int]
+
+
+class TokenizerSwapped(Exception):
+    """The knowledge base searches with another tokenizer by now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What happened to a knowledge base's chunks since a version.
+
+    Attributes:
+        version: the knowledge base's when this was read.
+        chunk_ids: shape (n_changed,), ascending.
+        rows: the postings of those that are there and enabled.
+    """
+
+    version: int
+    chunk_ids: NDArray[np.int64]
+    rows: tuple[StoredRow, ...]
+
+
+def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
+    """The index of everything, and the version that it holds; 0 for a knowledge base that is gone.
+
+    Raises:
+        TokenizerSwapped: these postings are no longer complete.
+    """
+    version = 0
+    rows: list[StoredRow] = []
+    with transaction.atomic(), connection.cursor() as settings, _binary_cursor() as cursor:
+        # However large: the read runs off every request's thread.
+        settings.execute("SELECT set_config('statement_timeout', '0', true)")
+        cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
+        while batch := cursor.fetchmany(FETCH):
+            version = batch[0][0]
+            _require_tokenizer(batch[0][1], tokenizer_id)
+            rows.extend(row[2:] for row in batch if row[2] is not None)
+    return version, OkapiIndex.build(rows)
+
+
+def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) -> Changes | None:
+    """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
+
+    Raises:
+        TokenizerSwapped: these postings are no longer complete.
+    """
+    with _binary_cursor() as cursor:
+        wanted = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
+        found = cursor.execute(CHANGES, wanted, binary=True).fetchall()
+    if not found or len(found) > limit:
+        return None
+    _require_tokenizer(found[0][1], tokenizer_id)
+    if any(is_reset for _, _, _, is_reset, *_ in found):
+        return None
+    changed = np.sort(np.array([row[2] for row in found if row[2] is not None], dtype=np.int64))
+    rows = tuple((row[2], row[4], row[5], row[6]) for row in found if row[4] is not None)
+    return Changes(found[0][0], changed, rows)
+
+
+def log_start(kb_id: int) -> int:
+    """The oldest version of an index from which the change log leads to the present."""
+    with connection.cursor() as cursor:
+        cursor.execute(LOG_START, [kb_id])
+        (version,) = cursor.fetchone()
+    return int(version)
+
+
+def _binary_cursor() -> "psycopg.Cursor[Any]":
+    """Server-side binding, which Django's cursors do not use: only it can answer in binary, twice as fast for bytea."""
+    connection.ensure_connection()
+    return psycopg.Cursor(connection.connection)
+
+
+def _require_tokenizer(active: str, wanted: str) -> None:
+    if active != wanted:
+        raise TokenizerSwapped
