@@ -6,7 +6,13 @@ from types import ModuleType
 
 from retrieval.errors import DependencyMissing
 
-_DISTRIBUTIONS = {"Stemmer": "pystemmer", "jieba": "jieba", "rank_bm25": "rank-bm25"}
+_DISTRIBUTIONS = {
+    "Stemmer": "pystemmer",
+    "jieba": "jieba",
+    "opencc": "opencc",
+    "rank_bm25": "rank-bm25",
+    "rjieba": "rjieba",
+}
 
 
 def import_dependency(name: str) -> ModuleType:

@@ -2,26 +2,34 @@
 
 What it makes of a text:
 
-* NFKC (full width to half width), case folded; soft hyphens and zero-width characters are dropped.
+* NFKC (full width to half width), case folded; soft hyphens and zero-width characters are dropped. Traditional Chinese
+  becomes simplified where the options say so.
 * Chinese is cut by jieba in search mode (words and the dictionary words inside them), punctuation dropped.
 * Latin, Cyrillic, ... words are stemmed (Snowball English) and English stop words are dropped, so that a query of
   stop words alone has no tokens: index and query are one function, and an index without stop words cannot answer it.
   A stop word in capitals (`IT`) or next to a Chinese character (`A股`) is a name, not a function word, and stays.
 * Numbers and codes (`TH-01`, `ERR_404`, `v2.3.1`, `500kg`, `c++`, an e-mail address) are found whole and by part.
+* A user's words of Chinese characters are cut as jieba's own are; the others (`T恤`, `Spring Boot`) are found whole and
+  by part. A user's stop words are dropped wherever they stand.
 """
 
-import logging
 import re
 import threading
 import unicodedata
-from collections.abc import Iterator
-from functools import cache, lru_cache
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache, cached_property, lru_cache
 from hashlib import sha256
-from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TypeVar
 
 from retrieval.dependencies import import_dependency
+from retrieval.dictionary import DictionaryWord
+from retrieval.phrases import Phrase, PhraseFinder
+from retrieval.scripts import CJK, LATIN
+from retrieval.segmenters import SEGMENTABLE, Engine, Segmenter, WordFrequency, engine_versions, load_segmenter
+from retrieval.simplify import load_simplifier, simplifier_version
 
 # Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET.
 # fmt: off
@@ -31,10 +39,9 @@ ENGLISH_STOP_WORDS = frozenset({
 })
 # fmt: on
 
-_CJK = "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
-_PART = rf"[^\W_{_CJK}]+"
+_PART = rf"{LATIN}+"
 RUNS = re.compile(
-    rf"(?P<cjk>[{_CJK}]+)"
+    rf"(?P<cjk>[{CJK}]+)"
     # Parts joined by single connectors; a trailing + or # belongs to names such as c++ and c#, not to a+b.
     rf"|(?P<latin>{_PART}(?:[-_.@&']{_PART})*(?:(?:\+{{1,2}}|\#)(?!{_PART}))?)"
 )
@@ -42,43 +49,177 @@ CONNECTORS = re.compile(r"[-_.@&+#]+")
 _LETTERS_AND_DIGITS = re.compile(r"([^\W\d_]+)(\d+)|(\d+)([^\W\d_]+)")
 _CHARACTERS = str.maketrans({"\u2019": "'", "\u2010": "-"} | dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""))
 
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerOptions:
+    """What a knowledge base may choose.
+
+    Attributes:
+        engine: what cuts Chinese.
+        dictionary: a user's words; of two entries for one word the last counts.
+        stop_words: a user's, beside the built-in English ones; the stem of one is dropped too.
+        simplify: traditional Chinese becomes simplified: in texts, dictionary and stop words.
+    """
+
+    engine: Engine = Engine.JIEBA
+    dictionary: tuple[DictionaryWord, ...] = ()
+    stop_words: frozenset[str] = frozenset()
+    simplify: bool = False
+
+
+class TokenKind(StrEnum):
+    """Which rule made a token."""
+
+    WORD = "word"  # the segmenter cut it
+    DICTIONARY = "dictionary"  # a user's word
+    CODE = "code"  # a whole number or code
+    PART = "part"  # a part of a code
+    STEM = "stem"  # a word, stemmed
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A term and where it comes from.
+
+    Attributes:
+        term: what is indexed and searched.
+        surface: the word, code or part of a code in the normalised text that it was made of.
+        kind: the rule that made it.
+        is_dropped: it is a stop word, so it is neither indexed nor searched.
+    """
+
+    term: str
+    surface: str
+    kind: TokenKind
+    is_dropped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Vocabulary:
+    """A user's words, normalised as texts are.
+
+    Attributes:
+        words: of Chinese characters, with their frequencies: for the segmenter.
+        phrases: the other words.
+        stop_words: with their stems.
+    """
+
+    words: tuple[WordFrequency, ...]
+    phrases: tuple[str, ...]
+    stop_words: frozenset[str]
+
 
 class JiebaTokenizer:
-    """jieba in search mode with Snowball English. Thread-safe; parses its dictionary at the first call."""
+    """jieba in search mode with Snowball English. Thread-safe; reads its dictionaries at the first call."""
 
-    def __init__(self) -> None:
+    def __init__(self, options: TokenizerOptions | None = None) -> None:
+        self.options = options or TokenizerOptions()
         self._lock = threading.Lock()
-        self._jieba: Any = None
+        self._loaded_segmenter: Segmenter | None = None
 
-    @property
+    @cached_property
     def id(self) -> str:
-        """Name, version of the rules in this file, and a hash of everything else that decides the tokens."""
-        return f"jieba-search-en-snowball:1:{_vocabulary_hash()}"
+        """Engine and name, version of the rules in this package, and a hash of everything else that decides the tokens.
+
+        Raises:
+            DependencyMissing: a package that the options need is not installed.
+        """
+        vocabulary, engine = self._vocabulary, self.options.engine
+        package, *dictionary = engine_versions(engine)
+        parts = [package, _stemmer_version(), *dictionary, *sorted(ENGLISH_STOP_WORDS)]
+        parts += (f"word {word} {frequency or ''}" for word, frequency in vocabulary.words)
+        parts += (f"phrase {phrase}" for phrase in vocabulary.phrases)
+        parts += (f"stop word {word}" for word in sorted(vocabulary.stop_words))
+        if self.options.simplify:
+            parts.append(f"simplified by OpenCC {simplifier_version()}")
+        return f"{engine}-search-en-snowball:1:{_hash(parts)}"
 
     def __call__(self, text: str) -> list[str]:
         """The terms of `text` in order, repeats kept.
 
         Raises:
-            DependencyMissing: jieba or PyStemmer is not installed.
+            DependencyMissing: a package that the options need is not installed.
         """
-        return list(self._tokens(normalize(text)))
+        terms = self._walk(self._normalize(text), self._words, _latin_terms, lambda phrase: phrase.term)
+        stop_words = self._vocabulary.stop_words
+        return [term for term in terms if term not in stop_words] if stop_words else list(terms)
 
-    def _tokens(self, text: str) -> Iterator[str]:
-        segmenter = self._segmenter()
+    def explain(self, text: str) -> list[Token]:
+        """The tokens behind the terms of `text`, and in their places those that are dropped as stop words.
+
+        Raises:
+            DependencyMissing: a package that the options need is not installed.
+        """
+        plain = self._normalize(text)
+        vocabulary = self._vocabulary
+        own = {word for word, _ in vocabulary.words}
+
+        def word_tokens(run: str) -> Iterator[Token]:
+            for word in self._words(run):
+                yield Token(word, word, TokenKind.DICTIONARY if word in own else TokenKind.WORD)
+
+        def phrase_token(phrase: Phrase) -> Token:
+            return Token(phrase.term, plain[phrase.start : phrase.end], TokenKind.DICTIONARY)
+
+        return [
+            replace(token, is_dropped=token.is_dropped or token.term in vocabulary.stop_words)
+            for token in self._walk(plain, word_tokens, _latin_tokens, phrase_token)
+        ]
+
+    def _walk(
+        self,
+        text: str,
+        of_chinese: Callable[[str], Iterable[_Item]],
+        of_latin: Callable[[str, bool], Iterable[_Item]],
+        of_phrase: Callable[[Phrase], _Item],
+    ) -> Iterator[_Item]:
+        """What the functions make of a normalised text's runs, and of each phrase, before the first run it touches."""
+        phrases = deque(self._phrases.find(text))
         for run in RUNS.finditer(text):
-            if run.lastgroup == "cjk":
-                yield from (word for word in segmenter.cut_for_search(run[0]) if any(map(str.isalnum, word)))
-            else:
-                start, end = run.span()
-                touches_cjk = text[start - 1 : start].isalnum() or text[end : end + 1].isalnum()
-                yield from _latin_terms(run[0], touches_cjk)
+            start, end = run.span()
+            is_latin = run.lastgroup == "latin"
+            touches_cjk = is_latin and (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
+            while phrases and phrases[0].start < end:
+                phrase = phrases.popleft()
+                inside = is_latin and start <= phrase.start and phrase.end <= end
+                if not (inside and phrase.term in _latin_terms(run[0], touches_cjk)):
+                    yield of_phrase(phrase)
+            yield from of_latin(run[0], touches_cjk) if is_latin else of_chinese(run[0])
 
-    def _segmenter(self) -> Any:
-        if self._jieba is None:
+    def _words(self, run: str) -> Iterator[str]:
+        return (word for word in self._segmenter(run) if any(map(str.isalnum, word)))
+
+    @property
+    def _segmenter(self) -> Segmenter:
+        if self._loaded_segmenter is None:
             with self._lock:
-                if self._jieba is None:
-                    self._jieba = _load_segmenter()
-        return self._jieba
+                if self._loaded_segmenter is None:
+                    self._loaded_segmenter = load_segmenter(self.options.engine, self._vocabulary.words)
+        return self._loaded_segmenter
+
+    @cached_property
+    def _phrases(self) -> PhraseFinder:
+        return PhraseFinder(self._vocabulary.phrases)
+
+    @cached_property
+    def _vocabulary(self) -> _Vocabulary:
+        frequencies = {self._fold(entry.word): entry.frequency for entry in self.options.dictionary}
+        stop_words = {self._fold(word) for word in self.options.stop_words}
+        return _Vocabulary(
+            words=tuple(sorted((word, frequencies[word]) for word in filter(SEGMENTABLE.fullmatch, frequencies))),
+            # What has one character the rules find themselves.
+            phrases=tuple(sorted(word for word in frequencies if len(word) > 1 and not SEGMENTABLE.fullmatch(word))),
+            stop_words=frozenset(stop_words.union(_stem(word) for word in stop_words if _is_word(word))),
+        )
+
+    def _fold(self, word: str) -> str:
+        return " ".join(self._normalize(word).casefold().split())
+
+    def _normalize(self, text: str) -> str:
+        plain = normalize(text)
+        return load_simplifier()(plain) if self.options.simplify else plain
 
 
 def normalize(text: str) -> str:
@@ -88,22 +229,33 @@ def normalize(text: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _latin_terms(run: str, touches_cjk: bool) -> tuple[str, ...]:  # noqa: FBT001
+    return tuple(token.term for token in _latin_tokens(run, touches_cjk) if not token.is_dropped)
+
+
+def _latin_tokens(run: str, touches_cjk: bool) -> list[Token]:  # noqa: FBT001
     keep_stop_words = touches_cjk or (len(run) > 1 and run.isupper())
-    code = run.casefold()
-    parts = [part for part in CONNECTORS.split(code) if part]
-    terms = [] if parts == [code] else [code]
+    parts = [part for part in CONNECTORS.split(run) if part]
+    if parts == [run]:
+        return _part_tokens(run, TokenKind.CODE, TokenKind.STEM, keep_stop_words=keep_stop_words)
+    tokens = [Token(run.casefold(), run, TokenKind.CODE)]
     for part in parts:
-        terms += _part_terms(part, keep_stop_words=keep_stop_words)
-    return tuple(terms)
+        tokens += _part_tokens(part, TokenKind.PART, TokenKind.PART, keep_stop_words=keep_stop_words)
+    return tokens
 
 
-def _part_terms(part: str, *, keep_stop_words: bool) -> list[str]:
-    if part.replace("'", "").isalpha():
-        if part.removesuffix("'s") in ENGLISH_STOP_WORDS and not keep_stop_words:
-            return []
-        return [_stem(part)]
-    halves = _LETTERS_AND_DIGITS.fullmatch(part)
-    return [part, *(_stem(half) for half in halves.groups() if half)] if halves else [part]
+def _part_tokens(surface: str, of_code: TokenKind, of_word: TokenKind, *, keep_stop_words: bool) -> list[Token]:
+    part = surface.casefold()
+    if _is_word(part):
+        is_dropped = part.removesuffix("'s") in ENGLISH_STOP_WORDS and not keep_stop_words
+        return [Token(_stem(part), surface, of_word, is_dropped)]
+    tokens = [Token(part, surface, of_code)]
+    if halves := _LETTERS_AND_DIGITS.fullmatch(part):
+        tokens += (Token(_stem(half), surface, TokenKind.PART) for half in halves.groups() if half)
+    return tokens
+
+
+def _is_word(part: str) -> bool:
+    return part.replace("'", "").isalpha()
 
 
 class _ThreadStemmer(threading.local):
@@ -122,31 +274,10 @@ def _stem(word: str) -> str:
     return str(_thread_stemmer().english.stemWord(word))
 
 
-def _import_jieba() -> ModuleType:
-    jieba = import_dependency("jieba")
-    # At import jieba sets its logger to DEBUG and gives it a stderr handler of its own.
-    logger = logging.getLogger("jieba")
-    logger.setLevel(logging.WARNING)
-    logger.removeHandler(jieba.log_console)
-    return jieba
-
-
 @cache
-def _dictionary_hash() -> str:
-    dictionary = Path(str(_import_jieba().__file__)).with_name("dict.txt")
-    return sha256(dictionary.read_bytes()).hexdigest()
+def _stemmer_version() -> str:
+    return str(import_dependency("Stemmer").version())
 
 
-@cache
-def _vocabulary_hash() -> str:
-    versions = (_import_jieba().__version__, import_dependency("Stemmer").version())
-    return sha256("\n".join([*versions, _dictionary_hash(), *sorted(ENGLISH_STOP_WORDS)]).encode()).hexdigest()[:16]
-
-
-def _load_segmenter() -> Any:
-    segmenter = _import_jieba().Tokenizer()
-    # Parsing takes half a second. jieba's initialize() would read a marshal file from the shared temporary folder, where
-    # anyone may have put one, and that takes longer.
-    segmenter.FREQ, segmenter.total = segmenter.gen_pfdict(segmenter.get_dict_file())
-    segmenter.initialized = True
-    return segmenter
+def _hash(parts: Iterable[str]) -> str:
+    return sha256("\n".join(parts).encode()).hexdigest()[:16]

@@ -1,0 +1,131 @@
+"""User dictionaries and stop words as people write them: one word a line."""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from io import StringIO
+
+from retrieval.errors import DictionaryError
+from retrieval.scripts import CJK
+
+MAX_LINES = 50_000
+MAX_WORD_CHARACTERS = 50
+MAX_FREQUENCY = 1_000_000_000
+
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*")
+_PART_OF_SPEECH = re.compile(r"[a-z]+")
+_CHINESE_END = re.compile(rf"[{CJK}]\Z")
+
+
+class DictionaryProblem(StrEnum):
+    """What can be wrong with a line."""
+
+    EMPTY_WORD = "empty_word"
+    NO_LETTERS = "no_letters"
+    WORD_TOO_LONG = "word_too_long"
+    BAD_FREQUENCY = "bad_frequency"
+    TOO_MANY_LINES = "too_many_lines"
+
+
+@dataclass(frozen=True, slots=True)
+class DictionaryWord:
+    """A word that the tokenizer is to keep whole.
+
+    Attributes:
+        word: as it was written, in NFKC.
+        frequency: from 1 to `MAX_FREQUENCY`; the higher, the more a word of Chinese characters prevails over its
+            neighbours. None: as high as the word needs to stay whole where it stands alone.
+    """
+
+    word: str
+    frequency: int | None = None
+
+
+def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
+    """Reads jieba's format: `word [frequency] [part of speech]`, fields parted by spaces or tabs.
+
+    Blank lines and lines that begin with # are skipped, the part of speech is read over, as it changes no cut, and of
+    two lines with one word the last counts, as in jieba. A word may hold spaces; one that ends in a number
+    (`iPhone 15`) needs a frequency behind it.
+
+    Raises:
+        DictionaryError: a line cannot be used.
+    """
+    words: dict[str, DictionaryWord] = {}
+    for number, line in _lines(text):
+        fields, frequency = _split(line.split())
+        word = " ".join(fields)
+        _check_word(word, number)
+        words[word] = DictionaryWord(word, _frequency(frequency, number))
+    return tuple(words.values())
+
+
+def parse_stop_words(text: str) -> frozenset[str]:
+    """Reads one word a line; blank lines, lines that begin with # and lines of punctuation are skipped.
+
+    Raises:
+        DictionaryError: a line cannot be used.
+    """
+    words = set()
+    for number, line in _lines(text):
+        word = " ".join(line.split())
+        if _has_letters(word):
+            _check_word(word, number)
+            words.add(word)
+    return frozenset(words)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbers and contents, in NFKC, of the lines that are neither blank nor comments."""
+    for number, line in enumerate(StringIO(text.removeprefix("\ufeff"), newline=None), 1):
+        if number > MAX_LINES:
+            message = f"there are more than {MAX_LINES:,} lines: leave out words that seldom occur"
+            raise DictionaryError(number, DictionaryProblem.TOO_MANY_LINES, message)
+        plain = unicodedata.normalize("NFKC", line).strip()
+        if plain and not plain.startswith("#"):
+            yield number, plain
+
+
+def _split(fields: list[str]) -> tuple[list[str], str | None]:
+    """The fields that are the word, and the frequency.
+
+    A part of speech stands after a frequency or after Chinese: in `spring boot` there is none.
+    """
+    *word, last = fields
+    if _NUMBER.fullmatch(last) and word:
+        return word, last
+    if _PART_OF_SPEECH.fullmatch(last) and word:
+        if _NUMBER.fullmatch(word[-1]):
+            return word[:-1], word[-1]
+        if _CHINESE_END.search(word[-1]):
+            return word, None
+    return fields, None
+
+
+def _check_word(word: str, line: int) -> None:
+    if not word:
+        raise DictionaryError(line, DictionaryProblem.EMPTY_WORD, "there is no word before the frequency: write one")
+    if len(word) > MAX_WORD_CHARACTERS:
+        message = f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}"
+        raise DictionaryError(line, DictionaryProblem.WORD_TOO_LONG, message)
+    if not _has_letters(word):
+        message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
+        raise DictionaryError(line, DictionaryProblem.NO_LETTERS, message)
+
+
+def _frequency(field: str | None, line: int) -> int | None:
+    if field is None:
+        return None
+    if not (field.isdecimal() and len(field) <= len(str(MAX_FREQUENCY)) and 1 <= int(field) <= MAX_FREQUENCY):
+        message = (
+            f"the frequency {field} is not a whole number from 1 to {MAX_FREQUENCY:,}: correct it, "
+            "or add a frequency if the word ends in this number"
+        )
+        raise DictionaryError(line, DictionaryProblem.BAD_FREQUENCY, message)
+    return int(field)
+
+
+def _has_letters(word: str) -> bool:
+    return any(map(str.isalnum, word))

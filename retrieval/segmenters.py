@@ -1,0 +1,118 @@
+"""The engines that cut Chinese into words, and what of a user dictionary they can take."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from functools import cache
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from retrieval.dependencies import import_dependency
+
+# The words of a run of Chinese characters in search mode: each after the shorter words inside it.
+Segmenter = Callable[[str], Iterable[str]]
+WordFrequency = tuple[str, int | None]
+
+# jieba looks up no other characters: it makes a word of each.
+SEGMENTABLE = re.compile("[\u4e00-\u9fd5]+")
+
+
+class Engine(StrEnum):
+    """jieba in Python, or jieba-rs, optional, many times faster, and another tokenizer: its cuts differ here and there."""
+
+    JIEBA = "jieba"
+    RJIEBA = "rjieba"
+
+
+def load_segmenter(engine: Engine, words: Sequence[WordFrequency] = ()) -> Segmenter:
+    """A segmenter with an own dictionary: the engine's and `words`.
+
+    Memory: jieba's segmenters share the strings of one base dictionary, and with `words` each holds a table of 15 MB;
+    each of rjieba's with `words` holds a dictionary of 25 MB.
+
+    Args:
+        engine: which one.
+        words: with their frequencies, positive, in any order; None: the least one at which the word is cut out of a
+            text that holds nothing else.
+
+    Raises:
+        DependencyMissing: the engine's package is not installed.
+    """
+    # A frequency that is left open depends on the words that are shorter: these go first, whatever order they came in.
+    ordered = sorted(words, key=lambda entry: (entry[1] is None, len(entry[0]), entry[0]))
+    return _load_jieba(ordered) if engine is Engine.JIEBA else _load_rjieba(ordered)
+
+
+@cache
+def engine_versions(engine: Engine) -> tuple[str, ...]:
+    """The version of an engine's package, and a hash of its dictionary where that is a file of its own.
+
+    Raises:
+        DependencyMissing: the engine's package is not installed.
+    """
+    if engine is Engine.RJIEBA:
+        import_dependency("rjieba")
+        return (version("rjieba"),)
+    jieba = _import_jieba()
+    dictionary = Path(str(jieba.__file__)).with_name("dict.txt")
+    return (jieba.__version__, sha256(dictionary.read_bytes()).hexdigest())
+
+
+def _load_jieba(words: Sequence[WordFrequency]) -> Segmenter:
+    base = _base_dictionary()
+    segmenter = _import_jieba().Tokenizer()
+    segmenter.FREQ, segmenter.total = base.frequencies.copy() if words else base.frequencies, base.total
+    segmenter.initialized = True
+    for word, frequency in words:
+        segmenter.add_word(word, frequency)
+    cut: Segmenter = segmenter.cut_for_search
+    return cut
+
+
+def _load_rjieba(words: Sequence[WordFrequency]) -> Segmenter:
+    rjieba = import_dependency("rjieba")
+    if not words:
+        shared: Segmenter = rjieba.cut_for_search
+        return shared
+    segmenter = rjieba.Jieba()
+    for word, frequency in words:
+        segmenter.add_word(word, frequency, None)
+    cut: Segmenter = segmenter.cut_for_search
+    return cut
+
+
+class _BaseDictionary(NamedTuple):
+    """jieba's own dictionary: words and their beginnings (frequency 0), and the sum of the frequencies."""
+
+    frequencies: dict[str, int]
+    total: int
+
+
+_parsing = threading.Lock()
+
+
+def _base_dictionary() -> _BaseDictionary:
+    with _parsing:
+        return _parse_base_dictionary()
+
+
+@cache
+def _parse_base_dictionary() -> _BaseDictionary:
+    # Parsing takes half a second. jieba's initialize() would read a marshal file from the shared temporary folder, where
+    # anyone may have put one, and that takes longer.
+    segmenter = _import_jieba().Tokenizer()
+    return _BaseDictionary(*segmenter.gen_pfdict(segmenter.get_dict_file()))
+
+
+def _import_jieba() -> ModuleType:
+    jieba = import_dependency("jieba")
+    # At import jieba sets its logger to DEBUG and gives it a stderr handler of its own.
+    logger = logging.getLogger("jieba")
+    logger.setLevel(logging.WARNING)
+    logger.removeHandler(jieba.log_console)
+    return jieba
