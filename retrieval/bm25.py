@@ -8,19 +8,20 @@ idf is not positive ours differs: see `okapi_idf`, the one place that says how.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from operator import itemgetter
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 
 from retrieval.dependencies import import_dependency
-from retrieval.errors import RetrievalError
+from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
 
-FORMAT = 1
+FORMAT = 2
+# Totals of a group are reduced to their best before the k-th best is looked for.
+GROUP = 32
 BM25_UNAVAILABLE = "⚠️ BM25 dependencies unavailable, using vector-only search mode."
 
 
@@ -54,20 +55,24 @@ def okapi_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDAr
     """The idf of terms that stand in `document_frequencies` of `chunk_count` chunks, shape as given, always positive.
 
     `document_frequencies` holds every term of the index once, since BM25Okapi replaces a negative idf (a term in more
-    than half of the chunks) by epsilon times the mean idf of all terms.
+    than half of the chunks) by epsilon times the mean idf of all terms. A term in no chunk does not count there.
 
     Where we differ from the library: that replacement is negative too in a small KB (-0.27 for its only chunk), and
     the idf of a term in exactly half of the chunks is 0, so that a chunk which holds the query's term would score no
     better than one which does not. There idf is `epsilon * log(1 + (N - n + 0.5) / (n + 0.5))`, epsilon times
     Lucene's idf.
     """
-    if not document_frequencies.size:
-        return np.empty(0)
-    distinct, inverse = np.unique(document_frequencies, return_inverse=True)
-    idf = _library_idf(distinct, chunk_count)[inverse]
+    # A large index has a hundred thousand terms, but few document frequencies.
+    counts = np.bincount(document_frequencies)
+    distinct = np.flatnonzero(counts)
+    idf = _library_idf(distinct, chunk_count)
+    counts = np.where(distinct > 0, counts[distinct], 0)
+    mean = float(idf @ counts) / max(int(counts.sum()), 1)
     epsilon = okapi_parameters().epsilon
-    idf = np.where(idf < 0, epsilon * idf.mean(), idf)
-    return np.where(idf > 0, idf, epsilon * _lucene_idf(document_frequencies, chunk_count))
+    idf = np.where(idf < 0, epsilon * mean, idf)
+    by_frequency = np.zeros(distinct[-1] + 1 if distinct.size else 0)
+    by_frequency[distinct] = np.where(idf > 0, idf, epsilon * _lucene_idf(distinct, chunk_count))
+    return by_frequency[document_frequencies]
 
 
 def _library_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDArray[np.float64]:
@@ -87,70 +92,38 @@ def _lucene_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> ND
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SparsePostings:
-    """A corpus by term (compressed sparse columns): term t's postings are `indptr[t]:indptr[t + 1]`.
+class _Part:
+    """Live postings with the statistics of the whole index.
 
-    A chunk's ordinal is its position in `chunk_ids`. Everything is ascending: chunk ids, term hashes, and the ordinals
-    within a term.
+    Attributes:
+        weights: f / (f + k1 * (1 - b + b * |D| / avgdl)) for each of the segment's impacts.
     """
 
-    chunk_ids: NDArray[np.int64]
-    lengths: NDArray[np.uint32]
-    terms: NDArray[np.uint64]
-    indptr: NDArray[np.int64]
-    ordinals: NDArray[np.int32]
-    frequencies: NDArray[np.uint32]
-
-    @classmethod
-    def from_rows(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
-        """Gather stored postings; see `OkapiIndex.build`."""
-        ordered = sorted(rows, key=itemgetter(0))
-        chunk_ids = np.array([row[0] for row in ordered], dtype=np.int64)
-        sizes = np.array([len(row[1]) // 8 for row in ordered], dtype=np.int64)
-        damaged = sizes != np.array([len(row[2]) // 4 for row in ordered], dtype=np.int64)
-        if damaged.any():
-            raise RetrievalError(
-                f"stored postings of chunk {chunk_ids[damaged][0]} are damaged: index its document again"
-            )
-        hashes = np.frombuffer(b"".join(row[1] for row in ordered), dtype="<u8")
-        by_term = np.argsort(hashes, kind="stable")
-        by_term_hashes = hashes[by_term]
-        first = np.ones(hashes.size, dtype=np.bool_)
-        first[1:] = by_term_hashes[1:] != by_term_hashes[:-1]
-        return cls(
-            chunk_ids=chunk_ids,
-            lengths=np.array([row[3] for row in ordered], dtype=np.uint32),
-            terms=by_term_hashes[first],
-            indptr=np.append(np.flatnonzero(first), hashes.size),
-            ordinals=np.repeat(np.arange(chunk_ids.size, dtype=np.int32), sizes)[by_term],
-            frequencies=np.frombuffer(b"".join(row[2] for row in ordered), dtype="<u4")[by_term],
-        )
-
-
-_DTYPES: dict[str, DTypeLike] = {
-    "chunk_ids": "<i8",
-    "lengths": "<u4",
-    "terms": "<u8",
-    "indptr": "<i8",
-    "ordinals": "<i4",
-    "frequencies": "<u4",
-}
+    live: LivePostings
+    weights: NDArray[np.float64]
 
 
 class OkapiIndex:
-    """An immutable keyword index over one version of one KB; safe to share between threads."""
+    """An immutable keyword index over one version of one KB; safe to share between threads.
 
-    def __init__(self, postings: SparsePostings) -> None:
-        self._postings = postings
-        for field in fields(postings):
-            getattr(postings, field.name).flags.writeable = False
+    It is a base, or a base with a few chunks changed: these are hidden in the base, and those that still exist stand in
+    a second, small segment, as in Lucene. Statistics are always those of all chunks together, so that scores are what a
+    full build over the same chunks would give.
+    """
+
+    def __init__(self, parts: Sequence[LivePostings], base: Self | None = None, changed_count: int = 0) -> None:
+        self._base = base
+        self.changed_count = changed_count
         parameters = okapi_parameters()
-        lengths = postings.lengths.astype(np.float64)
-        average_length = float(lengths.mean()) if lengths.any() else 1.0
-        self._norm = parameters.k1 * (1 - parameters.b + parameters.b * lengths / average_length)
         self._gain = parameters.k1 + 1
-        self._idf = okapi_idf(np.diff(postings.indptr), lengths.size)
-        self._unknown_idf = float(okapi_idf(np.zeros(1, dtype=np.int64), lengths.size)[0])
+        self.chunk_count = sum(part.chunk_count for part in parts)
+        # 1 where it would not matter, since no chunk holds a term.
+        average_length = sum(part.total_length for part in parts) / max(self.chunk_count, 1) or 1.0
+        self._parts = tuple(_Part(part, _impact_weights(part.segment, parameters, average_length)) for part in parts)
+        self._terms, document_frequencies = merge_lexicons(parts)
+        self.posting_count = int(document_frequencies.sum())
+        # The last one is that of a term in no chunk.
+        self._idf = okapi_idf(np.append(document_frequencies, 0), self.chunk_count)
 
     @classmethod
     def build(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
@@ -163,71 +136,112 @@ class OkapiIndex:
             RetrievalError: A row's terms and frequencies do not belong together.
             DependencyMissing: rank_bm25 is not installed.
         """
-        return cls(SparsePostings.from_rows(rows))
+        return cls._over(Segment.from_rows(rows))
+
+    @classmethod
+    def from_columns(
+        cls,
+        chunk_ids: NDArray[np.int64],
+        sizes: NDArray[np.int64],
+        lengths: NDArray[np.uint32],
+        terms: bytes,
+        frequencies: bytes,
+    ) -> Self:
+        """Build from stored postings that are read by column, chunks in any order.
+
+        Args:
+            chunk_ids: Shape `(n_chunks,)`, each once.
+            sizes: Postings of each chunk.
+            lengths: `Postings.length` of each chunk.
+            terms: `Postings.terms_bytes` of the chunks, one after the other.
+            frequencies: `Postings.frequencies_bytes` of the chunks, one after the other.
+
+        Raises:
+            RetrievalError: Terms and frequencies are not as many as `sizes` says.
+            DependencyMissing: rank_bm25 is not installed.
+        """
+        return cls._over(Segment.from_columns(chunk_ids, sizes, lengths, terms, frequencies))
+
+    @classmethod
+    def _over(cls, segment: Segment) -> Self:
+        return cls([LivePostings(segment, np.empty(0, dtype=np.int64))])
+
+    def with_changes(self, changed: NDArray[np.int64], rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
+        """The base with other postings for the changed chunks; shares the base's arrays.
+
+        Args:
+            changed: Ids of the chunks that were added, edited or deleted since the base, ascending, each once. What an
+                earlier call changed and this one does not name is as in the base again.
+            rows: As for `build`: those of the changed chunks that exist now.
+
+        Raises:
+            RetrievalError: A row's terms and frequencies do not belong together.
+            ValueError: A row's chunk is not among the changed ones.
+        """
+        delta = Segment.from_rows(rows)
+        if not positions(changed, delta.chunk_ids)[1].all():
+            raise ValueError("postings of a chunk that is not among the changed ones: name it there too")
+        stored = self.base._parts[0].live.segment
+        ordinals, known = positions(stored.chunk_ids, changed)
+        parts = [LivePostings(stored, ordinals[known]), LivePostings(delta, np.empty(0, dtype=np.int64))]
+        return type(self)(parts, self.base, changed.size)
+
+    @property
+    def base(self) -> Self:
+        """The index that `with_changes` started from, or itself."""
+        return self if self._base is None else self._base
 
     @property
     def chunk_ids(self) -> NDArray[np.int64]:
-        """Ascending; a chunk's position here is its ordinal."""
-        return self._postings.chunk_ids
-
-    @property
-    def chunk_count(self) -> int:
-        return self._postings.chunk_ids.size
-
-    @property
-    def posting_count(self) -> int:
-        """Pairs of a chunk and a term that it holds."""
-        return self._postings.ordinals.size
+        """All chunks that can be found, ascending, shape `(chunk_count,)`."""
+        return np.sort(np.concatenate([part.live.chunk_ids for part in self._parts]))
 
     @property
     def nbytes(self) -> int:
-        """Memory of all arrays in bytes."""
-        stored = sum(getattr(self._postings, field.name).nbytes for field in fields(self._postings))
-        return int(stored + self._norm.nbytes + self._idf.nbytes)
+        """Memory of all arrays in bytes, the base's included."""
+        arrays = [self._terms, self._idf]
+        for part in self._parts:
+            arrays += [*part.live.segment.arrays, part.live.hidden, part.weights]
+        if self._base is not None:
+            arrays += [self._base._idf, self._base._parts[0].weights]
+        return sum({id(array): array.nbytes for array in arrays}.values())
 
     def search(
-        self, terms: NDArray[np.uint64], k: int, mask: NDArray[np.bool_] | None = None
+        self, terms: NDArray[np.uint64], k: int, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """The best `k` chunks that hold a query term, by score, equal scores by chunk id.
 
         Args:
             terms: Hashes of the query's terms, repeats included.
             k: At most this many; at least 1.
-            mask: Shape `(chunk_count,)`: which chunks may be found. Global statistics are not affected.
+            only: Ids of the chunks that may be found, ascending, each once. Statistics are not affected.
 
         Returns:
             Chunk ids and their scores, both of the same length.
         """
         if k < 1:
             raise ValueError("k must be at least 1")
-        if mask is not None and mask.shape != (self.chunk_count,):
-            raise ValueError(f"the mask has shape {mask.shape}, not ({self.chunk_count},): one entry a chunk ordinal")
-        totals = self._totals(terms)
-        # Every term that a chunk holds adds a positive amount, so a positive total means: holds a query term.
-        touched = np.flatnonzero(totals if mask is None else totals * mask)
-        scores = totals[touched]
-        if touched.size > k:
-            # All that tie with the k-th stay in, or the partition would choose among them at random.
-            kept = scores >= np.partition(scores, touched.size - k)[touched.size - k]
-            touched, scores = touched[kept], scores[kept]
-        order = np.argsort(-scores, kind="stable")[:k]
-        return self.chunk_ids[touched[order]], scores[order]
-
-    def _totals(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """The score of every chunk, shape `(chunk_count,)`."""
         distinct, repeats = np.unique(terms, return_counts=True)
-        columns, known = _positions(self._postings.terms, distinct)
-        columns, repeats = columns[known], repeats[known]
-        if not columns.size:
-            return np.zeros(self.chunk_count)
-        starts, stops = self._postings.indptr[columns], self._postings.indptr[columns + 1]
-        slices = [slice(start, stop) for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)]
-        ordinals = np.concatenate([self._postings.ordinals[postings] for postings in slices])
-        frequencies = np.concatenate([self._postings.frequencies[postings] for postings in slices])
-        weights = np.repeat(self._idf[columns] * repeats * self._gain, stops - starts)
-        gains = weights * frequencies / (frequencies + self._norm[ordinals])
-        # NumPy's stub knows the result without weights only.
-        return cast("NDArray[np.float64]", np.bincount(ordinals, gains, minlength=self.chunk_count))
+        factors = self.idf(distinct) * repeats * self._gain
+        found = [self._search_part(part, distinct, factors, k, only) for part in self._parts]
+        chunk_ids, scores = (np.concatenate(column) for column in zip(*found, strict=True))
+        order = np.lexsort((chunk_ids, -scores))[:k]
+        return chunk_ids[order], scores[order]
+
+    @staticmethod
+    def _search_part(
+        part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64], k: int, only: NDArray[np.int64] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The part's best `k` chunks and those that tie with the last of them, by chunk id."""
+        totals = _totals(part, terms, factors)
+        totals[part.live.hidden] = 0
+        if only is None:
+            best = _best(totals, k)
+        else:
+            ordinals, known = positions(part.live.segment.chunk_ids, only)
+            allowed = ordinals[known]
+            best = allowed[_best(totals[allowed], k)]
+        return part.live.segment.chunk_ids[best], totals[best]
 
     def score(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The exact scores of the given chunks, shape `(n_chunks,)`; 0 for a chunk that is not in the index."""
@@ -236,37 +250,34 @@ class OkapiIndex:
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What each query term adds to each chunk's score, shape `(n_chunks, n_terms)`."""
-        frequencies = self.frequencies(terms, chunk_ids)
-        norm = np.ones(chunk_ids.size)
-        ordinals, known = _positions(self.chunk_ids, chunk_ids)
-        norm[known] = self._norm[ordinals[known]]
-        return self.idf(terms) * self._gain * frequencies / (frequencies + norm[:, np.newaxis])
+        weights = np.zeros((chunk_ids.size, terms.size))
+        for part in self._parts:
+            for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
+                weights[rows, position] = part.weights[impacts]
+        return self.idf(terms) * self._gain * weights
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """How often each chunk holds each term, shape `(n_chunks, n_terms)`."""
         found = np.zeros((chunk_ids.size, terms.size), dtype=np.uint32)
-        ordinals, in_index = _positions(self.chunk_ids, chunk_ids)
-        columns, known = _positions(self._postings.terms, terms)
-        for position in np.flatnonzero(known):
-            start, stop = self._postings.indptr[columns[position] : columns[position] + 2]
-            places, holds = _positions(self._postings.ordinals[start:stop], ordinals.astype(np.int32))
-            holds &= in_index
-            found[holds, position] = self._postings.frequencies[start:stop][places[holds]]
+        for part in self._parts:
+            for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
+                found[rows, position] = part.live.segment.impact_frequencies[impacts]
         return found
 
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Each term's idf, shape `(n_terms,)`; that of a term in no chunk for an unknown one."""
-        columns, known = _positions(self._postings.terms, terms)
-        values = np.full(terms.size, self._unknown_idf)
-        values[known] = self._idf[columns[known]]
-        return values
+        places, known = positions(self._terms, terms)
+        return self._idf[np.where(known, places, -1)]
 
     def state(self) -> dict[str, Any]:
-        """The index in builtin types: arrays as (dtype, shape, bytes), so that unpickling needs no class."""
-        arrays = {name: getattr(self._postings, name).astype(dtype, copy=False) for name, dtype in _DTYPES.items()}
-        return {"format": FORMAT} | {
-            name: (array.dtype.str, array.shape, array.tobytes()) for name, array in arrays.items()
-        }
+        """A base in builtin types: arrays as (dtype, shape, bytes), so that unpickling needs no class.
+
+        Raises:
+            ValueError: It is a base with changes.
+        """
+        if self._base is not None:
+            raise ValueError("an index with changes is not stored: store its base")
+        return {"format": FORMAT} | self._parts[0].live.segment.state()
 
     @classmethod
     def from_state(cls, state: object) -> Self:
@@ -277,22 +288,63 @@ class OkapiIndex:
         """
         if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             raise ValueError(f"not an index of format {FORMAT}")
-        return cls(SparsePostings(**{name: _read_array(state, name, dtype) for name, dtype in _DTYPES.items()}))
+        return cls._over(Segment.from_state(state))
 
 
-def _read_array(state: Mapping[str, Any], name: str, dtype: DTypeLike) -> NDArray[Any]:
-    try:
-        stored_dtype, shape, data = state[name]
-        if stored_dtype != dtype:
-            raise ValueError(f"{name} is {stored_dtype}, not {dtype}")
-        return np.frombuffer(data, dtype).reshape(shape)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{name} is missing or not an array") from error
+def _impact_weights(segment: Segment, parameters: OkapiParameters, average_length: float) -> NDArray[np.float64]:
+    frequencies = segment.impact_frequencies
+    relative_lengths = segment.impact_lengths / average_length
+    return frequencies / (frequencies + parameters.k1 * (1 - parameters.b + parameters.b * relative_lengths))
 
 
-def _positions(ascending: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-    """Where each wanted value stands, and whether it is there at all (its position is meaningless otherwise)."""
-    positions = np.searchsorted(ascending, wanted)
-    if not ascending.size:
-        return positions, np.zeros(wanted.size, dtype=np.bool_)
-    return positions, ascending[np.minimum(positions, ascending.size - 1)] == wanted
+def _totals(part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The score of every chunk of the segment, hidden ones included, shape `(n_chunks,)`.
+
+    Every term that a chunk holds adds a positive amount, so a positive total means: holds a query term. Terms are added
+    one after the other in the order of their hashes, which makes equal chunks equal to the last bit in every segment.
+    """
+    segment = part.live.segment
+    totals = np.zeros(segment.chunk_ids.size)
+    columns, known = positions(segment.terms, terms)
+    starts = segment.indptr[columns[known]].tolist()
+    stops = segment.indptr[columns[known] + 1].tolist()
+    for start, stop, factor in zip(starts, stops, factors[known].tolist(), strict=True):
+        # Numbers of impacts are never out of range, and `take` is twice as fast when it need not look.
+        gains = part.weights.take(segment.impacts[start:stop], mode="clip")
+        gains *= factor
+        np.add.at(totals, segment.ordinals[start:stop], gains)
+    return totals
+
+
+def _best(totals: NDArray[np.float64], k: int) -> NDArray[np.int64]:
+    """Positions of the best `k` totals above zero and of all that tie with the last of them, ascending."""
+    floor = _floor(totals, k)
+    touched = np.flatnonzero(totals >= floor) if floor > 0 else np.flatnonzero(totals)
+    if touched.size > k:
+        scores = totals[touched]
+        touched = touched[scores >= np.partition(scores, touched.size - k)[touched.size - k]]
+    return touched
+
+
+def _floor(totals: NDArray[np.float64], k: int) -> float:
+    """A number that at least `k` totals reach, close below the `k`-th best: k groups of totals have one as large."""
+    group_count = totals.size // GROUP
+    if group_count <= k:
+        return 0.0
+    best_of_group = totals[: group_count * GROUP].reshape(GROUP, group_count).max(axis=0)
+    return float(np.partition(best_of_group, group_count - k)[group_count - k])
+
+
+def _impacts(
+    live: LivePostings, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]
+) -> Iterable[tuple[int, NDArray[np.int64], NDArray[Any]]]:
+    """For each term that the segment knows: its position, the rows of the chunks that hold it, and their impacts."""
+    segment = live.segment
+    ordinals, here = live.locate(chunk_ids)
+    rows = np.flatnonzero(here)
+    wanted = ordinals[rows].astype(np.int32)
+    columns, known = positions(segment.terms, terms)
+    for position in np.flatnonzero(known).tolist():
+        postings = slice(*segment.indptr[columns[position] : columns[position] + 2].tolist())
+        places, holds = positions(segment.ordinals[postings], wanted)
+        yield position, rows[holds], segment.impacts[postings][places[holds]]
