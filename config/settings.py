@@ -130,7 +130,10 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE = {"sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0}}
+CELERY_BEAT_SCHEDULE = {
+    "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0},
+    "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0},
+}
 
 # -- Users, sessions, security ---------------------------------------------------------------------------------------
 AUTH_USER_MODEL = "kb.User"

@@ -16,6 +16,7 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
 from kb.stores.threads import ConnectionReturningExecutor
+from kb.stores.tokenizers import tokenizer_options
 from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
 from retrieval.config import RetrievalConfig
@@ -32,6 +33,7 @@ from retrieval.trace import Degradation, DegradationCode
 logger = logging.getLogger(__name__)
 
 CHANNEL_THREADS = 8
+TOKENIZERS_HELD = 16
 
 
 @lru_cache(maxsize=1)
@@ -39,15 +41,29 @@ def _channel_threads() -> ConnectionReturningExecutor:
     return ConnectionReturningExecutor(max_workers=CHANNEL_THREADS, thread_name_prefix="channel")
 
 
-@lru_cache(maxsize=1)
-def tokenizer() -> JiebaTokenizer | None:
-    """The tokenizer of this process; None, and one warning, where the keyword channel's packages are missing."""
+@lru_cache(maxsize=TOKENIZERS_HELD)
+def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
     try:
         require_dependencies()
-    except DependencyMissing:
-        logger.warning(BM25_UNAVAILABLE)
-        return None
-    return JiebaTokenizer()
+        cutter = JiebaTokenizer(tokenizer_options(tokenizer_id))
+        logger.debug("tokenizer %s serves %s", cutter.id, tokenizer_id or "new knowledge bases")
+    except DependencyMissing as error:
+        logger.warning("%s %s", BM25_UNAVAILABLE, error)
+        return error
+    return cutter
+
+
+def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
+    """The tokenizer with the options of an id, under the rules of this version: its own id may be a newer one.
+
+    Args:
+        tokenizer_id: of a knowledge base; blank: that of new ones, with the default options.
+
+    Returns:
+        None, and one warning, where packages that it needs are missing.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    return None if isinstance(loaded, DependencyMissing) else loaded
 
 
 def embedder(model_id: str) -> Embedder:
@@ -63,8 +79,9 @@ def environment_config() -> RetrievalConfig:
 def warm_up() -> None:
     """Loads the tokenizer and the models in use, so that no request waits for them."""
     try:
-        if cutter := tokenizer():
-            cutter("预热")
+        for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
+            if cutter := tokenizer(tokenizer_id):
+                cutter("预热")
         for model_id in KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct():
             try:
                 embedder(model_id).embed_query("预热")
@@ -104,12 +121,11 @@ def build_pipeline(
     overrides = overrides or {}
     environment = environment_config()
     common = profile or _common_profile(knowledge_bases)
-    cutter = tokenizer()
     scopes = tuple(
         Scope(
             kb_id=kb.pk,
             space=kb.embedding_model,
-            tokenizer=cutter,
+            tokenizer=tokenizer(kb.tokenizer_id),
             channels=_channels(kb),
             config=environment.override((profile or kb.profile).settings).override(overrides),
         )
@@ -151,14 +167,10 @@ def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
 
 
 def _keyword_channel(kb: KnowledgeBase) -> Channel:
-    cutter = tokenizer()
-    if cutter is None:
-        return UnavailableChannel(
-            "bm25",
-            kb.pk,
-            DegradationCode.BM25_DEPENDENCIES_MISSING,
-            _("The keyword search’s packages are not installed: run `pip install rank-bm25 jieba`."),
-        )
+    cutter = _load_tokenizer(kb.tokenizer_id)
+    if isinstance(cutter, DependencyMissing):
+        message = _("The keyword search’s packages are not installed: %(reason)s") % {"reason": cutter}
+        return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
     if kb.tokenizer_id != cutter.id:
         return UnavailableChannel(
             "bm25",
@@ -169,4 +181,8 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
             )
             % {"name": kb.name, "quoted": shlex.quote(kb.name)},
         )
-    return BM25Channel(kb.pk, BM25Store().request(kb.pk, kb.version_row.version, cutter.id).wait)
+    index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
+    detail = {"tokenizer": cutter.id}
+    if kb.target_tokenizer_id:
+        detail["target_tokenizer"] = kb.target_tokenizer_id
+    return BM25Channel(kb.pk, index.wait, detail)

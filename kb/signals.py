@@ -7,10 +7,10 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, Installation
+from kb.models import Document, Installation, KnowledgeBase
 from kb.services.profiles import ensure_built_in_profiles
 from kb.stores.bm25 import BM25Store
-from kb.tasks import enqueue, ingest_document
+from kb.tasks import enqueue, ingest_document, tokenize_knowledge_base
 
 
 @receiver(post_save, sender=Document)
@@ -19,6 +19,12 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
     if created:
         transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
+
+
+@receiver(post_save, sender=KnowledgeBase)
+def knowledge_base_saved(instance: KnowledgeBase, **_: Any) -> None:
+    if instance.target_tokenizer_id:
+        transaction.on_commit(partial(enqueue, tokenize_knowledge_base, instance.pk))
 
 
 @receiver(post_delete, sender=Document)

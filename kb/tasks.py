@@ -9,13 +9,18 @@ from django.db.models import Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from kb.models import Document
+from kb.models import Document, KnowledgeBase
 from kb.services.indexing import index_document
+from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.services.writing import Superseded
+from kb.stores.bm25 import BM25Store
+from kb.stores.postings import long_change_logs
 
 logger = logging.getLogger(__name__)
 
 WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
+BATCHES_A_TASK = 100
 
 
 @shared_task
@@ -39,6 +44,40 @@ def sweep_lost_documents() -> int:
     for document_id in ids:
         enqueue(ingest_document, document_id)
     return len(ids)
+
+
+@shared_task
+def tokenize_knowledge_base(kb_id: int) -> None:
+    """Moves a knowledge base on towards its target tokenizer, for a while; then other tasks have their turn."""
+    kb = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(pk=kb_id).first()
+    if kb is None:
+        return
+    try:
+        is_done = tokenize_to_target(kb, batches=BATCHES_A_TASK)
+    except AlreadyRunning:
+        return
+    except Superseded:
+        is_done = False
+    if not is_done:
+        enqueue(tokenize_knowledge_base, kb_id)
+
+
+@shared_task
+def sweep_keyword_indexes() -> None:
+    """Goes on with what a lost task left: tokenizers on their way, retired postings, long change logs."""
+    for kb_id in KnowledgeBase.objects.exclude(target_tokenizer_id="").values_list("pk", flat=True):
+        enqueue(tokenize_knowledge_base, kb_id)
+    drop_retired_postings()
+    for kb_id in long_change_logs():
+        enqueue(merge_keyword_index, kb_id)
+
+
+@shared_task
+def merge_keyword_index(kb_id: int) -> None:
+    """Builds a new base where many chunks have changed since the last, so that searches read few changes."""
+    kb = KnowledgeBase.objects.filter(pk=kb_id).first()
+    if kb is not None and kb.pk in long_change_logs([kb.pk]):
+        BM25Store().merge(kb.pk, kb.tokenizer_id)
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:

@@ -61,19 +61,23 @@ class BM25Channel:
     Args:
         kb_id: the knowledge base.
         wait_for_index: given a deadline of `time.monotonic`; raises ChannelUnavailable if the index is not there by then.
+        detail: what else the trace should tell.
     """
 
     name = "bm25"
     in_memory = True
 
-    def __init__(self, kb_id: int, wait_for_index: Callable[[float], LoadedIndex]) -> None:
+    def __init__(
+        self, kb_id: int, wait_for_index: Callable[[float], LoadedIndex], detail: Mapping[str, Any] | None = None
+    ) -> None:
         self.kb_id = kb_id
         self._wait_for_index = wait_for_index
+        self._detail = detail or {}
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         loaded = self._wait_for_index(deadline)
         chunk_ids, scores = loaded.index.search(hash_terms(analysis.tokens(self.kb_id)), k)
-        return Ranking(self.name, self.kb_id, chunk_ids, scores, loaded.detail, lexicon=loaded.index)
+        return Ranking(self.name, self.kb_id, chunk_ids, scores, {**self._detail, **loaded.detail}, lexicon=loaded.index)
 
 
 class UnavailableChannel:

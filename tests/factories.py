@@ -28,7 +28,8 @@ def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
 
 def make_document(kb, *texts, title="", source="notes.txt", **fields):
     """A ready document of one chunk a text, indexed in both channels."""
-    from kb.conf import embedder, tokenizer
+    from kb.conf import embedder
+    from kb.services.writing import tokenizers_of
 
     document = Document(
         knowledge_base=kb,
@@ -40,10 +41,10 @@ def make_document(kb, *texts, title="", source="notes.txt", **fields):
         **fields,
     )
     document.save()
-    cutter, model = tokenizer(), embedder(kb.embedding_model)
+    model = embedder(kb.embedding_model)
     searchable = [searchable_text(title, (), text) for text in texts]
     vectors = embed(searchable, model)
-    prepared = [Prepared(*pair) for pair in zip(tokenize(searchable, cutter), vectors, strict=True)]
+    prepared = [Prepared(*pair) for pair in zip(tokenize(searchable, tokenizers_of(kb)), vectors, strict=True)]
     chunks = [
         Chunk(
             knowledge_base=kb,
@@ -55,7 +56,7 @@ def make_document(kb, *texts, title="", source="notes.txt", **fields):
         )
         for position, text in enumerate(texts)
     ]
-    write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=cutter.id)
+    write_chunks(chunks, prepared, model_id=model.model_id)
     return document
 
 

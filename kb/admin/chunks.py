@@ -14,7 +14,7 @@ from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRe
 from kb.models import Chunk
 from kb.services.errors import NotVisible, Rejected
 from kb.services.indexing import chunk_update
-from kb.services.writing import ModelChanged
+from kb.services.writing import Superseded
 
 EXCERPT_CHARACTERS = 120
 NEIGHBOUR_CHARACTERS = 300
@@ -37,7 +37,7 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
             self.add_error("text", str(error))
         except NotVisible as error:
             self.add_error(None, str(error))
-        except ModelChanged:
+        except Superseded:
             self.add_error(
                 None,
                 _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again."),

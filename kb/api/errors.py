@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.services.errors import AlreadyThere, NotAllowed, NotVisible, Rejected
-from kb.services.writing import ModelChanged
+from kb.services.writing import Superseded
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 logger = logging.getLogger(__name__)
@@ -113,7 +113,7 @@ def _already_there(error: AlreadyThere) -> Problem:
     return Problem(status.HTTP_409_CONFLICT, "already_there", str(error), more={"document_id": error.document_id})
 
 
-def _model_changed(_error: ModelChanged) -> Problem:
+def _model_changed(_error: Superseded) -> Problem:
     detail = _("The knowledge base moved to another embedding model meanwhile: send the request again.")
     return Problem(status.HTTP_409_CONFLICT, "model_changed", detail)
 
@@ -157,7 +157,7 @@ DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]]
     ((NotVisible, Http404), _not_visible),
     ((NotAllowed, PermissionDenied), _not_allowed),
     ((AlreadyThere,), _already_there),
-    ((ModelChanged,), _model_changed),
+    ((Superseded,), _model_changed),
     ((Rejected,), _rejected),
     ((InvalidConfiguration,), _invalid_configuration),
     ((NoChannelAvailable,), _no_channel),

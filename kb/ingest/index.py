@@ -1,6 +1,6 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,11 +20,11 @@ class Prepared:
     """What the indexes hold of a chunk.
 
     Attributes:
-        postings: None where the tokenizer's packages are missing.
+        postings: by tokenizer id; empty where the tokenizer's packages are missing.
         vector: shape (dimension,).
     """
 
-    postings: Postings | None
+    postings: Mapping[str, Postings]
     vector: NDArray[np.float32]
 
 
@@ -33,8 +33,9 @@ def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
     return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
 
 
-def tokenize(texts: Sequence[str], tokenizer: Tokenizer | None) -> list[Postings | None]:
-    return [count_postings(tokenizer(text)) if tokenizer else None for text in texts]
+def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
+    """The postings of each text by tokenizer id."""
+    return [{cutter.id: count_postings(cutter(text)) for cutter in tokenizers} for text in texts]
 
 
 def embed(
@@ -57,16 +58,24 @@ def embed(
     return np.concatenate(batches) if batches else np.empty((0, embedder.dimension), dtype=np.float32)
 
 
-def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str, tokenizer_id: str) -> None:
+def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
     created = Chunk.objects.bulk_create(chunks, batch_size=ROWS_A_STATEMENT)
     pairs = list(zip(created, prepared, strict=True))
-    write_postings(((chunk, each.postings) for chunk, each in pairs), tokenizer_id)
+    write_postings((chunk, each.postings) for chunk, each in pairs)
     write_vectors(((chunk, each.vector) for chunk, each in pairs), model_id)
 
 
-def write_postings(pairs: Iterable[tuple[Chunk, Postings | None]], tokenizer_id: str) -> None:
-    """Inserts the postings of chunks, or replaces those that the same tokenizer made before."""
+def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
+    """Writes the postings of chunks whose text has changed; what other tokenizers made of the old text goes."""
+    pairs = list(pairs)
+    stale = ChunkPostings.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
+    stale.exclude(tokenizer_id__in={tokenizer_id for _, postings in pairs for tokenizer_id in postings}).delete()
+    write_postings(pairs)
+
+
+def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
+    """Inserts the postings of chunks, or replaces those that the same tokenizers made before."""
     rows = [
         ChunkPostings(
             chunk=chunk,
@@ -76,8 +85,8 @@ def write_postings(pairs: Iterable[tuple[Chunk, Postings | None]], tokenizer_id:
             frequencies=postings.frequencies_bytes,
             length=postings.length,
         )
-        for chunk, postings in pairs
-        if postings is not None
+        for chunk, by_tokenizer in pairs
+        for tokenizer_id, postings in by_tokenizer.items()
     ]
     ChunkPostings.objects.bulk_create(
         rows,

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from django.db import transaction
 
-from kb.conf import embedder, tokenizer
+from kb.conf import embedder
 from kb.ingest.chunk import hash_content
 from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.writing import tokenizer_id, writing_chunks
+from kb.services.writing import tokenizers_of, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries
 
@@ -107,10 +107,10 @@ def _digest(passage: BeirPassage) -> str:
 def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
     if not passages:
         return
-    cutter, model = tokenizer(), embedder(kb.embedding_model)
+    model = embedder(kb.embedding_model)
     texts = [searchable_text(passage.title, (), passage.text) for passage in passages]
     vectors = embed(texts, model)
-    prepared = [Prepared(*pair) for pair in zip(tokenize(texts, cutter), vectors, strict=True)]
+    prepared = [Prepared(*pair) for pair in zip(tokenize(texts, tokenizers_of(kb)), vectors, strict=True)]
     counts = [model.count_tokens(text) for text in texts]
     with writing_chunks(kb):
         documents = Document.objects.bulk_create([_document(kb, passage) for passage in passages])
@@ -125,7 +125,7 @@ def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
             )
             for document, passage, count in zip(documents, passages, counts, strict=True)
         ]
-        write_chunks(chunks, prepared, model_id=model.model_id, tokenizer_id=tokenizer_id())
+        write_chunks(chunks, prepared, model_id=model.model_id)
 
 
 def _document(kb: KnowledgeBase, passage: BeirPassage) -> Document:

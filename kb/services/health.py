@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from kombu import Connection
@@ -22,7 +22,7 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kb.conf import tokenizer
-from kb.models import Chunk, Document, KnowledgeBase
+from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase
 from retrieval.bm25 import require_dependencies
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
@@ -234,16 +234,20 @@ def data_directory() -> Finding:
 
 def postings() -> Finding:
     """Knowledge bases whose chunks another tokenizer cut, or none did."""
-    name, cutter = "keyword postings", tokenizer()
-    if cutter is None:
-        return Finding(name, State.DEGRADED, "not looked at: the packages of keyword search are missing")
-    uncut = Chunk.objects.exclude(postings__tokenizer_id=cutter.id).values("knowledge_base_id")
-    outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", cutter.id))).distinct()
+    name = "keyword postings"
+    used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
+    cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
+    if None in cutters.values():
+        return Finding(name, State.DEGRADED, "not looked at: packages of keyword search are missing")
+    current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
+    cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
+    uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
+    outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
     names = list(outdated.order_by("name").values_list("name", flat=True))
     if names:
         remedy = "run `manage.py reindex --kb NAME --bm25` for each"
         return Finding(name, State.DEGRADED, f"outdated or incomplete in {_names(names)}", remedy)
-    return Finding(name, State.OK, f"all of {cutter.id}")
+    return Finding(name, State.OK, f"all of {_names(sorted(current))}" if current else "none yet")
 
 
 def documents() -> Finding:

@@ -13,14 +13,14 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.conf import embedder, tokenizer
+from kb.conf import embedder
 from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
-from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks, write_postings, write_vectors
+from kb.ingest.index import Prepared, embed, replace_postings, searchable_text, tokenize, write_chunks, write_vectors
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
-from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
+from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
 from kb.services.errors import NotVisible, Rejected
-from kb.services.writing import ModelChanged, tokenizer_id, unchanged, writing_chunks
+from kb.services.writing import Superseded, tokenizers_of, unchanged, writing_chunks
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def _run(job: Job) -> None:
         job.fail(error.code, str(error), error.params)
     except RetrievalError as error:
         job.fail("model_unavailable", str(error))
-    except (ModelChanged, OperationalError) as error:
+    except (Superseded, OperationalError) as error:
         logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
         job.release()
     except Exception:
@@ -151,7 +151,7 @@ def _index_file(job: Job) -> None:
     with writing_chunks(kb):
         Chunk.objects.filter(document=document).delete()
         chunks = new_chunks(document, drafts)
-        write_chunks(chunks, prepared, model_id=kb.embedding_model, tokenizer_id=tokenizer_id())
+        write_chunks(chunks, prepared, model_id=kb.embedding_model)
         job.finish(title, parsed.mime)
 
 
@@ -162,7 +162,7 @@ def _index_chunks(job: Job) -> None:
     pairs = list(zip(chunks, _prepare(job, texts), strict=True))
     with writing_chunks(kb):
         current = unchanged(pairs)
-        write_postings(((chunk, prepared.postings) for chunk, prepared in current), tokenizer_id())
+        replace_postings((chunk, prepared.postings) for chunk, prepared in current)
         write_vectors(((chunk, prepared.vector) for chunk, prepared in current), kb.embedding_model)
         job.finish(document.title, document.mime)
 
@@ -170,7 +170,7 @@ def _index_chunks(job: Job) -> None:
 def _prepare(job: Job, texts: Sequence[str]) -> list[Prepared]:
     """Runs tokenizer and model over the texts, and shows how far they are."""
     job.report(Document.Stage.TOKENIZE, 20)
-    postings = tokenize(texts, tokenizer())
+    postings = tokenize(texts, tokenizers_of(job.document.knowledge_base))
     job.report(Document.Stage.EMBED, 30)
     count = max(len(texts), 1)
     model = embedder(job.document.knowledge_base.embedding_model)
@@ -213,7 +213,7 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
 
     Raises:
         Rejected: the text is blank, or the model is out of reach; nothing was changed.
-        ModelChanged: the knowledge base moved to another model meanwhile; nothing was changed.
+        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
     if not text.strip():
@@ -222,7 +222,7 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
     searchable = [searchable_text(chunk.document.title, chunk.heading_path, text)]
     model = embedder(kb.embedding_model)
     try:
-        postings, vectors = tokenize(searchable, tokenizer()), embed(searchable, model)
+        postings, vectors = tokenize(searchable, tokenizers_of(kb)), embed(searchable, model)
     except RetrievalError as error:
         raise Rejected("model_unavailable", str(error)) from error
     with writing_chunks(kb):
@@ -232,7 +232,6 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
         locked.text, locked.enabled = text, enabled
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
-        ChunkPostings.objects.filter(chunk=locked).exclude(tokenizer_id=tokenizer_id()).delete()
-        write_postings([(locked, postings[0])], tokenizer_id())
+        replace_postings([(locked, postings[0])])
         ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
         write_vectors([(locked, vectors[0])], model.model_id)

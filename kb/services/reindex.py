@@ -1,46 +1,47 @@
 """Rebuilds what is derived from chunks, beside what searches go on using, and swaps at the end."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from django.db import transaction
 from django.db.models import Exists, OuterRef
 
 from kb.conf import embedder, tokenizer
-from kb.ingest.index import embed, searchable_text, tokenize, write_postings, write_vectors
+from kb.ingest.index import embed, write_vectors
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
+from kb.services.chunk_batches import chunk_batches, searchable_text_of
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile
+from kb.services.tokenizing import renewed_settings, tokenize_to_target, tokenizer_change, write_tokens
 from kb.services.writing import holding_model, unchanged
 from kb.stores.bm25 import BM25Store
-
-BATCH = 256
 
 
 def reindex_postings(
     kb: KnowledgeBase, *, resume: bool = False, on_progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Tokenises every chunk anew and drops the postings of other tokenizers.
+    """Tokenises chunks anew: for the target tokenizer, for a newer version of the active one, or in place.
 
     Args:
         kb: the knowledge base.
-        resume: keep what this tokenizer has made already, so that an interrupted run goes on.
+        resume: in place, keep what an interrupted run has made; the other two always do.
         on_progress: told how many further chunks are done.
 
     Raises:
         Rejected: the tokenizer's packages are missing.
+        AlreadyRunning: another process is tokenising this knowledge base.
     """
-    cutter = tokenizer()
+    cutter = tokenizer(kb.tokenizer_id)
     if cutter is None:
         raise Rejected("bm25_dependencies_missing", "rank-bm25 or jieba is not installed: pip install rank-bm25 jieba")
-    done = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=cutter.id) if resume else None
-    for batch in _batches(kb, set(done.values_list("chunk_id", flat=True)) if done is not None else set()):
-        pairs = zip(batch, tokenize([_text(chunk) for chunk in batch], cutter), strict=True)
-        with holding_model(kb):
-            write_postings(unchanged(pairs), cutter.id)
+    if not kb.target_tokenizer_id and cutter.id != kb.tokenizer_id:
+        tokenizer_change(kb, renewed_settings(kb.tokenizer_id, cutter.id))
+    if kb.target_tokenizer_id:
+        tokenize_to_target(kb, on_progress=on_progress)
+        return
+    missing = ~Exists(ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=cutter.id))
+    for batch in chunk_batches(kb, *([missing] if resume else [])):
+        write_tokens(kb, batch, cutter)
         on_progress(len(batch))
-    with holding_model(kb):
-        KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id=cutter.id)
-        ChunkPostings.objects.filter(knowledge_base=kb).exclude(tokenizer_id=cutter.id).delete()
     BM25Store().invalidate(kb.pk)
 
 
@@ -69,8 +70,9 @@ def reindex_embeddings(
     if not resume and model.model_id != kb.embedding_model:
         ChunkEmbedding.objects.filter(knowledge_base=kb, model=model.model_id).delete()
     while True:
-        for batch in _batches(kb, finished):
-            vectors = embed([_text(chunk) for chunk in batch], model)
+        for page in chunk_batches(kb):
+            batch = [chunk for chunk in page if chunk.pk not in finished]
+            vectors = embed([searchable_text_of(chunk) for chunk in batch], model)
             with holding_model(kb):
                 write_vectors(unchanged(zip(batch, vectors, strict=True)), model.model_id)
             on_progress(len(batch))
@@ -97,21 +99,3 @@ def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
 def _with_vector(kb: KnowledgeBase, model_id: str) -> set[int]:
     rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
     return set(rows.values_list("chunk_id", flat=True))
-
-
-def _batches(kb: KnowledgeBase, without: set[int]) -> Iterator[list[Chunk]]:
-    """Chunks by id, read in pieces, less those that are done."""
-    last = 0
-    while True:
-        page = list(
-            Chunk.objects.filter(knowledge_base=kb, pk__gt=last).select_related("document").order_by("pk")[:BATCH]
-        )
-        if not page:
-            return
-        last = page[-1].pk
-        if batch := [chunk for chunk in page if chunk.pk not in without]:
-            yield batch
-
-
-def _text(chunk: Chunk) -> str:
-    return searchable_text(chunk.document.title, chunk.heading_path, chunk.text)

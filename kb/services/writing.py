@@ -9,26 +9,38 @@ from django.db import transaction
 from kb.conf import embedder, tokenizer
 from kb.models import Chunk, KnowledgeBase
 from kb.services.errors import ServiceError
+from retrieval.protocols import Tokenizer
 
 T = TypeVar("T")
 
 
-class ModelChanged(ServiceError):
-    """The knowledge base moved to another embedding model while something was being embedded: nothing was written."""
+class Superseded(ServiceError):
+    """The knowledge base moved to another model or tokenizer while something was derived: nothing was written."""
+
+
+def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
+    """Those that chunks are written with: the active one and, while the knowledge base moves to another, that one too.
+
+    Empty where their packages are missing.
+    """
+    ids = dict.fromkeys([kb.tokenizer_id, *([kb.target_tokenizer_id] if kb.target_tokenizer_id else [])])
+    cutters = [cutter for cutter in map(tokenizer, ids) if cutter is not None]
+    return list({cutter.id: cutter for cutter in cutters}.values())
 
 
 @contextmanager
 def holding_model(kb: KnowledgeBase) -> Iterator[None]:
-    """A transaction in which the knowledge base keeps the embedding model it was read with.
+    """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with.
 
     Raises:
-        ModelChanged: it has another one by now.
+        Superseded: it has another one by now.
     """
     with transaction.atomic():
         row = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk)
-        current = row.values_list("embedding_model", flat=True).first()
-        if current != kb.embedding_model:
-            raise ModelChanged(f"knowledge base {kb.name!r} moved to another embedding model: try again")
+        model, active = row.values_list("embedding_model", "tokenizer_id").first() or ("", "")
+        # A tokenizer that was the target when the knowledge base was read has its postings too.
+        if model != kb.embedding_model or active not in (kb.tokenizer_id, kb.target_tokenizer_id):
+            raise Superseded(f"knowledge base {kb.name!r} moved to another model or tokenizer: try again")
         yield
 
 
@@ -39,17 +51,11 @@ def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
     Without postings the base loses its tokenizer id, so that the keyword channel says that it is behind.
     """
     fields: dict[str, Any] = {"dimension": embedder(kb.embedding_model).dimension}
-    if tokenizer() is None:
+    if not tokenizers_of(kb):
         fields["tokenizer_id"] = ""
     with holding_model(kb):
         yield
         KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
-
-
-def tokenizer_id() -> str:
-    """Of the tokenizer of this process; blank where there is none."""
-    cutter = tokenizer()
-    return cutter.id if cutter else ""
 
 
 def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:

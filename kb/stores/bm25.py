@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+import threading
 import time
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -36,7 +37,6 @@ LOCK_PATIENCE_SECONDS = 60
 BUILD_TIER = "build"
 MIN_CHANGES_TO_BUILD = 1_000
 CHANGED_SHARE_TO_BUILD = 0.1
-CHANGED_SHARE_TO_MERGE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,10 @@ class StoredIndex:
 
 
 Answer = Found[StoredIndex]
+
+
+# lru_cache alone would let first searches at the same moment each make a cache and flights of their own.
+_first_use = threading.Lock()
 
 
 @lru_cache(maxsize=1)
@@ -94,8 +98,9 @@ class BM25Store:
     """
 
     def __init__(self) -> None:
-        self._cache = _shared_cache()
-        self._flights = _shared_flights()
+        with _first_use:
+            self._cache = _shared_cache()
+            self._flights = _shared_flights()
 
     def request(self, kb_id: int, version: int, tokenizer_id: str) -> "RequestedIndex":
         """The index of a version, or of a newer one where that is what the database holds by then.
@@ -149,8 +154,7 @@ class BM25Store:
         """
         with try_lock(Purpose.BUILD_INDEX, kb_id) as taken:
             if taken:
-                built = self._build(self._key(kb_id, 0, tokenizer_id))
-                self._cache.publish(built.key, built.value)
+                self._publish(self._build(self._key(kb_id, 0, tokenizer_id)))
         return taken
 
     def stats(self) -> dict[str, TierStats]:
@@ -174,7 +178,7 @@ class BM25Store:
                     if not self._land_from_base(wanted, land, useless):
                         built = self._build(wanted)
                         self._land(built, land)
-                        self._cache.publish(built.key, built.value)
+                        self._publish(built)
                     return
             connections.close_all()  # no connection is held while another process builds
             time.sleep(POLL_SECONDS)
@@ -195,6 +199,11 @@ class BM25Store:
     def _land(self, answer: Answer, land: Land[Answer]) -> None:
         self._cache.keep(answer.key, answer.value)
         land(answer)
+
+    def _publish(self, built: Answer) -> None:
+        """Offers a base to all, unless its knowledge base is gone or the change log has ended behind it meanwhile."""
+        if built.key.version >= max(1, log_start(built.key.kb_id)):
+            self._cache.publish(built.key, built.value)
 
     # -- In any thread ---------------------------------------------------------------------------------------------------
     def _updated(self, found: Answer) -> Answer | None:
@@ -278,8 +287,11 @@ class RequestedIndex:
     def _landed(self, deadline: float) -> Answer:
         flight = self._flight
         while flight is not None:
+            if not (flight.done() or connection.in_atomic_block):
+                connections.close_all()  # this thread holds none while it waits
             answer: Answer = flight.result(timeout=max(0.0, deadline - time.monotonic()))
-            if answer.key.serves(self._key):
+            is_gone = not answer.key.version
+            if is_gone or answer.key.serves(self._key):
                 break
             # That flight had started before this version was committed.
             newer = self._store.live(self._key)

@@ -1,5 +1,6 @@
 """Stored postings and their change log, each read in one statement, so that rows and version belong together."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,17 @@ WHERE v.knowledge_base_id = %(kb)s
 
 LOG_START = """
 SELECT coalesce(max(version), 0) FROM kb_chunkchange WHERE knowledge_base_id = %s AND operation = 'reset'
+"""
+
+MIN_CHANGES_TO_MERGE = 500
+CHANGED_SHARE_TO_MERGE = 0.02
+
+LONG_LOGS = """
+SELECT log.knowledge_base_id
+FROM (SELECT knowledge_base_id, count(DISTINCT chunk_id) AS changed FROM kb_chunkchange GROUP BY 1) log
+LEFT JOIN bm25_indexes i ON i.knowledge_base_id = log.knowledge_base_id
+WHERE log.changed > greatest(%(min)s, %(share)s * coalesce(i.chunk_count, 0))
+  AND (%(only)s::bigint[] IS NULL OR log.knowledge_base_id = ANY(%(only)s))
 """
 
 StoredRow = tuple[int, bytes, bytes, int]
@@ -104,6 +116,15 @@ def log_start(kb_id: int) -> int:
         cursor.execute(LOG_START, [kb_id])
         (version,) = cursor.fetchone()
     return int(version)
+
+
+def long_change_logs(kb_ids: Sequence[int] | None = None) -> list[int]:
+    """The knowledge bases, or those of the given ones, of which so much has changed that a new base is due."""
+    with connection.cursor() as cursor:
+        only = None if kb_ids is None else list(kb_ids)
+        values: dict[str, Any] = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
+        cursor.execute(LONG_LOGS, values)
+        return [kb_id for (kb_id,) in cursor.fetchall()]
 
 
 def _binary_cursor() -> "psycopg.Cursor[Any]":

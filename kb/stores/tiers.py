@@ -89,14 +89,15 @@ class RedisTier:
             return int(client.strlen(self._cache.client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
-        """What the pointer says; nothing where it holds garbage."""
+        """What the pointer says; nothing where it holds garbage, which goes, so that it is met and told of once."""
         pointer: bytes | None = self._cache.get(self._pointer(kb_id))
         if pointer is None:
             return None
         try:
             return CacheKey.parse(pointer.decode())
         except ValueError:
-            logger.warning("the pointer to the keyword index of knowledge base %s holds garbage, ignoring it", kb_id)
+            logger.warning("the pointer to the keyword index of knowledge base %s holds garbage, removing it", kb_id)
+            self._cache.delete(self._pointer(kb_id))
             return None
 
     @staticmethod

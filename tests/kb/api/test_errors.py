@@ -3,7 +3,7 @@ from django.core.exceptions import TooManyFieldsSent
 from django.db import OperationalError
 
 from kb.api.errors import exception_handler, flatten
-from kb.services.indexing import ModelChanged
+from kb.services.indexing import Superseded
 
 
 def test_a_database_out_of_reach_is_503_with_retry_after():
@@ -15,7 +15,7 @@ def test_a_database_out_of_reach_is_503_with_retry_after():
 
 
 def test_a_model_that_changed_meanwhile_is_409():
-    assert exception_handler(ModelChanged(), {}).status_code == 409
+    assert exception_handler(Superseded(), {}).status_code == 409
 
 
 def test_a_form_with_too_many_fields_is_413():

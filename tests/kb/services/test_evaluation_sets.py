@@ -4,12 +4,14 @@ import json
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, EvalQuery, Judgment, KnowledgeBase, Principal
 from kb.services.beir import import_eval_set, import_passages
 from kb.services.evaluation import evaluate
 from kb.services.reindex import reindex_embeddings, reindex_postings
 from kb.services.search import SearchRequest, search
+from kb.services.tokenizing import RETIRED_FOR, drop_retired_postings
 from retrieval.errors import ModelUnavailable
 from retrieval.eval.qrels import BeirFormatError
 from tests.factories import make_document, make_kb, make_user
@@ -207,6 +209,8 @@ def test_postings_of_an_older_tokenizer_are_replaced():
     assert "bm25" not in find(kb, "保修期").hits[0].ranks
     reindex_postings(KnowledgeBase.objects.get(pk=kb.pk))
     assert find(kb, "保修期").hits[0].ranks["bm25"] == 1
+    KnowledgeBase.objects.update(tokenizer_swapped_at=timezone.now() - 2 * RETIRED_FOR)
+    assert drop_retired_postings() == 1
     assert ChunkPostings.objects.count() == 1
 
 

@@ -1,0 +1,200 @@
+"""Moving a knowledge base to another tokenizer: beside the active one, with a swap at the end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import count
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.conf import tokenizer
+from kb.ingest.index import tokenize, write_postings
+from kb.models import Chunk, ChunkPostings, KnowledgeBase, TokenizerSettings
+from kb.services.chunk_batches import chunk_batches, searchable_text_of
+from kb.services.errors import Rejected
+from kb.services.writing import holding_model, unchanged
+from kb.stores.locks import Purpose, try_lock
+from kb.stores.tokenizers import options_of
+from retrieval.errors import DependencyMissing, DictionaryError
+from retrieval.tokenize import JiebaTokenizer
+
+RETIRED_FOR = timedelta(minutes=1)
+
+
+class AlreadyRunning(Rejected):
+    """Another process is tokenising the knowledge base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a knowledge base is on its way to its target tokenizer, in chunks."""
+
+    done: int
+    total: int
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 100
+
+
+def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bool) -> TokenizerSettings:
+    """Unsaved settings with the id that their options have.
+
+    Raises:
+        Rejected: a line of the dictionary or of the stop words cannot be used, or a package is missing.
+    """
+    row = TokenizerSettings(
+        engine=engine, dictionary=dictionary.strip(), stop_words=stop_words.strip(), simplify=simplify
+    )
+    try:
+        row.pk = JiebaTokenizer(options_of(row)).id
+    except DictionaryError as error:
+        raise Rejected("invalid_dictionary", str(error)) from error
+    except DependencyMissing as error:
+        raise Rejected("bm25_dependencies_missing", str(error)) from error
+    return row
+
+
+def tokenizer_settings(kb: KnowledgeBase) -> TokenizerSettings:
+    """Those that the knowledge base has, or is moving to."""
+    wanted = kb.target_tokenizer_id or kb.tokenizer_id
+    return TokenizerSettings.objects.filter(pk=wanted).first() or TokenizerSettings(pk=wanted)
+
+
+def renewed_settings(tokenizer_id: str, newer_id: str) -> TokenizerSettings:
+    """The options of an id, unsaved, under the id that they have in this version."""
+    row = TokenizerSettings.objects.filter(pk=tokenizer_id).first() or TokenizerSettings()
+    row.pk = newer_id
+    return row
+
+
+def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
+    """Sets the target tokenizer; a worker makes its postings, and searches use the active one until they are complete.
+
+    Args:
+        kb: the knowledge base.
+        settings: from `read_settings`.
+
+    Returns:
+        Whether there is anything to do: False where these are the active settings already.
+    """
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        if not TokenizerSettings.objects.filter(pk=settings.pk).exists():
+            settings.save(force_insert=True)
+        if settings.pk != locked.target_tokenizer_id:
+            _drop_postings_except(locked.pk, locked.tokenizer_id)
+        locked.target_tokenizer_id = "" if settings.pk == locked.tokenizer_id else settings.pk
+        locked.save(update_fields=["target_tokenizer_id"])
+    kb.target_tokenizer_id = locked.target_tokenizer_id
+    return bool(locked.target_tokenizer_id)
+
+
+def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
+    """Gives up the target tokenizer; the active one stays."""
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        locked.target_tokenizer_id = ""
+        locked.save(update_fields=["target_tokenizer_id"])
+        _drop_postings_except(locked.pk, locked.tokenizer_id)
+    kb.target_tokenizer_id = ""
+
+
+def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
+    """None where the knowledge base is not on its way to another tokenizer."""
+    if not kb.target_tokenizer_id:
+        return None
+    done = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=kb.target_tokenizer_id).count()
+    return Progress(done, Chunk.objects.filter(knowledge_base=kb).count())
+
+
+def tokenize_to_target(
+    kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None, batches: int | None = None
+) -> bool:
+    """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
+
+    Args:
+        kb: the knowledge base, read anew.
+        on_progress: told how many further chunks are done.
+        batches: stop after so many, so that a worker can take turns.
+
+    Returns:
+        Whether the swap is done.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+        Rejected: the tokenizer's packages are missing.
+        Superseded: the knowledge base moved to another model meanwhile.
+    """
+    with try_lock(Purpose.TOKENIZE, kb.pk) as taken:
+        if not taken:
+            raise AlreadyRunning(
+                "already_running", _("Another process is tokenising this knowledge base: wait until it is done.")
+            )
+        cutter = tokenizer(kb.target_tokenizer_id)
+        if cutter is None:
+            raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
+        left = count() if batches is None else iter(range(batches))
+        while True:
+            for batch in chunk_batches(kb, ~Exists(_postings_of(cutter.id))):
+                if next(left, None) is None:
+                    return False
+                write_tokens(kb, batch, cutter)
+                on_progress(len(batch))
+            if _swap(kb, cutter.id):
+                return True
+
+
+def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
+    """Tokenises chunks and writes their postings, less those that have been edited meanwhile.
+
+    Raises:
+        Superseded: the knowledge base moved to another model or tokenizer meanwhile.
+    """
+    pairs = zip(batch, tokenize([searchable_text_of(chunk) for chunk in batch], [cutter]), strict=True)
+    with holding_model(kb):
+        write_postings(unchanged(pairs))
+
+
+def _swap(kb: KnowledgeBase, tokenizer_id: str) -> bool:
+    """Moves to the target if every chunk has its postings. What searches under way still read goes a little later."""
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        if locked.target_tokenizer_id != kb.target_tokenizer_id:
+            return True
+        if Chunk.objects.filter(~Exists(_postings_of(tokenizer_id)), knowledge_base=kb).exists():
+            return False
+        locked.tokenizer_id, locked.target_tokenizer_id = tokenizer_id, ""
+        locked.tokenizer_swapped_at = timezone.now()
+        locked.save(update_fields=["tokenizer_id", "target_tokenizer_id", "tokenizer_swapped_at"])
+    return True
+
+
+def drop_retired_postings() -> int:
+    """Deletes what former tokenizers have left behind, once no search can be under way with it.
+
+    Returns:
+        How many knowledge bases were cleared.
+    """
+    retired = KnowledgeBase.objects.filter(tokenizer_swapped_at__lt=timezone.now() - RETIRED_FOR)
+    cleared = 0
+    for kb_id in list(retired.values_list("pk", flat=True)):
+        with transaction.atomic():
+            locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb_id).first()
+            if locked is None:
+                continue
+            _drop_postings_except(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
+            KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
+        cleared += 1
+    return cleared
+
+
+def _postings_of(tokenizer_id: str) -> QuerySet[ChunkPostings]:
+    return ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=tokenizer_id)
+
+
+def _drop_postings_except(kb_id: int, *tokenizer_ids: str) -> None:
+    ChunkPostings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
