@@ -31,8 +31,10 @@ class SingleFlight(Generic[T]):
         with self._lock:
             flight = self._flights.get(key)
             if flight is None:
-                flight = self._flights[key] = Future()
+                flight = Future()
                 self._executor.submit(self._fly, key, flight, work)
+                # Only now: a flight that the executor refused would never land, and all who ask would wait for it.
+                self._flights[key] = flight
             return flight
 
     def _fly(self, key: Hashable, flight: Future[T], work: Callable[[Land[T]], None]) -> None:
@@ -45,9 +47,15 @@ class SingleFlight(Generic[T]):
         except Exception as error:
             if flight.done():
                 logger.exception("the work for %s failed after it had its result", key)
-                return
-            self._over(key)
-            flight.set_exception(error)
+            else:
+                self._fail(key, flight, error)
+        else:
+            if not flight.done():
+                self._fail(key, flight, RuntimeError(f"the work for {key} ended without a result"))
+
+    def _fail(self, key: Hashable, flight: Future[T], error: Exception) -> None:
+        self._over(key)
+        flight.set_exception(error)
 
     def _over(self, key: Hashable) -> None:
         with self._lock:
