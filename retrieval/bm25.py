@@ -62,27 +62,32 @@ def okapi_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDAr
     better than one which does not. There idf is `epsilon * log(1 + (N - n + 0.5) / (n + 0.5))`, epsilon times
     Lucene's idf.
     """
-    # A large index has a hundred thousand terms, but few document frequencies.
-    counts = np.bincount(document_frequencies)
-    distinct = np.flatnonzero(counts)
+    if not document_frequencies.size:
+        return np.empty(0)
+    # A large index has many terms and few document frequencies.
+    term_counts = np.bincount(document_frequencies)
+    distinct = np.flatnonzero(term_counts)
+    term_counts[0] = 0
     idf = _library_idf(distinct, chunk_count)
-    counts = np.where(distinct > 0, counts[distinct], 0)
-    mean = float(idf @ counts) / max(int(counts.sum()), 1)
+    mean = (idf * term_counts[distinct]).sum() / max(term_counts.sum(), 1)
     epsilon = okapi_parameters().epsilon
     idf = np.where(idf < 0, epsilon * mean, idf)
-    by_frequency = np.zeros(distinct[-1] + 1 if distinct.size else 0)
+    by_frequency = np.zeros(term_counts.size)
     by_frequency[distinct] = np.where(idf > 0, idf, epsilon * _lucene_idf(distinct, chunk_count))
     return by_frequency[document_frequencies]
 
 
 def _library_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDArray[np.float64]:
-    """BM25Okapi's own idf before its floor; the mean over a corpus of one term is that term's idf."""
+    """BM25Okapi's own idf before its floor, of distinct document frequencies."""
     okapi = import_dependency("rank_bm25").BM25Okapi
     model = okapi.__new__(okapi)
     model.corpus_size, model.epsilon, model.idf = chunk_count, 0.0, {}
-    values = np.empty(document_frequencies.size)
-    for position, frequency in enumerate(document_frequencies.tolist()):
-        model._calc_idf({0: frequency})
+    model._calc_idf({frequency: frequency for frequency in document_frequencies.tolist()})
+    values = np.array(list(model.idf.values()))
+    model.idf = {}
+    for position in np.flatnonzero(2 * document_frequencies > chunk_count).tolist():
+        # Negative, so the floor took its place; but the mean over a corpus of one term is that term's idf.
+        model._calc_idf({0: int(document_frequencies[position])})
         values[position] = model.average_idf
     return values
 

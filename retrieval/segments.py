@@ -9,15 +9,13 @@ from numpy.typing import NDArray
 
 from retrieval.errors import RetrievalError
 
-_DTYPES: dict[str, tuple[str, ...]] = {
+_STORED_DTYPES: dict[str, tuple[str, ...]] = {
     "chunk_ids": ("<i8",),
     "lengths": ("<u4",),
     "terms": ("<u8",),
     "indptr": ("<i8",),
-    "ordinals": ("<i4",),
-    "impacts": ("<u2", "<u4"),
-    "impact_frequencies": ("<u4",),
-    "impact_lengths": ("<u4",),
+    "gaps": ("<i4",),
+    "frequencies": ("|u1", "<u2", "<u4"),
 }
 
 
@@ -96,8 +94,7 @@ class Segment:
         counts: NDArray[np.uint32],
     ) -> Self:
         distinct, impacts = _number(counts, np.repeat(lengths, sizes))
-        by_term = _order(hashes)
-        hashes = hashes[by_term]
+        by_term, hashes = _sort(hashes)
         first = np.ones(hashes.size, dtype=np.bool_)
         np.not_equal(hashes[1:], hashes[:-1], out=first[1:])
         return cls(
@@ -117,10 +114,22 @@ class Segment:
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def state(self) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
-        """The arrays as (dtype, shape, bytes)."""
-        little_endian = {name: getattr(self, name) for name in _DTYPES}
-        for name, array in little_endian.items():
-            little_endian[name] = array.astype(array.dtype.newbyteorder("<"), copy=False)
+        """What it was made of, as (dtype, shape, bytes).
+
+        Gaps between ordinals and plain frequencies compress to half of the size of ordinals and impacts.
+        """
+        frequencies = self.impact_frequencies[self.impacts]
+        arrays = {
+            "chunk_ids": self.chunk_ids,
+            "lengths": self.lengths,
+            "terms": self.terms,
+            "indptr": self.indptr,
+            "gaps": np.diff(self.ordinals, prepend=np.int32(0)),
+            "frequencies": frequencies.astype(np.min_scalar_type(frequencies.max(initial=0))),
+        }
+        little_endian = {
+            name: array.astype(array.dtype.newbyteorder("<"), copy=False) for name, array in arrays.items()
+        }
         return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in little_endian.items()}
 
     @classmethod
@@ -130,7 +139,12 @@ class Segment:
         Raises:
             ValueError: It is not a state.
         """
-        return cls(**{name: _read_array(state, name, dtypes) for name, dtypes in _DTYPES.items()})
+        stored = {name: _read_array(state, name, dtypes) for name, dtypes in _STORED_DTYPES.items()}
+        ordinals = np.cumsum(stored.pop("gaps"), dtype=np.int32)
+        distinct, impacts = _number(stored.pop("frequencies"), stored["lengths"][ordinals])
+        return cls(
+            **stored, ordinals=ordinals, impacts=impacts, impact_frequencies=distinct[0], impact_lengths=distinct[1]
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,10 +212,10 @@ def positions(ascending: NDArray[Any], wanted: NDArray[Any]) -> tuple[NDArray[np
     return places, ascending[np.minimum(places, ascending.size - 1)] == wanted
 
 
-def _order(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Positions of the hashes in ascending order, equal ones as they stand.
+def _sort(hashes: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.uint64]]:
+    """Positions of the hashes in ascending order, equal ones as they stand, and the hashes in that order.
 
-    A stable argsort does it as well; to sort the leading bits of each hash and its position in one 64-bit number takes a
+    A stable argsort does it as well; to sort numbers made of the leading bits of each hash and its position takes a
     quarter of its time.
     """
     bits = np.uint64(int(hashes.size).bit_length())
@@ -211,15 +225,16 @@ def _order(hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
     packed.sort()
     packed &= (np.uint64(1) << bits) - np.uint64(1)
     order: NDArray[np.int64] = packed.view(np.int64)
+    in_order = hashes[order]
     # Different hashes may share their leading bits; almost sorted already, the rest is fast.
-    by_prefix = hashes[order]
-    if (by_prefix[1:] < by_prefix[:-1]).any():
-        order = order[np.argsort(by_prefix, kind="stable")]
-    return order
+    if (in_order[1:] < in_order[:-1]).any():
+        rest = np.argsort(in_order, kind="stable")
+        order, in_order = order[rest], in_order[rest]
+    return order, in_order
 
 
 def _number(
-    frequencies: NDArray[np.uint32], lengths: NDArray[np.uint32]
+    frequencies: NDArray[np.unsignedinteger[Any]], lengths: NDArray[np.uint32]
 ) -> tuple[tuple[NDArray[np.uint32], NDArray[np.uint32]], NDArray[np.unsignedinteger[Any]]]:
     """Number the distinct pairs: the frequencies and lengths by number, and each posting's number."""
     longest = np.uint64(lengths.max(initial=0)) + np.uint64(1)
@@ -228,11 +243,11 @@ def _number(
     pairs += lengths
     largest = int(pairs.max(initial=0))
     if largest <= pairs.size:
-        # Dense enough to count instead of sorting.
+        # Dense enough to count instead of sorting. None is out of the table's range, and `take` need not look.
         distinct = np.flatnonzero(np.bincount(pairs.view(np.int64))).astype(np.uint64)
         table = np.zeros(largest + 1, dtype=_smallest(distinct.size))
         table[distinct] = np.arange(distinct.size)
-        numbers = table[pairs]
+        numbers = table.take(pairs.view(np.int64), mode="clip")
     else:
         distinct, inverse = np.unique(pairs, return_inverse=True)
         numbers = inverse.astype(_smallest(distinct.size))
@@ -245,8 +260,8 @@ def _smallest(count: int) -> type[np.unsignedinteger[Any]]:
 
 
 def _concatenated_ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    ends = np.cumsum(sizes)
-    return np.arange(int(sizes.sum())) + np.repeat(starts - (ends - sizes), sizes)
+    offsets: NDArray[np.int64] = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    return offsets + np.arange(offsets.size)
 
 
 def _read_array(state: Mapping[str, Any], name: str, dtypes: tuple[str, ...]) -> NDArray[Any]:
