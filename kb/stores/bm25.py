@@ -58,7 +58,6 @@ class StoredIndex:
 
 Answer = Found[StoredIndex]
 
-
 # lru_cache alone would let first searches at the same moment each make a cache and flights of their own.
 _first_use = threading.Lock()
 
