@@ -1,55 +1,32 @@
-"""Three tiers on real Redis and PostgreSQL: right after every commit, in every process, with Redis up, dead or lying."""
+"""Three tiers on real Redis and PostgreSQL: which one answers, and what each of them keeps."""
 
-import os
-import subprocess
-import sys
-import textwrap
+import time
 
-import numpy as np
 import pytest
-from django.conf import settings
 from django.core.cache import caches
-from django.db import connection, transaction
+from django.db import transaction
 
 from kb.conf import tokenizer
-from kb.models import BM25Index, Chunk, KnowledgeBaseVersion
-from kb.stores import bm25
+from kb.models import BM25Index
+from kb.services.knowledge_bases import knowledge_base_delete
 from kb.stores.bm25 import BM25Store
-from kb.stores.installation import installation_id
-from kb.stores.tiers import RedisTier
-from retrieval.payload import PayloadCodec
-from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
+from tests.kb.stores.searching import (
+    PATIENCE,
+    assert_as_built,
+    builds,
+    find,
+    load,
+    log,
+    new_process,
+    redis_entries,
+    settle,
+    sql,
+    tier,
+    version,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def version(kb):
-    return KnowledgeBaseVersion.objects.get(pk=kb.pk).version
-
-
-def load(kb):
-    return BM25Store().load(kb.pk, version(kb), tokenizer().id)
-
-
-def find(kb, query):
-    return load(kb).value.search(hash_terms(tokenizer()(query)), 10)[0].tolist()
-
-
-def redis_entries():
-    return caches["bm25"].keys(f"*{installation_id()}*")
-
-
-def new_process():
-    """A fresh L1, as another process would have."""
-    bm25._shared_cache.cache_clear()
-
-
-@pytest.fixture
-def kb():
-    kb = make_kb()
-    make_document(kb, "智能温控器的保修期是两年", "安装前请先关闭电源", "thermostat warranty")
-    return kb
 
 
 def test_a_chunk_of_a_one_chunk_base_is_found_by_keyword():
@@ -58,185 +35,148 @@ def test_a_chunk_of_a_one_chunk_base_is_found_by_keyword():
     assert find(kb, "保修") == [document.chunks.get().pk]
 
 
+def test_an_empty_base_has_an_empty_index():
+    kb = make_kb()
+    assert (load(kb).index.chunk_count, find(kb, "任何")) == (0, [])
+
+
 def test_the_first_search_builds_and_the_next_ones_find_the_nearest_tier(kb):
-    tiers = [load(kb).tier, load(kb).tier]
+    tiers = [tier(kb), tier(kb)]
     new_process()
-    tiers += [load(kb).tier]
+    tiers += [tier(kb)]
     caches["bm25"].clear()
     new_process()
-    tiers += [load(kb).tier, load(kb).tier]
+    tiers += [tier(kb), tier(kb)]
     assert tiers == ["build", "process", "redis", "database", "process"]
 
 
-def test_the_persistent_tier_holds_one_row_of_the_newest_version(kb):
+@pytest.mark.parametrize("nearest", ["redis", "database"])
+def test_what_a_tier_kept_is_the_index_that_was_built(kb, nearest):
     load(kb)
+    settle()
+    if nearest == "database":
+        caches["bm25"].clear()
+    new_process()
+    loaded = load(kb)
+    assert loaded.detail["cache_tier"] == nearest
+    assert_as_built(loaded, kb)
+
+
+def test_what_the_database_answers_goes_up_into_redis(kb):
+    load(kb)
+    settle()
+    caches["bm25"].clear()
+    new_process()
+    load(kb)
+    new_process()
+    assert tier(kb) == "redis"
+
+
+def test_the_trace_tells_where_an_index_came_from(kb):
+    built = load(kb).detail
     make_document(kb, "新的内容")
+    updated = load(kb).detail
+    assert (built["version"], built["base_version"], built["changed_chunks"]) == (built["version"],) * 2 + (0,)
+    assert built["build_ms"] > 0
+    assert (updated["version"], updated["base_version"]) == (version(kb), built["version"])
+    assert (updated["changed_chunks"], updated["indexed_chunks"]) == (1, 4)
+    assert (updated["tiers"]["process"]["builds"], updated["tiers"]["process"]["updates"]) == (1, 1)
+
+
+def test_the_persistent_tier_holds_one_row_with_what_it_holds(kb):
     load(kb)
+    settle()
     row = BM25Index.objects.get(knowledge_base=kb)
-    assert (row.version, row.chunk_count, row.tokenizer_id) == (version(kb), 4, tokenizer().id)
-
-
-def test_an_older_version_never_replaces_a_newer_row(kb):
-    old = bm25.BM25Store._key(kb.pk, version(kb), tokenizer().id)
-    make_document(kb, "新的内容")
-    load(kb)
-    bm25.DatabaseTier().store(old, b"late")
-    assert BM25Index.objects.get(knowledge_base=kb).version == version(kb)
-
-
-@pytest.mark.parametrize("change", ["add", "edit", "disable", "delete"])
-def test_after_a_commit_the_next_search_sees_the_change(kb, change):
-    assert len(find(kb, "保修期")) == 1
-    chunk = Chunk.objects.get(position=0)
-    if change == "add":
-        make_document(kb, "延长保修期可以另外购买")
-    elif change == "edit":
-        chunk.postings.all().delete()
-    elif change == "disable":
-        Chunk.objects.filter(pk=chunk.pk).update(enabled=False)
-    else:
-        chunk.document.delete()
-    assert len(find(kb, "保修期")) == (2 if change == "add" else 0)
-
-
-def test_invalidate_clears_all_three_tiers_and_takes_a_new_version(kb):
-    load(kb)
-    before = version(kb)
-    BM25Store().invalidate(kb.pk)
-    assert version(kb) > before
-    assert not BM25Index.objects.exists()
-    assert redis_entries() == []
-    assert load(kb).tier == "build"
-
-
-def test_adding_and_deleting_a_document_clears_the_tiers_on_commit(kb):
-    load(kb)
-    make_document(kb, "新的内容")
-    assert not BM25Index.objects.exists()
-    load(kb)
-    kb.documents.first().delete()
-    assert not BM25Index.objects.exists()
-    assert redis_entries() == []
+    assert (row.version, row.chunk_count, row.tokenizer_id) == (version(kb), 3, tokenizer().id)
 
 
 def test_redis_holds_one_entry_and_its_pointer_a_base(kb):
     for text in ("一", "二", "三"):
         make_document(kb, text)
-        load(kb)
+        BM25Store().merge(kb.pk, kb.tokenizer_id)
     assert len(redis_entries()) == 2
 
 
-def test_an_open_transaction_searches_what_it_wrote_and_publishes_nothing(kb):
+def test_a_payload_over_redis_limit_lands_in_postgresql_only(kb, settings):
+    settings.BM25_REDIS_MAX_BYTES = 10
+    new_process()
+    load(kb)
+    new_process()
+    assert redis_entries() == []
+    assert tier(kb) == "database"
+
+
+def test_an_index_over_the_memory_limit_is_answered_but_not_held(kb, settings):
+    settings.BM25_MEMORY_BYTES = 10
+    new_process()
+    load(kb)
+    settle()
+    assert [tier(kb), tier(kb)] == ["redis", "redis"]
+    assert BM25Store().stats()["process"].nbytes == 0
+
+
+def test_invalidate_clears_all_three_tiers_and_takes_a_new_version(kb):
+    load(kb)
+    settle()
+    before = version(kb)
+    BM25Store().invalidate(kb.pk)
+    assert version(kb) > before
+    assert not BM25Index.objects.exists()
+    assert redis_entries() == []
+    assert BM25Store().stats()["process"].nbytes == 0
+    assert tier(kb) == "build"
+
+
+def test_invalidating_one_base_leaves_the_others_alone(kb):
+    other = make_kb()
+    make_document(other, "保修期")
+    load(other)
+    settle()
+    BM25Store().invalidate(kb.pk)
+    assert tier(other) == "process"
+
+
+def test_adding_and_deleting_a_document_keep_the_base_that_the_log_leads_from(kb):
+    load(kb)
+    settle()
+    make_document(kb, "新的内容")
+    kb.documents.first().delete()
+    assert BM25Index.objects.exists()
+    assert len(redis_entries()) == 2
+
+
+@pytest.mark.parametrize("change", ["add", "delete"])
+def test_on_commit_a_document_clears_the_tiers_of_a_base_that_nothing_leads_from(kb, change):
+    load(kb)
+    settle()
     with transaction.atomic():
-        make_document(kb, "尚未提交的保修期")
-        assert len(find(kb, "保修期")) == 2
-        assert not BM25Index.objects.exists()
-        assert redis_entries() == []
-        transaction.set_rollback(True)
-    assert len(find(kb, "保修期")) == 1
+        make_document(kb, "新的内容") if change == "add" else kb.documents.get().delete()
+        sql(
+            "INSERT INTO kb_chunkchange (knowledge_base_id, version, operation) "
+            "SELECT knowledge_base_id, version, 'reset' FROM kb_versions WHERE knowledge_base_id = %s",
+            kb.pk,
+        )
+        assert BM25Index.objects.exists()
+    assert not BM25Index.objects.exists()
+    assert redis_entries() == []
+    assert BM25Store().stats()["process"].nbytes == 0
 
 
-@pytest.fixture
-def dead_redis(settings):
-    """The cache's address leads to a closed port."""
-    settings.CACHES = {
-        **settings.CACHES,
-        "bm25": {**settings.CACHES["bm25"], "LOCATION": "redis://127.0.0.1:1/1"},
-    }
-    yield
-    del caches["bm25"]
-
-
-def test_with_redis_dead_searches_are_right_and_the_database_tier_serves(kb, dead_redis):
-    assert len(find(kb, "保修期")) == 1
-    new_process()
-    assert load(kb).tier == "database"
-    make_document(kb, "延长保修期可以另外购买")
-    assert len(find(kb, "保修期")) == 2
-
-
-def test_what_happened_while_redis_was_away_is_not_undone_by_its_return(kb, settings):
+def test_a_deleted_base_leaves_nothing_in_any_tier(kb):
     load(kb)
-    alive = settings.CACHES
-    settings.CACHES = {**alive, "bm25": {**alive["bm25"], "LOCATION": "redis://127.0.0.1:1/1"}}
-    make_document(kb, "延长保修期可以另外购买")
-    settings.CACHES = alive
-    new_process()
-    assert len(find(kb, "保修期")) == 2
+    settle()
+    knowledge_base_delete(kb)
+    assert not BM25Index.objects.exists()
+    assert redis_entries() == []
+    assert BM25Store().stats()["process"].nbytes == 0
+    assert log(kb) == []
 
 
-class Harmless:
-    """Pickles to a call that would create a file."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return (open, (str(self.path), "w"))
-
-
-@pytest.mark.parametrize("forged", ["garbage", "truncated", "other key", "evil pickle", "other base"])
-def test_a_payload_that_is_not_ours_is_a_miss_and_runs_nothing(kb, forged, tmp_path):
-    load(kb)
-    entry = str(bm25.BM25Store._key(kb.pk, version(kb), tokenizer().id))
-    good = caches["bm25"].get(entry)
-    mark = tmp_path / "ran"
-    foreign = PayloadCodec(b"another secret")
-    payload = {
-        "garbage": b"\x00garbage" * 50,
-        "truncated": good[: len(good) // 2],
-        "other key": foreign.seal(entry, {}),
-        "evil pickle": foreign.seal(entry, Harmless(mark)),
-        "other base": PayloadCodec(settings.SECRET_KEY.encode()).seal("another key", {}),
-    }[forged]
-    caches["bm25"].set(entry, payload)
-    BM25Index.objects.update(payload=payload)
-    new_process()
-    assert load(kb).tier == "build"
-    assert not mark.exists()
-    new_process()
-    assert load(kb).tier == "redis"
-
-
-def test_another_process_sees_a_commit_at_its_next_search(kb):
-    """Writer in a process of its own; this one has the index in memory and must not answer from it."""
-    assert len(find(kb, "保修期")) == 1
-    script = f"""
-        import django; django.setup()
-        from django.conf import settings
-        settings.DATABASES["default"]["NAME"] = {connection.settings_dict["NAME"]!r}
-        from tests.factories import make_document
-        from kb.models import KnowledgeBase
-        make_document(KnowledgeBase.objects.get(pk={kb.pk}), "延长保修期可以另外购买")
-    """
-    environment = {"DJANGO_SETTINGS_MODULE": "config.settings", "PYTHONPATH": str(settings.BASE_DIR)}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(find(kb, "保修期")) == 2
-
-
-def test_an_empty_base_has_an_empty_index():
-    kb = make_kb()
-    found = load(kb)
-    assert (found.value.chunk_count, find(kb, "任何")) == (0, [])
-
-
-def test_scores_are_those_of_the_index_built_from_the_rows(kb):
-    ids, scores = load(kb).value.search(hash_terms(tokenizer()("保修期")), 5)
-    new_process()
-    again_ids, again_scores = load(kb).value.search(hash_terms(tokenizer()("保修期")), 5)
-    assert ids.tolist() == again_ids.tolist()
-    assert np.array_equal(scores, again_scores)
-
-
-def test_a_damaged_pointer_is_no_error(kb):
-    caches["bm25"].set(RedisTier._pointer(kb.pk), b"\xff\xfe")
-    BM25Store().clear(kb.pk)
-    assert load(kb).tier == "build"
+def test_a_base_deleted_after_the_permission_check_is_searched_once_and_has_no_chunks(kb):
+    kb_id, seen = kb.pk, version(kb)
+    kb.delete()
+    loaded = BM25Store().request(kb_id, seen, kb.tokenizer_id).wait(time.monotonic() + PATIENCE)
+    settle()
+    assert loaded.index.chunk_count == 0
+    assert builds() == 1
+    assert redis_entries() == []
