@@ -1,13 +1,14 @@
 """Two writers at once, with the interleaving driven: one is held at a stage until the other has come as far as it can."""
 
 import threading
+import time
 
 import pytest
 from django.core.files.base import ContentFile
 from django.db import connection, connections
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
-from kb.services import beir, documents, indexing, reindex
+from kb.services import beir, documents, indexing, reindex, tokenizing
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible
 from kb.services.indexing import chunk_update, index_document
@@ -90,7 +91,8 @@ def only_chunk():
 
 def hits(word):
     kb = KnowledgeBase.objects.select_related("version_row").get()
-    index = BM25Store().load(kb.pk, kb.version_row.version, kb.tokenizer_id).value
+    requested = BM25Store().request(kb.pk, kb.version_row.version, kb.tokenizer_id)
+    index = requested.wait(time.monotonic() + PATIENCE).index
     return len(index.search(hash_terms([word]), 5)[0])
 
 
@@ -162,13 +164,14 @@ def test_switching_a_chunk_off_during_a_retitle_is_not_undone(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stage", "rebuild"), [("tokenize", reindex.reindex_postings), ("embed", reindex.reindex_embeddings)]
+    ("module", "stage", "rebuild"),
+    [(tokenizing, "tokenize", reindex.reindex_postings), (reindex, "embed", reindex.reindex_embeddings)],
 )
-def test_an_edit_during_a_reindex_is_not_overwritten(monkeypatch, stage, rebuild):
+def test_an_edit_during_a_reindex_is_not_overwritten(monkeypatch, module, stage, rebuild):
     kb = make_kb()
     make_document(kb, "苹果")
     before = ChunkEmbedding.objects.get().vector
-    gate = Gate(monkeypatch, reindex, stage, after=True)
+    gate = Gate(monkeypatch, module, stage, after=True)
     operator = Running(rebuild, kb)
     gate.wait()
     chunk_update(only_chunk(), text="香蕉", enabled=True)
