@@ -48,6 +48,7 @@ RUNS = re.compile(
 CONNECTORS = re.compile(r"[-_.@&+#]+")
 _LETTERS_AND_DIGITS = re.compile(r"([^\W\d_]+)(\d+)|(\d+)([^\W\d_]+)")
 _CHARACTERS = str.maketrans({"\u2019": "'", "\u2010": "-"} | dict.fromkeys("\u00ad\u200b\u200c\u200d\u2060\ufeff", ""))
+_TRANSLATED = re.compile(f"[{''.join(map(chr, _CHARACTERS))}]")
 
 _Item = TypeVar("_Item")
 
@@ -189,7 +190,8 @@ class JiebaTokenizer:
             yield from of_latin(run[0], touches_cjk) if is_latin else of_chinese(run[0])
 
     def _words(self, run: str) -> Iterator[str]:
-        return (word for word in self._segmenter(run) if any(map(str.isalnum, word)))
+        # Nearly all words are alphanumeric throughout, which is seen faster.
+        return (word for word in self._segmenter(run) if word.isalnum() or any(map(str.isalnum, word)))
 
     @property
     def _segmenter(self) -> Segmenter:
@@ -224,7 +226,9 @@ class JiebaTokenizer:
 
 def normalize(text: str) -> str:
     """NFKC without invisible characters; case is kept, because capitals tell a name from a stop word."""
-    return unicodedata.normalize("NFKC", text).translate(_CHARACTERS)
+    plain = unicodedata.normalize("NFKC", text)
+    # Looking for the characters is several times as fast as translating.
+    return plain.translate(_CHARACTERS) if _TRANSLATED.search(plain) else plain
 
 
 @lru_cache(maxsize=65_536)

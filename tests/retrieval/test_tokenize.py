@@ -1,6 +1,10 @@
+import re
 import subprocess
 import sys
+import unicodedata
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -165,6 +169,47 @@ def test_the_id_names_the_rules_and_the_vocabulary(tokenizer):
     assert JiebaTokenizer().id == tokenizer.id
 
 
+def test_the_default_id_hashes_versions_dictionary_and_stop_words_alone(tokenizer):
+    jieba, stemmer = import_dependency("jieba"), import_dependency("Stemmer")
+    dictionary = sha256(Path(jieba.__file__).with_name("dict.txt").read_bytes()).hexdigest()
+    decisive = [jieba.__version__, stemmer.version(), dictionary, *sorted(ENGLISH_STOP_WORDS)]
+
+    assert tokenizer.id.endswith(sha256("\n".join(decisive).encode()).hexdigest()[:16])
+
+
+# The rules of version 1, written down once more: postings that a knowledge base holds were made by them.
+CJK = "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
+WORD = rf"[^\W_{CJK}]+"
+VERSION_1 = re.compile(rf"([{CJK}]+)|({WORD}(?:[-_.@&']{WORD})*(?:(?:\+{{1,2}}|\#)(?!{WORD}))?)")
+TRANSLATED = {0x2019: "'", 0x2010: "-"} | dict.fromkeys([0xAD, 0x200B, 0x200C, 0x200D, 0x2060, 0xFEFF])
+
+
+def version_1(text, jieba_search):
+    stem = import_dependency("Stemmer").Stemmer("english", 0).stemWord
+    text = unicodedata.normalize("NFKC", text).translate(TRANSLATED)
+    for run in VERSION_1.finditer(text):
+        if run[1]:
+            yield from (word for word in jieba_search(run[1]) if any(map(str.isalnum, word)))
+            continue
+        beside_chinese = text[run.start() - 1 : run.start()].isalnum() or text[run.end() : run.end() + 1].isalnum()
+        is_name = beside_chinese or (len(run[0]) > 1 and run[0].isupper())
+        code = run[0].casefold()
+        parts = [part for part in re.split(r"[-_.@&+#]+", code) if part]
+        yield from [] if parts == [code] else [code]
+        for part in parts:
+            halves = re.fullmatch(r"([^\W\d_]+)(\d+)|(\d+)([^\W\d_]+)", part)
+            if not part.replace("'", "").isalpha():
+                yield from [part, *(stem(half) for half in (halves.groups() if halves else ()) if half)]
+            elif is_name or part.removesuffix("'s") not in ENGLISH_STOP_WORDS:
+                yield stem(part)
+
+
+@untimed
+@given(text=st.text() | st.text("aitTHß’'.-_+#@ 019股票的知识库，ﬁÅ\u200b", max_size=40))
+def test_the_rules_are_those_of_the_version_in_the_id(tokenizer, jieba_search, text):
+    assert tokenizer(text) == list(version_1(text, jieba_search))
+
+
 def test_importing_and_using_the_tokenizer_warns_of_nothing_and_prints_nothing():
     script = (
         "import sys\n"
@@ -184,7 +229,7 @@ def test_importing_and_using_the_tokenizer_warns_of_nothing_and_prints_nothing()
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("module", ["jieba", "rank_bm25"])
+@pytest.mark.parametrize("module", ["jieba", "opencc", "rank_bm25", "rjieba"])
 def test_a_missing_package_is_named_with_its_remedy(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
 
