@@ -1,22 +1,34 @@
 """Parts of the pipeline without models or databases, for tests of the pipeline itself."""
 
+from threading import get_ident
+
 import numpy as np
 
 from retrieval.errors import ChannelUnavailable
+from retrieval.postings import hash_terms
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Passage, Ranking
 
 
 class FakeChannel:
-    """Answers with a fixed ranking: {chunk_id: score}, best first."""
+    """Answers with a fixed ranking: {chunk_id: score}, best first.
 
-    def __init__(self, name, kb_id, found, *, lexicon=None, degradations=()):
-        self.name, self.kb_id = name, kb_id
+    Attributes:
+        asked: the k of every search; `deadlines`, `tokens` and `threads` are those of the same searches.
+    """
+
+    def __init__(self, name, kb_id, found, *, lexicon=None, degradations=(), in_memory=False, when_asked=lambda: None):
+        self.name, self.kb_id, self.in_memory = name, kb_id, in_memory
         self._found, self._lexicon, self._degradations = found, lexicon, tuple(degradations)
-        self.asked = []
+        self._when_asked = when_asked
+        self.asked, self.deadlines, self.tokens, self.threads = [], [], [], []
 
-    def search(self, analysis, k):
+    def search(self, analysis, k, deadline):
         self.asked.append(k)
+        self.deadlines.append(deadline)
+        self.tokens.append(analysis.tokens(self.kb_id))
+        self.threads.append(get_ident())
+        self._when_asked()
         items = list(self._found.items())[:k]
         return Ranking(
             self.name,
@@ -29,11 +41,13 @@ class FakeChannel:
 
 
 class BrokenChannel:
+    in_memory = False
+
     def __init__(self, name, kb_id, error=None):
         self.name, self.kb_id = name, kb_id
         self._error = error or ChannelUnavailable(DegradationCode.MODEL_UNAVAILABLE, "the model is away: fetch it")
 
-    def search(self, analysis, k):
+    def search(self, analysis, k, deadline):
         raise self._error
 
 
@@ -62,6 +76,30 @@ class WordTokenizer:
         return text.lower().split()
 
 
+class LetterTokenizer:
+    id = "letters"
+
+    def __call__(self, text):
+        return list(text.replace(" ", ""))
+
+
+class TableLexicon:
+    """Every term has the idf given; `held` maps chunk ids to the terms they hold."""
+
+    def __init__(self, idf, held):
+        self._idf = {int(hash_terms([term])[0]): value for term, value in idf.items()}
+        self._held = {chunk_id: set(hash_terms(terms).tolist()) for chunk_id, terms in held.items()}
+
+    def idf(self, terms):
+        return np.array([self._idf[int(term)] for term in terms])
+
+    def frequencies(self, terms, chunk_ids):
+        return np.array(
+            [[int(int(term) in self._held[chunk_id]) for term in terms] for chunk_id in chunk_ids.tolist()],
+            dtype=np.uint32,
+        ).reshape(len(chunk_ids), len(terms))
+
+
 class FixedReranker:
     """Scores by a table; chunks it does not name score 0."""
 
@@ -72,6 +110,17 @@ class FixedReranker:
 
     def scores(self, analysis, candidates, lexicons):
         return np.array([self._scores.get(candidate.chunk_id, 0.0) for candidate in candidates])
+
+
+class Blob:
+    """A cached value of a known size."""
+
+    def __init__(self, content: bytes):
+        self.content = content
+
+    @property
+    def nbytes(self) -> int:
+        return len(self.content)
 
 
 HASHING_NOTE = Degradation("vector", DegradationCode.HASHING_EMBEDDER, "words only")
