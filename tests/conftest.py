@@ -47,3 +47,13 @@ def _fresh_process_state():
 
     installation._stored_id.cache_clear()
     bm25._shared_cache.cache_clear()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_teardown():
+    """Builders go on after they have handed out their index, to publish it; the tables must not be emptied under them."""
+    from kb.stores import bm25
+
+    if bm25._shared_flights.cache_info().currsize:
+        bm25._shared_flights()._executor.shutdown(wait=True)
+        bm25._shared_flights.cache_clear()
