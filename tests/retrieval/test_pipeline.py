@@ -15,16 +15,15 @@ from tests.fakes import (
     WordTokenizer,
 )
 
-
-def scope(kb_id, *channels, space="m", **settings):
-    return Scope(kb_id, space, channels, RetrievalConfig(**settings))
-
-
 WORDS = WordTokenizer()
 
 
-def pipeline(*scopes, passages=None, reranker=None, tokenizer=WORDS):
-    return Pipeline(scopes, passages or FakePassages(), tokenizer, reranker, InlineExecutor())
+def scope(kb_id, *channels, space="m", tokenizer=WORDS, **settings):
+    return Scope(kb_id, space, tokenizer, channels, RetrievalConfig(**settings))
+
+
+def pipeline(*scopes, passages=None, reranker=None, executor=None):
+    return Pipeline(scopes, passages or FakePassages(), reranker, executor or InlineExecutor())
 
 
 def run(pipe, query="a query", *, explain=False, **settings):
@@ -166,9 +165,9 @@ def test_the_trace_times_every_stage():
     assert set(result.timings_ms) == {"analysis", "vector", "bm25", "fusion", "passages", "rerank", "gate", "total"}
 
 
-def test_a_pipeline_without_tokenizer_has_no_terms():
-    result = run(pipeline(scope(1, *two_channels()), tokenizer=None))
-    assert (result.terms, len(result.hits)) == ((), 3)
+def test_a_knowledge_base_without_tokenizer_has_no_terms():
+    result = run(pipeline(scope(1, *two_channels(), tokenizer=None)))
+    assert (result.analysis.all_terms, len(result.hits)) == ((), 3)
 
 
 def test_a_chunk_that_is_gone_lets_no_unloaded_one_take_its_place():

@@ -1,0 +1,95 @@
+"""On which thread a channel runs, in what order, and how long it may wait."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier, get_ident
+
+import pytest
+
+from retrieval.channels import BM25Channel
+from retrieval.config import RetrievalConfig
+from retrieval.errors import ChannelUnavailable
+from retrieval.pipeline import DEFAULT_LATENCY_BUDGET, Pipeline, Scope
+from retrieval.trace import DegradationCode
+from tests.fakes import FakeChannel, FakePassages, WordTokenizer
+
+PATIENCE = 30
+
+
+@pytest.fixture
+def run():
+    """Searches knowledge base 1, 2, ... with the channels given for each."""
+    with ThreadPoolExecutor(4) as executor:
+
+        def search(*channels, **options):
+            scopes = tuple(
+                Scope(kb_id, "m", WordTokenizer(), own, RetrievalConfig())
+                for kb_id, own in enumerate(channels, start=1)
+            )
+            return Pipeline(scopes, FakePassages(), None, executor).run("a query", RetrievalConfig(), **options)
+
+        yield search
+
+
+def vector(kb_id, **options):
+    return FakeChannel("vector", kb_id, {kb_id * 10: 0.5}, **options)
+
+
+def bm25(kb_id, **options):
+    return FakeChannel("bm25", kb_id, {kb_id * 10 + 1: 5.0}, in_memory=True, **options)
+
+
+def test_a_channel_in_memory_runs_on_the_callers_thread_and_others_elsewhere(run):
+    keyword, remote = bm25(1), vector(1)
+
+    run((remote, keyword))
+
+    assert keyword.threads == [get_ident()]
+    assert get_ident() not in remote.threads
+
+
+def test_channels_that_wait_for_other_servers_run_while_the_callers_thread_does_the_rest(run):
+    all_are_searching = Barrier(3, timeout=PATIENCE)
+    keyword = bm25(1, when_asked=all_are_searching.wait)
+    remotes = [vector(kb_id, when_asked=all_are_searching.wait) for kb_id in (1, 2)]
+
+    # The remote channel of the second knowledge base stands behind the first one's keyword channel.
+    result = run((keyword, remotes[0]), (bm25(2), remotes[1]))
+
+    assert result.degraded == ()
+    assert len(result.candidates) == 4
+
+
+def test_the_trace_lists_channels_as_they_were_given_whichever_ran_first(run):
+    result = run((bm25(1), vector(1)), (vector(2), bm25(2)))
+
+    ran = [(span.stage, span.detail["kb_id"]) for span in result.spans if span.stage in ("bm25", "vector")]
+    assert ran == [("bm25", 1), ("vector", 1), ("vector", 2), ("bm25", 2)]
+
+
+@pytest.mark.parametrize(("options", "budget"), [({"latency_budget": 500.0}, 500.0), ({}, DEFAULT_LATENCY_BUDGET)])
+def test_every_channel_is_told_one_deadline_from_the_latency_budget(run, options, budget):
+    channels = bm25(1), vector(1), vector(2)
+
+    earliest = time.monotonic() + budget
+    run(channels[:2], channels[2:], **options)
+    latest = time.monotonic() + budget
+
+    deadlines = {deadline for channel in channels for deadline in channel.deadlines}
+    assert len(deadlines) == 1
+    assert earliest <= deadlines.pop() <= latest
+
+
+def test_while_the_keyword_index_is_being_built_vectors_answer_and_the_result_says_so(run):
+    def not_there_by(deadline):
+        raise ChannelUnavailable(DegradationCode.BM25_INDEX_BUILDING, "still being built: search again in a moment")
+
+    result = run((vector(1), BM25Channel(1, not_there_by)))
+
+    assert [hit.passage.chunk_id for hit in result.hits] == [10]
+    assert [each.as_dict() for each in result.degraded] == [
+        {"stage": "bm25", "code": "bm25_index_building", "detail": "still being built: search again in a moment"}
+    ]
+    assert [span.detail for span in result.spans if span.stage == "bm25"] == [
+        {"kb_id": 1, "error": "bm25_index_building"}
+    ]
