@@ -25,10 +25,10 @@ def missing(monkeypatch):
 
     def remove(package):
         monkeypatch.setitem(sys.modules, package, None)
-        conf.tokenizer.cache_clear()
+        conf._load_tokenizer.cache_clear()
 
     yield remove
-    conf.tokenizer.cache_clear()
+    conf._load_tokenizer.cache_clear()
 
 
 @pytest.mark.parametrize("package", ["rank_bm25", "jieba"])
@@ -52,7 +52,7 @@ def test_what_was_indexed_without_them_is_named_until_it_is_reindexed(missing, m
     index_document(document_add_text(knowledge_base=kb, text="保修期是两年", title="", user=None).pk)
     assert not ChunkPostings.objects.exists()
     monkeypatch.undo()
-    conf.tokenizer.cache_clear()
+    conf._load_tokenizer.cache_clear()
     assert "bm25_postings_outdated" in {each.code for each in find(kb).degraded}
     reindex_postings(KnowledgeBase.objects.get(pk=kb.pk))
     assert find(kb).hits[0].ranks["bm25"] == 1

@@ -10,12 +10,14 @@ def _settings(settings):
 
 
 @pytest.fixture(autouse=True)
-def _search_log_settled(db):
-    """The log is written in the background: no entry may outlive its test's database."""
+def _settled(db):
+    """Logs are written and indexes are published in the background: neither may outlive its test's database."""
     from kb.services import search_log
+    from tests.kb.stores.searching import settle
 
     yield
     search_log.flush()
+    settle()
 
 
 @pytest.fixture

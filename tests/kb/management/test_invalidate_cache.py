@@ -3,9 +3,9 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.models import BM25Index, KnowledgeBaseVersion
-from kb.stores.bm25 import BM25Store
+from kb.models import BM25Index
 from tests.factories import make_document, make_kb, make_user
+from tests.kb.stores.searching import settle, tier, version
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -16,26 +16,19 @@ def invalidate(*arguments):
     return output.getvalue()
 
 
-def version(kb):
-    return KnowledgeBaseVersion.objects.get(knowledge_base=kb).version
-
-
 def indexed(name, owner=None):
     kb = make_kb(owner, name)
     make_document(kb, "温控器显示 ERR_404")
-    load(kb)
+    assert tier(kb) == "build"
+    settle()
     return kb
-
-
-def load(kb):
-    return BM25Store().load(kb.pk, version(kb), kb.tokenizer_id)
 
 
 def test_the_next_search_builds_the_index_anew():
     kb = indexed("faq")
-    assert load(kb).tier == "process"
+    assert tier(kb) == "process"
     invalidate("--kb", "faq")
-    assert load(kb).tier == "build"
+    assert tier(kb) == "build"
 
 
 def test_takes_a_new_version_so_that_other_processes_build_anew():
@@ -50,19 +43,19 @@ def test_leaves_other_knowledge_bases_alone():
     indexed("faq")
     other = indexed("other")
     invalidate("--kb", "faq")
-    assert load(other).tier == "process"
+    assert tier(other) == "process"
 
 
 def test_without_a_name_serves_all():
     both = [indexed("faq"), indexed("other")]
     invalidate()
-    assert [load(kb).tier for kb in both] == ["build", "build"]
+    assert [tier(kb) for kb in both] == ["build", "build"]
 
 
 def test_an_owner_without_a_name_means_all_of_that_owner():
     hers, his = indexed("faq", make_user("ann")), indexed("faq", make_user("bob"))
     invalidate("--owner", "ann")
-    assert [load(kb).tier for kb in (hers, his)] == ["build", "process"]
+    assert [tier(kb) for kb in (hers, his)] == ["build", "process"]
 
 
 def test_an_unknown_name_is_an_error_that_lists_the_known_ones():

@@ -225,7 +225,7 @@ def test_chunks_without_postings_are_degraded():
 
 
 def test_postings_are_not_looked_at_without_a_tokenizer(monkeypatch):
-    monkeypatch.setattr(health, "tokenizer", lambda: None)
+    monkeypatch.setattr(health, "tokenizer", lambda tokenizer_id: None)
     assert health.postings().state is State.DEGRADED
 
 
