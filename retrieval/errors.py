@@ -53,6 +53,10 @@ class ChannelUnavailable(RetrievalError):
         self.code = code
 
 
+class ScopeOutdated(RetrievalError):
+    """A knowledge base moved to another tokenizer after the search was wired: wire it again."""
+
+
 class NoChannelAvailable(RetrievalError):
     """No channel could answer, so there is no result to give."""
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from retrieval.config import RetrievalConfig
-from retrieval.errors import ChannelUnavailable, NoChannelAvailable
+from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import InlineExecutor
 from retrieval.fusion import WeightedRanking, best_fused_score, reciprocal_rank_fusion
 from retrieval.gate import ScoreScale, cut_for
@@ -74,6 +74,7 @@ class Pipeline:
 
         Raises:
             NoChannelAvailable: no channel of any knowledge base could answer.
+            ScopeOutdated: a knowledge base has changed in a way that this pipeline cannot serve.
         """
         trace = Trace()
         deadline = time.monotonic() + latency_budget
@@ -204,6 +205,8 @@ def _search(channel: Channel, analysis: Analysis, k: int, deadline: float) -> tu
     outcome: Ranking | Degradation
     try:
         outcome = channel.search(analysis, k, deadline)
+    except ScopeOutdated:
+        raise
     except ChannelUnavailable as error:
         outcome = Degradation(channel.name, error.code, str(error))
     except Exception:

@@ -15,6 +15,7 @@ from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
+from retrieval.errors import ScopeOutdated
 from retrieval.types import Candidate, Hit, Result
 
 
@@ -57,13 +58,20 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
         NoChannelAvailable: no channel could answer.
     """
     request = dataclasses.replace(request, query=storable(request.query))
-    wiring = wire(principal, request)
-    budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
-    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
-    outcome = SearchOutcome(request, result, wiring, uuid.uuid4())
+    try:
+        outcome = _run(principal, request)
+    except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
+        outcome = _run(principal, request)
     if request.log:
         search_log.record(principal, outcome_as_log(outcome), now=request.explain)
     return outcome
+
+
+def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
+    wiring = wire(principal, request)
+    budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
+    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
+    return SearchOutcome(request, result, wiring, uuid.uuid4())
 
 
 def wire(principal: Principal, request: SearchRequest) -> Wiring:

@@ -18,7 +18,7 @@ from kb.metrics import BUILD_SECONDS, observe_cache
 from kb.models import BM25Index, ChunkChange
 from kb.stores.installation import installation_id
 from kb.stores.locks import Purpose, try_lock
-from kb.stores.postings import TokenizerSwapped, build_index, changes_since, log_start
+from kb.stores.postings import build_index, changes_since, log_start
 from kb.stores.threads import ConnectionReturningExecutor
 from kb.stores.tiers import DatabaseTier, RedisTier
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
@@ -262,7 +262,8 @@ class RequestedIndex:
         """The index, at the latest at `deadline` (of `time.monotonic`).
 
         Raises:
-            ChannelUnavailable: it is not there by then, or the knowledge base was tokenised anew this moment.
+            ChannelUnavailable: it is not there by then.
+            ScopeOutdated: the knowledge base searches with another tokenizer by now.
         """
         started = time.monotonic()
         try:
@@ -273,11 +274,6 @@ class RequestedIndex:
             raise ChannelUnavailable(
                 DegradationCode.BM25_INDEX_BUILDING,
                 _("The keyword index is still being built: search again in a moment, or allow the search more time."),
-            ) from None
-        except TokenizerSwapped:
-            raise ChannelUnavailable(
-                DegradationCode.BM25_POSTINGS_OUTDATED,
-                _("The knowledge base has just moved to another tokenizer: search again."),
             ) from None
         self._answer = answer
         waited = (time.monotonic() - started) * 1_000

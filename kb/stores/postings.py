@@ -10,6 +10,7 @@ from django.db import connection, transaction
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
+from retrieval.errors import ScopeOutdated
 
 FETCH = 5_000
 
@@ -53,10 +54,6 @@ WHERE log.changed > greatest(%(min)s, %(share)s * coalesce(i.chunk_count, 0))
 StoredRow = tuple[int, bytes, bytes, int]
 
 
-class TokenizerSwapped(Exception):
-    """The knowledge base searches with another tokenizer by now."""
-
-
 @dataclass(frozen=True, slots=True)
 class Changes:
     """What happened to a knowledge base's chunks since a version.
@@ -76,7 +73,7 @@ def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
     """The index of everything, and the version that it holds; 0 for a knowledge base that is gone.
 
     Raises:
-        TokenizerSwapped: these postings are no longer complete.
+        ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
     version = 0
     rows: list[StoredRow] = []
@@ -95,7 +92,7 @@ def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) ->
     """What to apply to an index of an older version; None where the log does not reach back or holds more than `limit`.
 
     Raises:
-        TokenizerSwapped: these postings are no longer complete.
+        ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
     with _binary_cursor() as cursor:
         wanted = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
@@ -135,4 +132,4 @@ def _binary_cursor() -> "psycopg.Cursor[Any]":
 
 def _require_tokenizer(active: str, wanted: str) -> None:
     if active != wanted:
-        raise TokenizerSwapped
+        raise ScopeOutdated("the knowledge base has moved to another tokenizer: try again")
