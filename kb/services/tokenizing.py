@@ -151,12 +151,15 @@ def tokenize_to_target(
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
     """Tokenises chunks and writes their postings, less those that have been edited meanwhile.
 
+    Nothing is written where the tokenizer has ceased to be wanted.
+
     Raises:
         Superseded: the knowledge base moved to another model or tokenizer meanwhile.
     """
     pairs = zip(batch, tokenize([searchable_text_of(chunk) for chunk in batch], [cutter]), strict=True)
-    with holding_model(kb):
-        write_postings(unchanged(pairs))
+    with holding_model(kb) as wanted:
+        if cutter.id in wanted:
+            write_postings(unchanged(pairs))
 
 
 def _swap(kb: KnowledgeBase, tokenizer_id: str) -> bool:

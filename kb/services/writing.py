@@ -29,19 +29,23 @@ def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
 
 
 @contextmanager
-def holding_model(kb: KnowledgeBase) -> Iterator[None]:
+def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
     """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with.
+
+    Yields:
+        The ids of the tokenizers whose postings it has or is being given.
 
     Raises:
         Superseded: it has another one by now.
     """
     with transaction.atomic():
         row = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk)
-        model, active = row.values_list("embedding_model", "tokenizer_id").first() or ("", "")
+        fields = ("embedding_model", "tokenizer_id", "target_tokenizer_id")
+        model, active, target = row.values_list(*fields).first() or ("", "", "")
         # A tokenizer that was the target when the knowledge base was read has its postings too.
         if model != kb.embedding_model or active not in (kb.tokenizer_id, kb.target_tokenizer_id):
             raise Superseded(f"knowledge base {kb.name!r} moved to another model or tokenizer: try again")
-        yield
+        yield frozenset((active, target))
 
 
 @contextmanager

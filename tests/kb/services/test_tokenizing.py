@@ -1,0 +1,359 @@
+"""Moving a knowledge base to another tokenizer, with searches, edits and workers in between."""
+
+import time
+
+import pytest
+from django.core.files.base import ContentFile
+from django.db import transaction
+from django.utils import timezone
+
+from kb import tasks
+from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion, Principal, TokenizerSettings
+from kb.services import chunk_batches, tokenizing
+from kb.services.documents import document_add
+from kb.services.errors import Rejected
+from kb.services.indexing import chunk_update, index_document
+from kb.services.reindex import reindex_postings
+from kb.services.search import SearchRequest, search
+from kb.services.tokenizing import (
+    RETIRED_FOR,
+    AlreadyRunning,
+    drop_retired_postings,
+    read_settings,
+    tokenize_to_target,
+    tokenizer_change,
+    tokenizer_change_cancel,
+    tokenizing_progress,
+)
+from kb.stores.bm25 import BM25Store
+from kb.stores.locks import Purpose, try_lock
+from retrieval.trace import DegradationCode
+from tests.factories import make_document, make_kb
+from tests.kb.services.test_interleavings import Gate, Running
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def settings(dictionary="", stop_words="", *, engine="jieba", simplify=False):
+    return read_settings(engine=engine, dictionary=dictionary, stop_words=stop_words, simplify=simplify)
+
+
+def fresh(kb):
+    return KnowledgeBase.objects.get(pk=kb.pk)
+
+
+def ask(kb, query):
+    request = SearchRequest(query=query, knowledge_base_ids=[kb.pk], explain=True)
+    return search(Principal(kb.owner), request).result
+
+
+def found_by_keyword(kb, query):
+    return [hit.passage.text for hit in ask(kb, query).hits if "bm25" in hit.ranks]
+
+
+def keyword_span(kb, query="保修"):
+    return next(span.detail for span in ask(kb, query).spans if span.stage == "bm25")
+
+
+def tokenizers_of_postings(kb):
+    return set(ChunkPostings.objects.filter(knowledge_base=kb).values_list("tokenizer_id", flat=True))
+
+
+@pytest.fixture(autouse=True)
+def enqueued(monkeypatch):
+    """What would go to the broker, which no worker of this test reads."""
+    sent = []
+    monkeypatch.setattr(tasks, "enqueue", lambda task, *ids: sent.append((task.name.rpartition(".")[2], ids)))
+    monkeypatch.setattr("kb.signals.enqueue", tasks.enqueue)
+    return sent
+
+
+@pytest.fixture
+def kb():
+    kb = make_kb()
+    make_document(kb, "石墨烯电池的保修期是两年", "安装前请先关闭电源")
+    return kb
+
+
+def test_a_new_dictionary_word_is_found_whole_after_the_swap(kb):
+    assert "石墨烯" not in keyword_terms(kb)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    assert tokenize_to_target(fresh(kb))
+    assert keyword_terms(kb)[-1] == "石墨烯"
+    assert found_by_keyword(kb, "石墨烯") == ["石墨烯电池的保修期是两年"]
+
+
+def keyword_terms(kb):
+    return list(ask(kb, "石墨烯").analysis.terms(kb.pk))
+
+
+def test_searches_go_on_with_the_active_tokenizer_and_the_trace_says_so(kb):
+    active = kb.tokenizer_id
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    detail = keyword_span(kb)
+    assert (detail["tokenizer"], detail["target_tokenizer"]) == (active, fresh(kb).target_tokenizer_id)
+    assert found_by_keyword(kb, "保修")
+    tokenize_to_target(fresh(kb))
+    assert "target_tokenizer" not in keyword_span(kb)
+
+
+def test_the_second_set_moves_neither_version_nor_index(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    keyword_span(kb)
+    before, builds = KnowledgeBaseVersion.objects.get(pk=kb.pk).version, BM25Store().stats()["process"].builds
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    assert not tokenize_to_target(fresh(kb), batches=1)
+    assert len(tokenizers_of_postings(kb)) == 2
+    assert KnowledgeBaseVersion.objects.get(pk=kb.pk).version == before
+    assert keyword_span(kb)["cache_tier"] == "process"
+    assert BM25Store().stats()["process"].builds == builds
+
+
+def test_edits_and_new_documents_write_both_sets(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    chunk = Chunk.objects.filter(knowledge_base=kb).select_related("document", "knowledge_base").first()
+    chunk_update(chunk, text="石墨烯手机", enabled=True)
+    document = document_add(
+        knowledge_base=fresh(kb), file=ContentFile("石墨烯手表".encode()), name="a.txt", user=kb.owner
+    )
+    index_document(document.pk)
+    both = {kb.tokenizer_id, fresh(kb).target_tokenizer_id}
+    for text in ("石墨烯手机", "石墨烯手表"):
+        rows = ChunkPostings.objects.filter(chunk__text=text)
+        assert set(rows.values_list("tokenizer_id", flat=True)) == both
+
+
+def test_a_writer_that_knew_nothing_of_the_target_leaves_no_stale_second_set(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    assert not tokenize_to_target(fresh(kb), batches=1)
+    chunk_update(chunk, text="钠离子电池", enabled=True)  # its knowledge base was read before the change
+    tokenize_to_target(fresh(kb))
+    assert found_by_keyword(kb, "钠离子") == ["钠离子电池"]
+    assert found_by_keyword(kb, "石墨烯") == []
+
+
+def test_a_chunk_that_comes_while_the_rest_is_tokenised_is_tokenised_before_the_swap(kb, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    stale = fresh(kb)
+    stale.target_tokenizer_id = ""  # as a writer has it that read the knowledge base before the change
+    gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
+    worker = Running(tokenize_to_target, fresh(kb))
+    gate.wait()
+    make_document(stale, "石墨烯薄膜")
+    gate.open()
+    assert worker.outcome() is None
+    assert fresh(kb).target_tokenizer_id == ""
+    assert "石墨烯薄膜" in found_by_keyword(kb, "石墨烯")
+
+
+def test_an_edit_while_its_chunk_is_tokenised_wins(kb, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
+    worker = Running(tokenize_to_target, fresh(kb))
+    gate.wait()
+    chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
+    chunk_update(chunk, text="钠离子电池", enabled=True)
+    gate.open()
+    assert worker.outcome() is None
+    assert (found_by_keyword(kb, "钠离子"), found_by_keyword(kb, "石墨烯")) == (["钠离子电池"], [])
+
+
+def test_a_search_that_was_wired_before_the_swap_answers_without_a_gap(kb, monkeypatch):
+    make_document(kb, "第三份")  # so that the search has to read the changes
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    gate = Gate(monkeypatch, BM25Store, "request")
+    results = []
+    searching = Running(lambda: results.append(ask(kb, "石墨烯")))
+    gate.wait()
+    tokenize_to_target(fresh(kb))
+    KnowledgeBase.objects.update(tokenizer_swapped_at=timezone.now() - 2 * RETIRED_FOR)
+    drop_retired_postings()
+    gate.open()
+    assert searching.outcome() is None
+    assert [hit.passage.text for hit in results[0].hits if "bm25" in hit.ranks] == ["石墨烯电池的保修期是两年"]
+    assert {each.code for each in results[0].degraded} == {DegradationCode.HASHING_EMBEDDER}
+
+
+def test_what_the_former_tokenizer_made_goes_a_while_after_the_swap(kb):
+    former = kb.tokenizer_id
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenize_to_target(fresh(kb))
+    assert drop_retired_postings() == 0
+    assert former in tokenizers_of_postings(kb)
+    KnowledgeBase.objects.update(tokenizer_swapped_at=timezone.now() - 2 * RETIRED_FOR)
+    assert drop_retired_postings() == 1
+    assert tokenizers_of_postings(kb) == {fresh(kb).tokenizer_id}
+    assert drop_retired_postings() == 0
+
+
+def test_progress_is_counted_in_chunks(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    assert tokenizing_progress(kb) is None
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    assert not tokenize_to_target(fresh(kb), batches=1)
+    progress = tokenizing_progress(fresh(kb))
+    assert (progress.done, progress.total, progress.percent) == (1, 2, 50)
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenize_to_target(fresh(kb), batches=1)
+    done = []
+    assert tokenize_to_target(fresh(kb), on_progress=done.append)
+    assert done == [1]
+
+
+def test_two_workers_do_not_tokenise_the_same_knowledge_base(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    errors = []
+
+    def other_worker():
+        try:
+            tokenize_to_target(fresh(kb))
+        except AlreadyRunning as error:
+            errors.append(error)
+
+    with try_lock(Purpose.TOKENIZE, kb.pk) as taken:
+        assert taken
+        assert Running(other_worker).outcome() is None
+    assert len(errors) == 1
+
+
+def test_the_same_settings_need_no_work(kb):
+    assert not tokenizer_change(kb, settings())
+    assert fresh(kb).target_tokenizer_id == ""
+
+
+def test_another_target_replaces_the_first_and_what_it_has_made(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    first = fresh(kb).target_tokenizer_id
+    ChunkPostings.objects.filter(knowledge_base=kb).update(tokenizer_id=first)
+    tokenizer_change(kb, settings("电池组 1000"))
+    assert first not in tokenizers_of_postings(kb)
+    assert fresh(kb).target_tokenizer_id not in ("", first)
+
+
+def test_going_back_to_the_active_settings_cancels(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    assert not tokenizer_change(kb, settings())
+    assert fresh(kb).target_tokenizer_id == ""
+
+
+def test_a_cancelled_change_leaves_the_active_set_alone(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenize_to_target(fresh(kb), batches=1)
+    tokenizer_change_cancel(kb)
+    assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
+    assert found_by_keyword(kb, "保修期")
+
+
+def test_a_change_that_is_cancelled_while_it_runs_does_not_swap(kb, monkeypatch):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
+    worker = Running(tokenize_to_target, fresh(kb))
+    gate.wait()
+    tokenizer_change_cancel(kb)
+    gate.open()
+    assert worker.outcome() is None
+    assert fresh(kb).tokenizer_id == kb.tokenizer_id
+    assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
+
+
+@pytest.mark.parametrize(("dictionary", "stop_words"), [("石墨烯 0", ""), ("", "x" * 60)])
+def test_a_line_that_cannot_be_used_is_named(dictionary, stop_words):
+    with pytest.raises(Rejected, match="Line 1"):
+        settings(dictionary, stop_words)
+
+
+def test_stop_words_of_a_knowledge_base_are_neither_indexed_nor_searched(kb):
+    tokenizer_change(kb, settings(stop_words="保修期\n保修"))
+    tokenize_to_target(fresh(kb))
+    assert found_by_keyword(kb, "保修期") == []
+    assert found_by_keyword(kb, "电源") == ["安装前请先关闭电源"]
+
+
+def test_traditional_and_simplified_find_each_other(kb):
+    make_document(kb, "電腦的說明書")
+    tokenizer_change(kb, settings(simplify=True))
+    tokenize_to_target(fresh(kb))
+    assert found_by_keyword(kb, "电脑") == ["電腦的說明書"]
+    assert found_by_keyword(kb, "電源") == ["安装前请先关闭电源"]
+
+
+def test_rjieba_serves_as_a_drop_in_under_its_own_id(kb):
+    tokenizer_change(kb, settings(engine="rjieba"))
+    tokenize_to_target(fresh(kb))
+    assert fresh(kb).tokenizer_id.startswith("rjieba-")
+    assert found_by_keyword(kb, "保修期") == ["石墨烯电池的保修期是两年"]
+
+
+def test_knowledge_bases_of_different_tokenizers_are_searched_together(kb):
+    other = make_kb(owner=kb.owner)
+    make_document(other, "石墨烯的制备")
+    tokenizer_change(other, settings("石墨烯 1000"))
+    tokenize_to_target(fresh(other))
+    request = SearchRequest(query="石墨烯", knowledge_base_ids=[kb.pk, other.pk], explain=True)
+    result = search(Principal(kb.owner), request).result
+    assert result.analysis.terms(kb.pk) != result.analysis.terms(other.pk)
+    assert {hit.passage.kb_id for hit in result.hits if "bm25" in hit.ranks} == {kb.pk, other.pk}
+    by_kb = {hit.passage.kb_id: hit.matched_terms for hit in result.hits}
+    assert by_kb[other.pk] == ("石墨", "石墨烯")
+
+
+def test_settings_are_stored_once(kb):
+    other = make_kb()
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenizer_change(other, settings("# 材料\n石墨烯 1000"))
+    assert TokenizerSettings.objects.count() == 1
+    assert fresh(kb).target_tokenizer_id == fresh(other).target_tokenizer_id
+
+
+def test_a_saved_target_sends_a_task_on_commit(kb, enqueued):
+    with transaction.atomic():
+        tokenizer_change(kb, settings("石墨烯 1000"))
+        assert enqueued == []
+    assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
+
+
+def test_a_task_takes_turns_until_it_is_done(kb, enqueued, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(tasks, "BATCHES_A_TASK", 1)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    enqueued.clear()
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
+    tasks.tokenize_knowledge_base(kb.pk)
+    tasks.tokenize_knowledge_base(kb.pk)
+    assert fresh(kb).target_tokenizer_id == ""
+
+
+def test_the_sweep_takes_up_a_lost_task(kb, enqueued):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    enqueued.clear()
+    tasks.sweep_keyword_indexes()
+    assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
+
+
+def test_a_task_for_a_knowledge_base_that_is_there_no_more_does_nothing(enqueued):
+    tasks.tokenize_knowledge_base(123_456)
+    assert enqueued == []
+
+
+def test_reindexing_goes_on_to_the_target(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    reindex_postings(fresh(kb))
+    assert found_by_keyword(kb, "石墨烯") == ["石墨烯电池的保修期是两年"]
+
+
+def test_the_new_index_is_there_for_every_process_that_asks_later(kb):
+    keyword_span(kb)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenize_to_target(fresh(kb))
+    started = time.monotonic()
+    version = KnowledgeBaseVersion.objects.get(pk=kb.pk).version
+    loaded = BM25Store().request(kb.pk, version, fresh(kb).tokenizer_id).wait(started + 60)
+    assert loaded.index.chunk_count == 2
