@@ -1,7 +1,7 @@
 """Locks that all processes share, held by a database connection and gone with it."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from enum import IntEnum
 
 from django.db import connection
@@ -22,12 +22,12 @@ def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
         Whether it was taken.
     """
     number = (purpose << 32) | kb_id
-    with connection.cursor() as cursor:
+    # A session of its own: the thread's goes back to the pool, lock and all, when the work inside gives it back.
+    with closing(connection.copy()) as holder, holder.cursor() as cursor:
         cursor.execute("SELECT pg_try_advisory_lock(%s)", [number])
         (taken,) = cursor.fetchone()
-    try:
-        yield taken
-    finally:
-        if taken:
-            with connection.cursor() as cursor:
+        try:
+            yield taken
+        finally:
+            if taken:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [number])

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.cache import caches
 from django.db import DatabaseError, connection, transaction
 from django_redis.exceptions import ConnectionInterrupted
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
 from kb.models import BM25Index
 from kb.stores.installation import installation_id
@@ -90,12 +90,10 @@ class RedisTier:
 
     def _held(self, kb_id: int) -> CacheKey | None:
         """What the pointer says; nothing where it holds garbage, which goes, so that it is met and told of once."""
-        pointer: bytes | None = self._cache.get(self._pointer(kb_id))
-        if pointer is None:
-            return None
         try:
-            return CacheKey.parse(pointer.decode())
-        except ValueError:
+            pointer: bytes | None = self._cache.get(self._pointer(kb_id))
+            return None if pointer is None else CacheKey.parse(pointer.decode())
+        except (ValueError, ResponseError):  # the latter for a key of another type
             logger.warning("the pointer to the keyword index of knowledge base %s holds garbage, removing it", kb_id)
             self._cache.delete(self._pointer(kb_id))
             return None
