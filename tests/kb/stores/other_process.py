@@ -93,4 +93,13 @@ def _search(kb_id, query):
     }
 
 
-ORDERS = {"forget": _forget, "add": _add, "search": _search}
+def _hold_build_lock(kb_id):
+    """Holds it to the end of the process."""
+    from kb.stores.locks import Purpose, try_lock
+
+    _held.append(try_lock(Purpose.BUILD_INDEX, kb_id))
+    return _held[-1].__enter__()
+
+
+_held = []
+ORDERS = {"forget": _forget, "add": _add, "search": _search, "hold build lock": _hold_build_lock}

@@ -126,3 +126,12 @@ def at_once(count, function):
 
     with ThreadPoolExecutor(count) as threads:
         return [call.result(PATIENCE) for call in [threads.submit(start) for _ in range(count)]]
+
+
+def until(condition):
+    """Asks again and again, a moment apart, for what another thread or process is about to bring about."""
+    for _ in range(2_000):
+        if condition():
+            return
+        sql("SELECT pg_sleep(0.005)")
+    pytest.fail("it does not come about")
