@@ -3,9 +3,25 @@
 With PROMETHEUS_MULTIPROC_DIR set, all processes that share the folder are counted together.
 """
 
-from prometheus_client import Counter, Gauge, Histogram
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
 
-from retrieval.cache import PROCESS_TIER
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+
+from retrieval.cache import PROCESS_TIER, TierStats
+from retrieval.trace import Degradation
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+# A keyword search takes a millisecond, one that waits for a cold index seconds.
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+
+if os.environ.get(SHARED_FOLDER):
+    # The counters below open their files in it.
+    Path(os.environ[SHARED_FOLDER]).mkdir(parents=True, exist_ok=True)
 
 CACHE_EVENTS = Counter(
     "zhiku_bm25_cache_events",
@@ -17,6 +33,20 @@ CACHE_MEMORY = Gauge(
     "zhiku_bm25_cache_memory_bytes", "Memory of the keyword indexes that processes hold", multiprocess_mode="livesum"
 )
 BUILD_SECONDS = Histogram("zhiku_bm25_build_seconds", "Full builds of a keyword index from stored postings")
+SEARCHES = Counter("zhiku_searches", "Searches by what came of them", ["outcome"])
+DEGRADATIONS = Counter("zhiku_degradations", "What searches could not do as asked", ["stage", "code"])
+SEARCH_SECONDS = Histogram("zhiku_search_seconds", "Whole searches that were answered", buckets=SECONDS)
+STAGE_SECONDS = Histogram(
+    "zhiku_search_stage_seconds", "Stages of searches, the longest of each search", ["stage"], buckets=SECONDS
+)
+
+
+class Outcome(StrEnum):
+    """What came of a search; `unavailable`: no channel could answer."""
+
+    FOUND = "found"
+    NONE = "none"
+    UNAVAILABLE = "unavailable"
 
 
 def observe_cache(tier: str, field: str, amount: int) -> None:
@@ -27,3 +57,53 @@ def observe_cache(tier: str, field: str, amount: int) -> None:
         CACHE_MEMORY.set(amount)
     else:
         CACHE_TRAFFIC.labels(tier).inc(amount)
+
+
+def observe_search(
+    outcome: Outcome, degraded: Iterable[Degradation], timings_ms: Mapping[str, float] | None = None
+) -> None:
+    """Counts a search.
+
+    Args:
+        outcome: what came of it.
+        degraded: what it could not do as asked.
+        timings_ms: milliseconds by stage, and "total"; None where it was not answered.
+    """
+    SEARCHES.labels(outcome.value).inc()
+    for degradation in degraded:
+        DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
+    for stage, milliseconds in (timings_ms or {}).items():
+        histogram = SEARCH_SECONDS if stage == "total" else STAGE_SECONDS.labels(stage)
+        histogram.observe(milliseconds / 1_000)
+
+
+def registry() -> CollectorRegistry:
+    """What has been counted: by all processes that share the folder, or by this one where there is none."""
+    if not os.environ.get(SHARED_FOLDER):
+        return REGISTRY
+    shared = CollectorRegistry()
+    MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared
+
+
+def cache_counters() -> dict[str, dict[str, int]]:
+    """The counts of the keyword index cache, of as many processes as `registry` counts.
+
+    Returns:
+        By tier name, the fields of `retrieval.cache.TierStats`.
+    """
+    counters: dict[str, dict[str, int]] = {}
+    fields = {"zhiku_bm25_cache_traffic_bytes_total": "nbytes", "zhiku_bm25_cache_memory_bytes": "nbytes"}
+    for metric in registry().collect():
+        for sample in metric.samples:
+            field = sample.labels.get("event") if sample.name == "zhiku_bm25_cache_events_total" else None
+            if field := field or fields.get(sample.name):
+                tier = sample.labels.get("tier", PROCESS_TIER)
+                counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
+    return counters
+
+
+def forget_process(pid: int) -> None:
+    """Takes the memory of a process that has ended out of the sum; what it has counted stays."""
+    if os.environ.get(SHARED_FOLDER):
+        mark_process_dead(pid)  # type: ignore[no-untyped-call]

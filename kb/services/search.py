@@ -10,12 +10,13 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from kb.conf import Wiring, build_pipeline
+from kb.metrics import Outcome, observe_search
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
-from retrieval.errors import ScopeOutdated
+from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.types import Candidate, Hit, Result
 
 
@@ -70,7 +71,12 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
 def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
     wiring = wire(principal, request)
     budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
-    result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
+    try:
+        result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
+    except NoChannelAvailable as error:
+        observe_search(Outcome.UNAVAILABLE, error.degradations)
+        raise
+    observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
     return SearchOutcome(request, result, wiring, uuid.uuid4())
 
 
