@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection, transaction
 
-from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBaseVersion
+from kb.models import Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, KnowledgeBaseVersion
 from kb.services.knowledge_bases import knowledge_base_delete
 from tests.factories import make_document, make_kb
 
@@ -17,6 +17,20 @@ def version(kb):
 def sql(statement, *values):
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
+
+
+def changes_after(kb, older):
+    """What the log says since a version: its entries' versions, and (operation, chunk) in the order written."""
+    found = ChunkChange.objects.filter(knowledge_base_id=kb.pk, version__gt=older).order_by("pk")
+    return {each.version for each in found}, [(each.operation, each.chunk_id) for each in found]
+
+
+def second_set_of_postings(kb):
+    """What a move to another tokenizer writes beside the active postings."""
+    rows = list(ChunkPostings.objects.filter(knowledge_base=kb))
+    for row in rows:
+        row.pk, row.tokenizer_id = None, "another"
+    return ChunkPostings.objects.bulk_create(rows)
 
 
 WRITES = {
@@ -103,3 +117,106 @@ def test_deleting_a_knowledge_base_leaves_nothing(django_assert_max_num_queries)
     assert set(Chunk.objects.values_list("knowledge_base_id", flat=True)) == {other.pk}
     assert set(ChunkEmbedding.objects.values_list("knowledge_base_id", flat=True)) == {other.pk}
     assert not KnowledgeBaseVersion.objects.filter(pk=kb.pk).exists()
+
+
+def test_postings_of_a_tokenizer_that_is_not_active_move_no_version_and_log_nothing():
+    kb = make_kb()
+    make_document(kb, "one", "two")
+    before = version(kb)
+    second_set_of_postings(kb)
+    inactive = ChunkPostings.objects.filter(tokenizer_id="another")
+    inactive.update(length=7)
+    inactive.delete()
+    assert version(kb) == before
+    assert changes_after(kb, before) == (set(), [])
+
+
+def test_postings_that_turn_into_the_active_ones_are_a_change():
+    kb = make_kb()
+    make_document(kb, "one")
+    ChunkPostings.objects.update(tokenizer_id="another")
+    before = version(kb)
+    ChunkPostings.objects.update(tokenizer_id=kb.tokenizer_id)
+    assert changes_after(kb, before) == ({version(kb)}, [("write", Chunk.objects.get().pk)])
+
+
+def test_another_tokenizer_takes_a_version_and_ends_the_log_of_its_base_only():
+    kb, other = make_kb(), make_kb()
+    before, other_before = version(kb), version(other)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="another")
+    assert changes_after(kb, before) == ({version(kb)}, [("reset", None)])
+    assert version(kb) > before
+    assert version(other) == other_before
+
+
+def test_other_changes_of_a_knowledge_base_move_no_version():
+    kb = make_kb()
+    before = version(kb)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(
+        name="renamed", target_tokenizer_id="another", tokenizer_id=kb.tokenizer_id
+    )
+    assert version(kb) == before
+    assert changes_after(kb, 0) == (set(), [])
+
+
+LOGGED = {
+    "disable": (lambda chunks: chunks.update(enabled=False), "write"),
+    "new postings": (lambda chunks: ChunkPostings.objects.filter(chunk__in=chunks).update(length=1), "write"),
+    "no postings": (lambda chunks: ChunkPostings.objects.filter(chunk__in=chunks).delete(), "delete"),
+    "delete": (lambda chunks: chunks.delete(), "delete"),
+    "raw delete": (lambda chunks: chunks._raw_delete("default"), "delete"),
+}
+
+
+@pytest.mark.parametrize(("write", "operation"), LOGGED.values(), ids=LOGGED.keys())
+def test_the_log_names_each_changed_chunk_once_under_the_version_of_the_statement(write, operation):
+    kb = make_kb()
+    make_document(kb, "one", "two", "three")
+    chunks = Chunk.objects.filter(position__lt=2)
+    ids = set(chunks.values_list("pk", flat=True))
+    before = version(kb)
+    write(chunks)
+    versions, changes = changes_after(kb, before)
+    assert versions == {version(kb)}
+    assert sorted(changes) == sorted((operation, pk) for pk in ids)
+
+
+@pytest.mark.parametrize("fields", [{"page": 3}, {"enabled": True}])
+def test_an_update_that_no_keyword_index_shows_is_not_logged(fields):
+    kb = make_kb()
+    make_document(kb, "one")
+    before = version(kb)
+    Chunk.objects.update(**fields)
+    assert version(kb) > before
+    assert changes_after(kb, before) == (set(), [])
+
+
+def test_a_chunk_moved_between_bases_is_logged_in_both():
+    kb, other = make_kb(), make_kb()
+    make_document(kb, "one")
+    chunk = Chunk.objects.get()
+    before, other_before = version(kb), version(other)
+    sql("UPDATE kb_chunk SET knowledge_base_id = %s", other.pk)
+    assert changes_after(kb, before) == ({version(kb)}, [("write", chunk.pk)])
+    assert changes_after(other, other_before) == ({version(other)}, [("write", chunk.pk)])
+
+
+def test_a_rollback_takes_its_log_entries_back():
+    kb = make_kb()
+    make_document(kb, "one")
+    before = changes_after(kb, 0)
+    with transaction.atomic():
+        Chunk.objects.update(enabled=False)
+        transaction.set_rollback(True)
+    assert changes_after(kb, 0) == before
+
+
+@pytest.mark.parametrize("delete", [knowledge_base_delete, lambda kb: kb.delete()], ids=["service", "cascade"])
+def test_a_deleted_base_leaves_no_log(delete):
+    kb, other = make_kb(), make_kb()
+    for each in (kb, other):
+        make_document(each, "one", "two")
+    delete(kb)
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # as at the commit
+    assert set(ChunkChange.objects.values_list("knowledge_base_id", flat=True)) == {other.pk}
