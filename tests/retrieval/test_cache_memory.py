@@ -1,5 +1,6 @@
 """The keys of the cache, and its tier of live objects."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -81,6 +82,16 @@ def test_memory_keeps_the_newest_version_whatever_the_order():
 
     assert kept == [True, True, False]
     assert memory.get(KEY)[0] == KEY.at(43)
+    assert memory.nbytes == 1
+
+
+def test_memory_holds_the_newest_once_whichever_thread_comes_last():
+    memory = MemoryTier(100)
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda version: memory.put(KEY.at(version), Blob(b"1")), [*range(400), *range(399, 0, -1)]))
+
+    assert memory.get(KEY.lineage)[0].version == 399
     assert memory.nbytes == 1
 
 

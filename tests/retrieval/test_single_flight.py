@@ -1,4 +1,5 @@
 from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from threading import Barrier, Event, get_ident
 
 import pytest
@@ -109,6 +110,23 @@ def test_who_asks_after_the_landing_starts_anew_though_the_work_goes_on(executor
     executor.shutdown(wait=True)
 
     assert published_after_the_second == [True]
+
+
+@pytest.mark.parametrize("end", [lands("first"), fails(ZeroDivisionError())], ids=["result", "error"])
+def test_whoever_is_woken_and_asks_again_starts_anew(flights, end):
+    is_awaited = Event()
+    asked_again = SimpleQueue()
+
+    def work(land):
+        assert is_awaited.wait(PATIENCE)
+        end(land)
+
+    first = flights.join("kb", work)
+    # Runs while the future is being set: the earliest moment at which anyone can be woken.
+    first.add_done_callback(lambda _: asked_again.put(flights.join("kb", lands("second"))))
+    is_awaited.set()
+
+    assert asked_again.get(timeout=PATIENCE).result(PATIENCE) == "second"
 
 
 def test_an_error_after_the_landing_is_logged_and_the_result_stands(executor, flights, caplog):

@@ -524,11 +524,11 @@ def test_an_outdated_keyword_index_is_named_and_the_words_are_still_marked(open_
 
 def test_without_the_packages_of_the_keyword_channel_the_page_searches_by_vector(open_page, kb, monkeypatch):
     monkeypatch.setitem(sys.modules, "rank_bm25", None)
-    conf.tokenizer.cache_clear()
+    conf._load_tokenizer.cache_clear()
     try:
         page = Page(open_page(kb=kb.pk, q="flight"))
     finally:
-        conf.tokenizer.cache_clear()
+        conf._load_tokenizer.cache_clear()
 
     assert "packages are missing" in page.text("degraded")
     assert set(page.column("vector-rank").values()) == {"1", "2", "3"}
