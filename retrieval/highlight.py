@@ -3,13 +3,13 @@
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from retrieval.protocols import Tokenizer
 from retrieval.tokenize import CONNECTORS, RUNS, normalize
 
-Tokenize = Callable[[str], list[str]]
 Span = tuple[int, int]
 
 ELLIPSIS = "…"
@@ -24,7 +24,7 @@ class Segment(NamedTuple):
     is_match: bool
 
 
-def highlight(text: str, terms: Collection[str], tokenizer: Tokenize) -> list[Segment]:
+def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[Segment]:
     """Cuts a text where it holds terms; the segments, joined, are the text.
 
     Args:
@@ -39,6 +39,9 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenize) -> list[Se
     if not wanted or not text:
         return [Segment(text, is_match=False)] if text else []
     plain, origins = _normalize_with_origins(text)
+    simplified = tokenizer.simplify(plain)
+    if len(simplified) == len(plain):  # it nearly always is, and only then can the places be told
+        plain = simplified
     spans = [
         (origins[start][0], origins[end - 1][1])
         for run in RUNS.finditer(plain)
@@ -113,7 +116,7 @@ def _cluster_starts(text: str) -> Iterator[int]:
             yield index
 
 
-def _latin_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenize) -> list[Span]:
+def _latin_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenizer) -> list[Span]:
     """The whole of a run where the code itself is among the terms, else its parts that are."""
     code, start = run[0], run.start()
     found = terms & _terms_of(code, run, tokenizer)
@@ -131,7 +134,7 @@ def _latin_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokeniz
     return spans or [run.span()]
 
 
-def _terms_of(word: str, run: re.Match[str], tokenizer: Tokenize) -> set[str]:
+def _terms_of(word: str, run: re.Match[str], tokenizer: Tokenizer) -> set[str]:
     """The terms of a word as it stands: next to a Chinese character (A股) a stop word is a name and stays."""
     start, end = run.span()
     before, after = run.string[max(start - 1, 0) : start], run.string[end : end + 1]
@@ -141,7 +144,7 @@ def _terms_of(word: str, run: re.Match[str], tokenizer: Tokenize) -> set[str]:
     return set(tokenizer(before + word + after)).difference(tokenizer(before), tokenizer(after))
 
 
-def _cjk_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenize) -> list[Span]:
+def _cjk_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenizer) -> list[Span]:
     return [
         (run.start() + start, run.start() + start + len(token))
         for token, start in _locate(run[0], tokenizer(run[0]))

@@ -13,7 +13,13 @@ class Tokenizer(Protocol):
     @property
     def id(self) -> str: ...
 
-    def __call__(self, text: str) -> list[str]: ...
+    def __call__(self, text: str) -> list[str]:
+        """The terms of a text in order, repeats kept."""
+        ...
+
+    def simplify(self, text: str) -> str:
+        """A normalised text in the characters that the tokenizer reads: traditional ones may become simplified ones."""
+        ...
 
 
 class Embedder(Protocol):

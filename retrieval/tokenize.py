@@ -169,6 +169,14 @@ class JiebaTokenizer:
             for token in self._walk(plain, word_tokens, _latin_tokens, phrase_token)
         ]
 
+    def simplify(self, text: str) -> str:
+        """A normalised text in the characters that the dictionaries hold.
+
+        Raises:
+            DependencyMissing: opencc is not installed and the options ask for it.
+        """
+        return load_simplifier()(text) if self.options.simplify else text
+
     def _walk(
         self,
         text: str,
@@ -220,8 +228,7 @@ class JiebaTokenizer:
         return " ".join(self._normalize(word).casefold().split())
 
     def _normalize(self, text: str) -> str:
-        plain = normalize(text)
-        return load_simplifier()(plain) if self.options.simplify else plain
+        return self.simplify(normalize(text))
 
 
 def normalize(text: str) -> str:

@@ -9,11 +9,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.admin.explain_stages import Notice, SearchedBase, StageTime, milliseconds, notices, searched_bases, stage_times
-from kb.conf import tokenizer
 from kb.models import KnowledgeBase
 from kb.services.search import SearchOutcome, trace_as_json
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
+from retrieval.protocols import Tokenizer
 from retrieval.types import Candidate, Passage, Result
 
 EXCERPT_CHARACTERS = 200
@@ -110,7 +110,6 @@ class Explanation:
     total_ms: str
     times: tuple[StageTime, ...]
     terms: tuple[Term, ...]
-    tokenizer_id: str
     bases: tuple[SearchedBase, ...]
     notices: tuple[Notice, ...]
     trace_id: str
@@ -137,7 +136,6 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], position
     result, wiring = outcome.result, outcome.wiring
     rows = _Rows(outcome, bases, positions).all()
     cut = tuple(row for row in rows if row.cut_by)
-    cutter = tokenizer()
     return Explanation(
         results=tuple(row for row in rows if not row.cut_by),
         cut=cut,
@@ -149,8 +147,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], position
         threshold=f"{result.threshold:g}",
         total_ms=milliseconds(result.timings_ms["total"]),
         times=stage_times(result.timings_ms),
-        terms=_terms(result),
-        tokenizer_id=cutter.id if cutter else "",
+        terms=_terms(outcome),
         bases=searched_bases(outcome, bases),
         notices=notices(result.degraded, wiring.pipeline.scopes, bases),
         trace_id=str(outcome.trace_id),
@@ -174,15 +171,26 @@ def _gated_stage(result: Result) -> str:
     return "vector" if result.score_scale == "cosine" else "rerank"
 
 
-def _terms(result: Result) -> tuple[Term, ...]:
+def _terms(outcome: SearchOutcome) -> tuple[Term, ...]:
+    """The query's terms over all knowledge bases, each as the first one that has it makes it."""
+    result = outcome.result
     held = {term for candidate in result.candidates for term in candidate.matched_terms}
-    return tuple(Term(term, _origin(result.query, term), term in held) for term in result.analysis.all_terms)
+    terms: dict[str, Term] = {}
+    for kb_id, cutter in _cutters(outcome).items():
+        for term in result.analysis.terms(kb_id):
+            if term not in terms:
+                terms[term] = Term(term, _origin(result.query, term, cutter), term in held)
+    return tuple(terms.values())
 
 
-def _origin(query: str, term: str) -> str:
-    cutter = tokenizer()
-    words = [segment.text for segment in highlight(query, [term], cutter) if segment.is_match] if cutter else []
+def _origin(query: str, term: str, cutter: Tokenizer) -> str:
+    words = [segment.text for segment in highlight(query, [term], cutter) if segment.is_match]
     return words[0] if words and words[0].casefold() != term else ""
+
+
+def _cutters(outcome: SearchOutcome) -> dict[int, Tokenizer]:
+    """Each knowledge base's tokenizer, where there is one."""
+    return {scope.kb_id: scope.tokenizer for scope in outcome.wiring.pipeline.scopes if scope.tokenizer}
 
 
 def _why_empty(result: Result) -> str:
@@ -209,7 +217,7 @@ class _Rows:
         self._config: RetrievalConfig = outcome.wiring.config
         self._bases = bases
         self._positions = positions
-        self._cutter = tokenizer()
+        self._cutters = _cutters(outcome)
         spans = [span for span in self._result.spans if "kb_id" in span.detail]
         self._runs = {(span.stage, span.detail["kb_id"]): span.detail for span in spans}
         self._has_lexicon = {kb_id for (stage, kb_id), run in self._runs.items() if stage == "bm25" and "found" in run}
@@ -258,9 +266,10 @@ class _Rows:
             if candidate.kb_id in self._has_lexicon
             else self._result.analysis.terms(candidate.kb_id)
         )
-        if self._cutter is None:
+        cutter = self._cutters.get(candidate.kb_id)
+        if cutter is None:
             return (Segment(text, is_match=False),) if text else ()
-        return tuple(highlight(text, terms, self._cutter))
+        return tuple(highlight(text, terms, cutter))
 
     def _place(self, passage: Passage) -> tuple[str, ...]:
         """Where the chunk comes from: source, page, position."""

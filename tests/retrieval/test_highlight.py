@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.highlight import ELLIPSIS, Segment, excerpt, highlight
-from retrieval.tokenize import JiebaTokenizer
+from retrieval.tokenize import JiebaTokenizer, TokenizerOptions
 
 tokenizer = JiebaTokenizer()
 WIDE = "\uff26\uff35\uff2c\uff2c"
@@ -182,3 +182,15 @@ def test_an_excerpt_is_a_part_of_the_text(text, limit):
 
     assert joined(cut).strip(ELLIPSIS) in text
     assert len(joined(cut)) <= limit + 2
+
+
+def test_traditional_text_is_marked_where_the_tokenizer_reads_it_simplified():
+    simplifying = JiebaTokenizer(TokenizerOptions(simplify=True))
+    segments = highlight("電腦的說明書", simplifying("电脑"), simplifying)
+    assert [segment.text for segment in segments if segment.is_match] == ["電腦"]
+
+
+def test_a_word_beside_dropped_stop_words_is_marked():
+    choosy = JiebaTokenizer(TokenizerOptions(stop_words=frozenset({"报销"})))
+    segments = highlight("差旅报销标准", choosy("报销标准"), choosy)
+    assert [segment.text for segment in segments if segment.is_match] == ["标准"]
