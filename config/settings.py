@@ -206,6 +206,8 @@ BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open
+
 # -- API -----------------------------------------------------------------------------------------------------------------
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

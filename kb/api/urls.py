@@ -6,6 +6,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
+from kb.api.views.metrics import MetricsView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.search import SearchView, TraceView
 
@@ -29,6 +30,7 @@ urlpatterns = [
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),
+    re_path("^metrics/?$", MetricsView.as_view()),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
     path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
     re_path("", NoSuchEndpointView.as_view()),

@@ -4,6 +4,8 @@ from uuid import UUID
 from django.conf import settings
 from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.serializers import BaseSerializer, Serializer
@@ -19,6 +21,18 @@ from kb.services.errors import NotAllowed, NotVisible
 FORM_OVERHEAD_BYTES = 1024**2
 
 M = TypeVar("M", bound=Model)
+
+
+class AnyAccept(DefaultContentNegotiation):
+    """A file or a page of metrics has the type it has, whatever types the caller names; errors are JSON all the same."""
+
+    def select_renderer(
+        self,
+        request: Request,  # noqa: ARG002 - the framework's interface
+        renderers: Any,
+        format_suffix: str | None = None,  # noqa: ARG002 - the framework's interface
+    ) -> tuple[BaseRenderer, str]:
+        return renderers[0], renderers[0].media_type
 
 
 class ApiView(APIView):

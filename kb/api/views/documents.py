@@ -1,5 +1,3 @@
-from typing import Any
-
 from django.db.models import QuerySet
 from django.http import FileResponse
 from django.utils.translation import gettext as _
@@ -7,9 +5,7 @@ from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
-from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.parsers import MultiPartParser
-from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -23,7 +19,7 @@ from kb.api.serializers.documents import (
     DocumentTextSerializer,
     DocumentUploadSerializer,
 )
-from kb.api.views.base import ApiView, ApiViewSet, one
+from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.selectors import document_overview
 from kb.services.documents import (
@@ -34,18 +30,6 @@ from kb.services.documents import (
     document_update,
 )
 from kb.services.errors import NotVisible
-
-
-class AnyAccept(DefaultContentNegotiation):
-    """A file has the type it has, whatever types the caller names; errors are JSON all the same."""
-
-    def select_renderer(
-        self,
-        request: Request,  # noqa: ARG002 - the framework's interface
-        renderers: Any,
-        format_suffix: str | None = None,  # noqa: ARG002 - the framework's interface
-    ) -> tuple[BaseRenderer, str]:
-        return renderers[0], renderers[0].media_type
 
 
 @extend_schema_view(

@@ -15,7 +15,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db
 
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options")
-PUBLIC = {"health/", "ready/", "schema/", "docs/", ""}
+PUBLIC = {"health/", "ready/", "schema/", "docs/", "^metrics/?$", ""}
 ROUTES = [str(each.pattern) for each in urlpatterns if str(each.pattern) not in PUBLIC]
 OBJECT_ROUTES = [route for route in ROUTES if "<" in route]
 READS = {

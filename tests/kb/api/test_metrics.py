@@ -1,0 +1,119 @@
+import threading
+
+import pytest
+from prometheus_client.openmetrics import parser as openmetrics
+from prometheus_client.parser import text_string_to_metric_families
+
+from kb.services import monitoring
+from tests import factories
+
+pytestmark = pytest.mark.django_db
+
+URLS = ("/metrics", "/metrics/", "/api/v1/metrics", "/api/v1/metrics/")
+PATIENCE = 20
+OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+
+
+def _families(response):
+    return {family.name: family for family in text_string_to_metric_families(response.content.decode())}
+
+
+@pytest.mark.parametrize("url", URLS)
+def test_the_metrics_are_text_for_prometheus(anonymous, url):
+    response = anonymous.get(url)
+
+    assert response.status_code == 200
+    assert response.headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    assert {"zhiku_searches", "zhiku_bm25_cache_events", "zhiku_search_seconds"} <= _families(response).keys()
+
+
+def test_a_scraper_that_asks_for_openmetrics_gets_it(anonymous):
+    response = anonymous.get("/metrics", headers={"Accept": OPENMETRICS})
+
+    assert response.headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert list(openmetrics.text_string_to_metric_families(response.content.decode()))
+
+
+def _searches(anonymous, outcome):
+    samples = _families(anonymous.get("/metrics"))["zhiku_searches"].samples
+    return sum(each.value for each in samples if each.labels == {"outcome": outcome} and each.name.endswith("_total"))
+
+
+@pytest.mark.parametrize(
+    ("query", "model", "tokenizer_id", "outcome"),
+    [
+        ("带薪年假", "hashing", None, "found"),
+        ("明天的天气", "hashing", None, "none"),
+        ("带薪年假", "nobody/no-such-model", "old", "unavailable"),
+    ],
+)
+def test_a_search_through_the_api_counts(client, anonymous, kb, document, query, model, tokenizer_id, outcome):
+    kb.embedding_model, kb.tokenizer_id = model, tokenizer_id or kb.tokenizer_id
+    kb.save()
+    before = _searches(anonymous, outcome)
+
+    client.post(
+        "/api/v1/search/", {"query": query, "knowledge_base_ids": [kb.pk], "score_threshold": 0.5}, format="json"
+    )
+
+    assert _searches(anonymous, outcome) == before + 1
+
+
+def test_the_sizes_of_the_shared_tiers_are_told(anonymous):
+    families = _families(anonymous.get("/metrics"))
+
+    for name in ("zhiku_bm25_database_bytes", "zhiku_bm25_redis_memory_bytes"):
+        assert families[name].samples[0].value > 0
+
+
+def test_a_tier_that_cannot_be_asked_is_left_out(anonymous, settings):
+    settings.CACHES = {**settings.CACHES, "bm25": settings.CACHES["bm25"] | {"LOCATION": "redis://127.0.0.1:1/0"}}
+
+    families = _families(anonymous.get("/metrics"))
+
+    assert "zhiku_bm25_redis_memory_bytes" not in families
+    assert "zhiku_bm25_database_bytes" in families
+
+
+def test_a_tier_that_does_not_answer_in_time_is_not_waited_for(anonymous, monkeypatch):
+    release, answered = threading.Event(), threading.Event()
+
+    def read():
+        release.wait(PATIENCE)
+        answered.set()
+
+    monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(monitoring, "READERS", (read,))
+
+    families = _families(anonymous.get("/metrics"))
+
+    assert "zhiku_searches" in families
+    assert not answered.is_set()
+    release.set()
+    assert answered.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize("sent", [None, "Bearer wrong", "Basic s3cret", "Bearer s3cret-and-more", "s3cret", "Bearer é"])
+def test_where_there_is_a_token_no_other_credentials_open_them(anonymous, settings, url, sent):
+    settings.METRICS_TOKEN = "s3cret"
+
+    response = anonymous.get(url, headers={"Authorization": sent} if sent else {})
+
+    assert response.status_code == 401
+    assert response.headers["WWW-Authenticate"] == "Bearer"
+    assert response.json()["code"] == "authentication_failed"
+    assert "METRICS_TOKEN" in response.json()["detail"]
+
+
+def test_an_api_key_is_no_token_of_the_metrics(client_with, settings, owner):
+    settings.METRICS_TOKEN = "s3cret"
+    _, secret = factories.make_api_key(owner)
+
+    assert client_with(secret).get("/metrics").status_code == 401
+
+
+def test_the_token_opens_them(anonymous, settings):
+    settings.METRICS_TOKEN = "s3cret"
+
+    assert anonymous.get("/metrics", headers={"Authorization": "bearer s3cret"}).status_code == 200

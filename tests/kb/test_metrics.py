@@ -1,0 +1,117 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.exposition import generate_latest
+
+from kb import metrics
+from kb.metrics import Outcome, observe_cache, observe_search
+from retrieval.trace import Degradation, DegradationCode
+from tests.fakes import HASHING_NOTE
+
+COUNT_IN_A_PROCESS = """
+import sys
+from kb import metrics
+from kb.metrics import Outcome
+metrics.observe_cache("redis", "hits", 2)
+metrics.observe_cache("redis", "nbytes", 100)
+metrics.observe_cache("process", "nbytes", 1000)
+metrics.observe_search(Outcome.FOUND, [], {"bm25": 1.0, "total": 20.0})
+if sys.argv[1:] == ["and end"]:
+    import os
+    metrics.forget_process(os.getpid())
+"""
+
+
+@pytest.fixture
+def counted():
+    """How much a sample has grown since the test began, or since it was asked for first."""
+    before = {}
+
+    def grown(name, **labels):
+        value = REGISTRY.get_sample_value(name, labels) or 0
+        return value - before.setdefault((name, *labels.items()), value)
+
+    return grown
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch):
+    """The folder of two processes that have counted the same; it is made by the first."""
+    folder = tmp_path / "metrics" / "shared"
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
+
+    def count(*arguments):
+        command = [sys.executable, "-c", COUNT_IN_A_PROCESS, *arguments]
+        subprocess.run(command, check=True, env=dict(os.environ), timeout=60)
+
+    count()
+    count()
+    return count
+
+
+def test_a_search_counts_with_its_outcome_and_its_seconds(counted):
+    counted("zhiku_searches_total", outcome="found")
+    counted("zhiku_search_seconds_sum")
+    counted("zhiku_search_stage_seconds_sum", stage="bm25")
+    observe_search(Outcome.FOUND, [], {"bm25": 4.0, "total": 20.0})
+    assert counted("zhiku_searches_total", outcome="found") == 1
+    assert counted("zhiku_search_seconds_sum") == pytest.approx(0.02)
+    assert counted("zhiku_search_stage_seconds_sum", stage="bm25") == pytest.approx(0.004)
+
+
+def test_what_a_search_could_not_do_counts_by_stage_and_code(counted):
+    building = Degradation("bm25", DegradationCode.BM25_INDEX_BUILDING, "search again")
+    labels = {"stage": "bm25", "code": "bm25_index_building"}
+    counted("zhiku_degradations_total", **labels)
+    observe_search(Outcome.NONE, [HASHING_NOTE, building], {"total": 1.0})
+    assert counted("zhiku_degradations_total", **labels) == 1
+
+
+def test_a_search_that_was_not_answered_has_no_seconds(counted):
+    counted("zhiku_searches_total", outcome="unavailable")
+    counted("zhiku_search_seconds_count")
+    observe_search(Outcome.UNAVAILABLE, [HASHING_NOTE])
+    assert counted("zhiku_searches_total", outcome="unavailable") == 1
+    assert counted("zhiku_search_seconds_count") == 0
+
+
+def test_the_counters_of_the_cache_are_told_by_tier():
+    observe_cache("process", "nbytes", 5_000)
+    before = metrics.cache_counters()
+    observe_cache("process", "hits", 3)
+    observe_cache("database", "nbytes", 70)
+    after = metrics.cache_counters()
+    assert after["process"] == before["process"] | {"hits": before["process"]["hits"] + 3, "nbytes": 5_000}
+    assert after["database"]["nbytes"] - before.get("database", {"nbytes": 0})["nbytes"] == 70
+    assert after["process"].keys() == {"hits", "misses", "stores", "errors", "nbytes", "builds", "updates"}
+
+
+def test_processes_that_share_a_folder_are_counted_together(shared):
+    counters = metrics.cache_counters()
+    assert (counters["redis"]["hits"], counters["redis"]["nbytes"]) == (4, 200)
+    assert counters["process"]["nbytes"] == 2_000
+    assert metrics.registry().get_sample_value("zhiku_search_seconds_count") == 2
+
+
+def test_a_process_that_has_ended_holds_no_memory_and_keeps_its_counts(shared):
+    shared("and end")
+    counters = metrics.cache_counters()
+    assert counters["process"]["nbytes"] == 2_000
+    assert counters["redis"]["hits"] == 6
+
+
+def test_without_a_shared_folder_the_end_of_a_process_changes_nothing(monkeypatch):
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    before = metrics.cache_counters()
+    metrics.forget_process(os.getpid())
+    assert metrics.cache_counters() == before
+
+
+def test_labels_name_no_knowledge_base_query_or_user():
+    generate_latest(REGISTRY)
+    own = [metric for metric in REGISTRY.collect() if metric.name.startswith("zhiku_")]
+    labels = {label for metric in own for sample in metric.samples for label in sample.labels}
+    assert labels <= {"tier", "event", "outcome", "stage", "code", "le"}
