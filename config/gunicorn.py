@@ -4,6 +4,8 @@ import os
 import threading
 from typing import Any
 
+from prometheus_client.multiprocess import mark_process_dead
+
 os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # a request waits no longer for one statement
 
 wsgi_app = "config.wsgi:application"
@@ -23,3 +25,9 @@ def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signatur
     from kb.conf import warm_up  # noqa: PLC0415 - only now are the settings loaded
 
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+
+
+def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
+    """Takes the memory of a process that has ended out of the metrics; what it has counted stays."""
+    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from retrieval.cache import PROCESS_TIER, TierStats
 from retrieval.trace import Degradation
@@ -101,9 +101,3 @@ def cache_counters() -> dict[str, dict[str, int]]:
                 tier = sample.labels.get("tier", PROCESS_TIER)
                 counters.setdefault(tier, asdict(TierStats()))[field] = int(sample.value)
     return counters
-
-
-def forget_process(pid: int) -> None:
-    """Takes the memory of a process that has ended out of the sum; what it has counted stays."""
-    if os.environ.get(SHARED_FOLDER):
-        mark_process_dead(pid)  # type: ignore[no-untyped-call]

@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 
@@ -12,16 +11,12 @@ from retrieval.trace import Degradation, DegradationCode
 from tests.fakes import HASHING_NOTE
 
 COUNT_IN_A_PROCESS = """
-import sys
 from kb import metrics
 from kb.metrics import Outcome
 metrics.observe_cache("redis", "hits", 2)
 metrics.observe_cache("redis", "nbytes", 100)
 metrics.observe_cache("process", "nbytes", 1000)
 metrics.observe_search(Outcome.FOUND, [], {"bm25": 1.0, "total": 20.0})
-if sys.argv[1:] == ["and end"]:
-    import os
-    metrics.forget_process(os.getpid())
 """
 
 
@@ -43,13 +38,8 @@ def shared(tmp_path, monkeypatch):
     folder = tmp_path / "metrics" / "shared"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
 
-    def count(*arguments):
-        command = [sys.executable, "-c", COUNT_IN_A_PROCESS, *arguments]
-        subprocess.run(command, check=True, env=dict(os.environ), timeout=60)
-
-    count()
-    count()
-    return count
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", COUNT_IN_A_PROCESS], check=True, timeout=60)
 
 
 def test_a_search_counts_with_its_outcome_and_its_seconds(counted):
@@ -94,20 +84,6 @@ def test_processes_that_share_a_folder_are_counted_together(shared):
     assert (counters["redis"]["hits"], counters["redis"]["nbytes"]) == (4, 200)
     assert counters["process"]["nbytes"] == 2_000
     assert metrics.registry().get_sample_value("zhiku_search_seconds_count") == 2
-
-
-def test_a_process_that_has_ended_holds_no_memory_and_keeps_its_counts(shared):
-    shared("and end")
-    counters = metrics.cache_counters()
-    assert counters["process"]["nbytes"] == 2_000
-    assert counters["redis"]["hits"] == 6
-
-
-def test_without_a_shared_folder_the_end_of_a_process_changes_nothing(monkeypatch):
-    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
-    before = metrics.cache_counters()
-    metrics.forget_process(os.getpid())
-    assert metrics.cache_counters() == before
 
 
 def test_labels_name_no_knowledge_base_query_or_user():

@@ -1,6 +1,7 @@
 import contextlib
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,6 +17,8 @@ from django.core.management import call_command
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
+
+from kb.metrics import SHARED_FOLDER
 
 if TYPE_CHECKING:
     from django.db.backends.postgresql.base import DatabaseWrapper
@@ -119,14 +122,25 @@ def _commands(address: Address, workers: int) -> dict[str, list[str]]:
     }
 
 
+def _metrics_folder() -> str:
+    """Where web server and worker count together: the operator's folder, else one of our own without old counts."""
+    if chosen := os.environ.get(SHARED_FOLDER):
+        return chosen
+    folder = settings.DATA_DIR / "metrics"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return str(folder)
+
+
 @contextlib.contextmanager
 def _children(commands: dict[str, list[str]]) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
     """Runs the modules as processes of sessions of their own, so that a Ctrl-C reaches only this process, which ends them."""
     children: dict[str, subprocess.Popen[bytes]] = {}
+    environment = {**os.environ, SHARED_FOLDER: _metrics_folder()}
     try:
         for name, command in commands.items():
             children[name] = subprocess.Popen(  # noqa: S603 this interpreter
-                [sys.executable, "-m", *command], cwd=settings.BASE_DIR, start_new_session=True
+                [sys.executable, "-m", *command], cwd=settings.BASE_DIR, env=environment, start_new_session=True
             )
         yield children
     finally:

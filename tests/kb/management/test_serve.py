@@ -1,0 +1,49 @@
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from kb.management.commands import serve
+
+SAY_WHERE = "import json, os, sys; json.dump(os.environ['PROMETHEUS_MULTIPROC_DIR'], open(sys.argv[1], 'w'))"
+
+
+@pytest.fixture
+def folder_of_children(settings, tmp_path, monkeypatch):
+    """Where two children of the command count, once both have ended."""
+    settings.DATA_DIR = tmp_path / "data"
+    modules = tmp_path / "modules"
+    modules.mkdir()
+    (modules / "say_where.py").write_text(SAY_WHERE)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(modules), *sys.path]))
+
+    def run():
+        files = [tmp_path / "web.json", tmp_path / "worker.json"]
+        with serve._children({file.stem: ["say_where", str(file)] for file in files}) as children:
+            assert [child.wait(60) for child in children.values()] == [0, 0]
+        (folder,) = {json.loads(file.read_text()) for file in files}
+        return folder
+
+    monkeypatch.setattr(serve.signal, "signal", lambda number, handler: None)  # the tests' process goes on
+    return run
+
+
+def test_web_server_and_worker_count_in_one_folder_without_old_counts(folder_of_children, settings, monkeypatch):
+    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
+    old = settings.DATA_DIR / "metrics" / "counter_1.db"
+    old.parent.mkdir(parents=True)
+    old.touch()
+    folder = folder_of_children()
+    assert folder == str(settings.DATA_DIR / "metrics")
+    assert not list(Path(folder).iterdir())
+
+
+def test_an_operators_own_folder_is_used_as_it_is(folder_of_children, tmp_path, monkeypatch):
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "counter_1.db").touch()
+    monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(own))
+    assert folder_of_children() == str(own)
+    assert [file.name for file in own.iterdir()] == ["counter_1.db"]
