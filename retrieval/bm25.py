@@ -8,7 +8,7 @@ idf is not positive ours differs: see `okapi_idf`, the one place that says how.
 """
 
 import inspect
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Self
@@ -20,7 +20,7 @@ from retrieval.dependencies import import_dependency
 from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
 
 FORMAT = 2
-# Totals of a group are reduced to their best before the k-th best is looked for.
+# Totals that are first reduced to their best one.
 GROUP = 32
 BM25_UNAVAILABLE = "⚠️ BM25 dependencies unavailable, using vector-only search mode."
 
@@ -102,10 +102,22 @@ class _Part:
 
     Attributes:
         weights: f / (f + k1 * (1 - b + b * |D| / avgdl)) for each of the segment's impacts.
+        search_weights: the same in 32 bits. A query reads and writes little else than these and its totals, and takes
+            an eighth more time in 64.
     """
 
     live: LivePostings
     weights: NDArray[np.float64]
+    search_weights: NDArray[np.float32]
+
+    @classmethod
+    def of(cls, live: LivePostings, average_length: float) -> Self:
+        """With the weights that follow from the average length."""
+        parameters = okapi_parameters()
+        frequencies = live.segment.impact_frequencies
+        norm = 1 - parameters.b + parameters.b * live.segment.impact_lengths / average_length
+        weights = frequencies / (frequencies + parameters.k1 * norm)
+        return cls(live, weights, weights.astype(np.float32))
 
 
 class OkapiIndex:
@@ -119,12 +131,11 @@ class OkapiIndex:
     def __init__(self, parts: Sequence[LivePostings], base: Self | None = None, changed_count: int = 0) -> None:
         self._base = base
         self.changed_count = changed_count
-        parameters = okapi_parameters()
-        self._gain = parameters.k1 + 1
+        self._gain = okapi_parameters().k1 + 1
         self.chunk_count = sum(part.chunk_count for part in parts)
         # 1 where it would not matter, since no chunk holds a term.
         average_length = sum(part.total_length for part in parts) / max(self.chunk_count, 1) or 1.0
-        self._parts = tuple(_Part(part, _impact_weights(part.segment, parameters, average_length)) for part in parts)
+        self._parts = tuple(_Part.of(part, average_length) for part in parts)
         self._terms, document_frequencies = merge_lexicons(parts)
         self.posting_count = int(document_frequencies.sum())
         # The last one is that of a term in no chunk.
@@ -204,12 +215,12 @@ class OkapiIndex:
     @property
     def nbytes(self) -> int:
         """Memory of all arrays in bytes, the base's included."""
-        arrays = [self._terms, self._idf]
+        return sum({id(array): array.nbytes for array in [*self._arrays(), *self.base._arrays()]}.values())
+
+    def _arrays(self) -> Iterator[NDArray[Any]]:
+        yield from (self._terms, self._idf)
         for part in self._parts:
-            arrays += [*part.live.segment.arrays, part.live.hidden, part.weights]
-        if self._base is not None:
-            arrays += [self._base._idf, self._base._parts[0].weights]
-        return sum({id(array): array.nbytes for array in arrays}.values())
+            yield from (*part.live.segment.arrays, part.live.hidden, part.weights, part.search_weights)
 
     def search(
         self, terms: NDArray[np.uint64], k: int, only: NDArray[np.int64] | None = None
@@ -222,7 +233,8 @@ class OkapiIndex:
             only: Ids of the chunks that may be found, ascending, each once. Statistics are not affected.
 
         Returns:
-            Chunk ids and their scores, both of the same length.
+            Chunk ids and their scores, both of the same length; the scores are added up in 32 bits, those of `score` in
+            64, which is a difference of some 1e-7 of a score.
         """
         if k < 1:
             raise ValueError("k must be at least 1")
@@ -231,12 +243,12 @@ class OkapiIndex:
         found = [self._search_part(part, distinct, factors, k, only) for part in self._parts]
         chunk_ids, scores = (np.concatenate(column) for column in zip(*found, strict=True))
         order = np.lexsort((chunk_ids, -scores))[:k]
-        return chunk_ids[order], scores[order]
+        return chunk_ids[order], scores[order].astype(np.float64)
 
     @staticmethod
     def _search_part(
         part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64], k: int, only: NDArray[np.int64] | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """The part's best `k` chunks and those that tie with the last of them, by chunk id."""
         totals = _totals(part, terms, factors)
         totals[part.live.hidden] = 0
@@ -296,48 +308,50 @@ class OkapiIndex:
         return cls._over(Segment.from_state(state))
 
 
-def _impact_weights(segment: Segment, parameters: OkapiParameters, average_length: float) -> NDArray[np.float64]:
-    frequencies = segment.impact_frequencies
-    relative_lengths = segment.impact_lengths / average_length
-    return frequencies / (frequencies + parameters.k1 * (1 - parameters.b + parameters.b * relative_lengths))
-
-
-def _totals(part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _totals(part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float32]:
     """The score of every chunk of the segment, hidden ones included, shape `(n_chunks,)`.
 
     Every term that a chunk holds adds a positive amount, so a positive total means: holds a query term. Terms are added
     one after the other in the order of their hashes, which makes equal chunks equal to the last bit in every segment.
     """
     segment = part.live.segment
-    totals = np.zeros(segment.chunk_ids.size)
+    totals = np.zeros(segment.chunk_ids.size, dtype=np.float32)
     columns, known = positions(segment.terms, terms)
     starts = segment.indptr[columns[known]].tolist()
     stops = segment.indptr[columns[known] + 1].tolist()
     for start, stop, factor in zip(starts, stops, factors[known].tolist(), strict=True):
         # Numbers of impacts are never out of range, and `take` is twice as fast when it need not look.
-        gains = part.weights.take(segment.impacts[start:stop], mode="clip")
+        gains = part.search_weights.take(segment.impacts[start:stop], mode="clip")
         gains *= factor
-        np.add.at(totals, segment.ordinals[start:stop], gains)
+        # Indices of another type would be converted one by one.
+        np.add.at(totals, segment.ordinals[start:stop].astype(np.intp), gains)
     return totals
 
 
-def _best(totals: NDArray[np.float64], k: int) -> NDArray[np.int64]:
-    """Positions of the best `k` totals above zero and of all that tie with the last of them, ascending."""
-    floor = _floor(totals, k)
-    touched = np.flatnonzero(totals >= floor) if floor > 0 else np.flatnonzero(totals)
-    if touched.size > k:
-        scores = totals[touched]
-        touched = touched[scores >= np.partition(scores, touched.size - k)[touched.size - k]]
-    return touched
+def _best(totals: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Positions of the best `k` totals above zero and of all that tie with the last of them."""
+    candidates = _candidates(totals, k)
+    if candidates.size > k:
+        scores = totals[candidates]
+        candidates = candidates[scores >= np.partition(scores, candidates.size - k)[candidates.size - k]]
+    return candidates
 
 
-def _floor(totals: NDArray[np.float64], k: int) -> float:
-    """A number that at least `k` totals reach, close below the `k`-th best: k groups of totals have one as large."""
+def _candidates(totals: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+    """Positions of some totals, all of the best `k` and their ties among them.
+
+    The totals are dealt into groups. The best ones of `k` groups are `k` totals, so that what is below the least of them
+    is not among the best `k`, nor is a group whose best one is below.
+    """
     group_count = totals.size // GROUP
-    if group_count <= k:
-        return 0.0
-    best_of_group = totals[: group_count * GROUP].reshape(GROUP, group_count).max(axis=0)
-    return float(np.partition(best_of_group, group_count - k)[group_count - k])
+    if group_count > k:
+        groups = totals[: group_count * GROUP].reshape(GROUP, group_count)
+        best = groups.max(axis=0)
+        least = np.partition(best, group_count - k)[group_count - k]
+        if least > 0:
+            members = np.flatnonzero(best >= least) + group_count * np.arange(GROUP)[:, np.newaxis]
+            return np.concatenate([members.ravel(), np.arange(group_count * GROUP, totals.size)])
+    return np.flatnonzero(totals)
 
 
 def _impacts(

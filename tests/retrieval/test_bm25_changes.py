@@ -57,6 +57,23 @@ def test_the_ranking_is_that_of_a_full_build(corpus, changes, query, k, data):
     assert scores == pytest.approx(expected_scores, rel=1e-9, abs=0)
 
 
+def test_the_ranking_in_a_large_kb_is_that_of_a_full_build():
+    draw = np.random.default_rng(11)
+    words = [f"t{rank}" for rank in range(200)]
+    shares = 1 / np.arange(1, 201)
+
+    def documents_of(chunk_ids):
+        return {key: draw.choice(words, draw.integers(1, 30), p=shares / shares.sum()).tolist() for key in chunk_ids}
+
+    corpus = documents_of(range(3_000))
+    changes = documents_of(range(2_900, 3_100)) | dict.fromkeys(range(1_000, 1_050))
+    full, changed = build(after(corpus, changes)), change(build(corpus), changes)
+    only = np.arange(500, 3_100, 2)
+    for query in (words[:3], words[5:50:5], words[150:]):
+        for chunk_ids in (None, only):
+            assert ranking(changed, query, 10, chunk_ids) == ranking(full, query, 10, chunk_ids)
+
+
 @untimed
 @given(corpus=corpora, changes=edits, query=queries)
 def test_given_chunks_score_as_in_a_full_build(corpus, changes, query):
