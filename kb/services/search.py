@@ -19,6 +19,8 @@ from kb.services.profiles import newest_profile
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.types import Candidate, Hit, Result
 
+MAX_LATENCY_BUDGET_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRequest:

@@ -11,7 +11,7 @@ from kb.api.fields import (
     StrictSerializer,
 )
 from kb.models import SearchLog
-from kb.services.search import SearchRequest
+from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
 from retrieval.gate import ScoreScale
 from retrieval.trace import DegradationCode
 
@@ -40,6 +40,14 @@ class SearchRequestSerializer(StrictSerializer):
     overrides = serializers.DictField(
         required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
     )
+    latency_budget_ms = StrictIntegerField(
+        min_value=1,
+        max_value=MAX_LATENCY_BUDGET_MS,
+        required=False,
+        allow_null=True,
+        help_text="How long the search may wait for a keyword index that is being built, before it answers without it and "
+        "says so in `degraded`. null: the server's LATENCY_BUDGET_MS.",
+    )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
 
     def to_request(self) -> SearchRequest:
@@ -52,6 +60,7 @@ class SearchRequestSerializer(StrictSerializer):
             profile=data.get("profile", ""),
             overrides={**data.get("overrides", {}), **named},
             explain=data.get("explain", False),
+            latency_budget_ms=data.get("latency_budget_ms"),
         )
 
 

@@ -1,4 +1,4 @@
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -6,7 +6,7 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import KnowledgeBase, Principal
-from kb.services.search import SearchOutcome, SearchRequest, outcome_as_json, search
+from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160
@@ -25,6 +25,12 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument(
             "--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"
         )
+        parser.add_argument(
+            "--latency-budget-ms",
+            type=_latency_budget,
+            metavar="N",
+            help="how long to wait for a keyword index that is being built (default: LATENCY_BUDGET_MS)",
+        )
         parser.add_argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages")
         parser.add_argument("--json", action="store_true", help="print the response of POST /api/v1/search/")
 
@@ -37,6 +43,7 @@ class Command(KnowledgeBaseCommand):
             profile=options["profile"],
             overrides=overrides,
             explain=options["explain"],
+            latency_budget_ms=options["latency_budget_ms"],
         )
         outcome = search(self._principal(knowledge_bases, options["user"]), request)
         if options["json"]:
@@ -87,6 +94,12 @@ class Command(KnowledgeBaseCommand):
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         for row in rows:
             self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _latency_budget(text: str) -> int:
+    if not (text.isdecimal() and 1 <= int(text) <= MAX_LATENCY_BUDGET_MS):
+        raise ArgumentTypeError(f"{text} is not a whole number from 1 to {MAX_LATENCY_BUDGET_MS:,}")
+    return int(text)
 
 
 def _heading(number: int, hit: Hit) -> str:

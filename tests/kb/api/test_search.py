@@ -2,8 +2,9 @@ import pytest
 
 from kb.models import KnowledgeBase, SearchLog
 from kb.services import search_log
+from kb.stores.bm25 import BM25Store
 from tests import factories
-from tests.kb.stores.searching import settle
+from tests.kb.stores.searching import Gate, settle
 
 pytestmark = pytest.mark.django_db
 
@@ -175,7 +176,10 @@ def test_a_bound_key_searches_only_its_knowledge_bases(client_with, owner, kb, d
         ({"overrides": {"rrf_k": "60"}}, "overrides.rrf_k"),
         ({"overrides": {"vector_weight": 0, "keyword_weight": 0}}, "overrides.keyword_weight"),
         ({"filters": {}}, "filters"),
-        ({"latency_budget_ms": 5}, "latency_budget_ms"),
+        ({"latency_budget_ms": 0}, "latency_budget_ms"),
+        ({"latency_budget_ms": 60_001}, "latency_budget_ms"),
+        ({"latency_budget_ms": "5"}, "latency_budget_ms"),
+        ({"latency_budget_ms": True}, "latency_budget_ms"),
     ],
 )
 def test_a_body_that_is_not_valid_names_the_field(client, kb, fields, field):
@@ -212,6 +216,30 @@ def test_a_search_without_any_channel_is_503_and_says_why(search, kb, document):
         "model_unavailable",
         "bm25_postings_outdated",
     }
+
+
+@pytest.mark.django_db(transaction=True)
+def test_vectors_answer_alone_where_building_the_index_takes_longer_than_the_budget(
+    search, kb, document, chunk, monkeypatch
+):
+    builder = Gate(monkeypatch, BM25Store, "_build")
+
+    body = search(kb.pk, latency_budget_ms=1).json()
+
+    builder.open()
+    assert body["results"][0]["chunk_id"] == chunk.pk
+    assert [each["code"] for each in body["degraded"] if each["stage"] == "bm25"] == ["bm25_index_building"]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_a_budget_the_servers_holds(search, kb, document, monkeypatch, settings):
+    settings.LATENCY_BUDGET_MS = 1
+    builder = Gate(monkeypatch, BM25Store, "_build")
+
+    body = search(kb.pk, latency_budget_ms=None).json()
+
+    builder.open()
+    assert "bm25_index_building" in {each["code"] for each in body["degraded"]}
 
 
 def test_keywords_answer_alone_while_the_model_is_out_of_reach(search, kb, document, chunk):

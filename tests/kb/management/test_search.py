@@ -6,7 +6,9 @@ from django.core.management import CommandError, call_command
 
 from kb.models import SearchLog
 from kb.services import search_log
+from kb.stores.bm25 import BM25Store
 from tests.factories import make_document, make_kb, make_member, make_user
+from tests.kb.stores.searching import Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -79,6 +81,14 @@ def test_a_threshold_cuts_what_scores_less(kb):
     assert len(json.loads(search(*args, "--score-threshold", "0.9"))["results"]) == 1
 
 
+def test_waits_no_longer_for_an_index_than_told(kb, monkeypatch):
+    builder = Gate(monkeypatch, BM25Store, "_build")
+    response = json.loads(search("保修", "--kb", "faq", "--json", "--latency-budget-ms", "1"))
+    builder.open()
+    assert "bm25_index_building" in {each["code"] for each in response["degraded"]}
+    assert response["results"]
+
+
 def test_runs_the_profile_named(kb):
     response = json.loads(search("保修", "--kb", "faq", "--profile", "default", "--json"))
     assert response["profile"]["name"] == "default"
@@ -114,6 +124,7 @@ def test_the_permissions_of_a_user_apply(kb):
         (("--kb", "faq", "--profile", "nonesuch"), "nonesuch.*default"),
         (("--kb", "faq", "--top-k", "0"), "top_k is 0"),
         (("--kb", "faq", "--user", "nobody"), "no user named 'nobody'"),
+        (("--kb", "faq", "--latency-budget-ms", "0"), "0 is not a whole number from 1 to 60,000"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_with_a_remedy(kb, arguments, message):
