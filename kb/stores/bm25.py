@@ -31,7 +31,7 @@ from retrieval.trace import DegradationCode
 
 logger = logging.getLogger(__name__)
 
-BUILDERS = 4
+BUILDERS = 8  # some of them may wait for another process
 POLL_SECONDS = 0.1
 LOCK_PATIENCE_SECONDS = 60
 BUILD_TIER = "build"
