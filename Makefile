@@ -1,7 +1,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run stop test check format messages constraints clean
+.PHONY: help run stop test bench check format messages constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,9 @@ test: $(INSTALLED_DEV)  ## all tests, with coverage
 		|| echo "***** NO CHROMIUM: the tests in tests/browser do not run. Install chromium to run them. *****" >&2
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term \
 		|| { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
+
+bench: $(INSTALLED_DEV)  ## how fast keyword search is beside rank_bm25 and bm25s; takes some minutes
+	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
 	@with_own_servers() { \
