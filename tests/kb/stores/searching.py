@@ -24,12 +24,13 @@ def version(kb):
     return KnowledgeBaseVersion.objects.get(pk=kb.pk).version
 
 
-def request(kb, at=None):
-    return BM25Store().request(kb.pk, at or version(kb), KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id)
+def request(kb, at=None, tokenizer_id=None):
+    active = tokenizer_id or KnowledgeBase.objects.get(pk=kb.pk).tokenizer_id
+    return BM25Store().request(kb.pk, at or version(kb), active)
 
 
-def load(kb, at=None):
-    return request(kb, at).wait(time.monotonic() + PATIENCE)
+def load(kb, at=None, tokenizer_id=None):
+    return request(kb, at, tokenizer_id).wait(time.monotonic() + PATIENCE)
 
 
 def tier(kb):

@@ -17,7 +17,7 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
 from kb.stores.tiers import RedisTier
 from retrieval.cache import CacheKey
-from retrieval.errors import ChannelUnavailable, RetrievalError
+from retrieval.errors import ChannelUnavailable, RetrievalError, ScopeOutdated
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, principal
 from tests.kb.stores.searching import (
@@ -93,12 +93,11 @@ def test_a_build_that_fails_fails_for_those_who_wait_and_is_tried_again(kb):
     assert len(find(kb, "保修期")) == 1
 
 
-def test_postings_of_another_tokenizer_are_not_searched(kb):
+def test_a_base_that_moved_to_another_tokenizer_since_the_permission_check_asks_for_another_try(kb):
     asked = version(kb)
     KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="another")
-    with pytest.raises(ChannelUnavailable) as error:
-        BM25Store().request(kb.pk, asked, kb.tokenizer_id).wait(time.monotonic() + PATIENCE)
-    assert error.value.code is DegradationCode.BM25_POSTINGS_OUTDATED
+    with pytest.raises(ScopeOutdated):
+        load(kb, at=asked, tokenizer_id=kb.tokenizer_id)
 
 
 # -- Processes -------------------------------------------------------------------------------------------------------
@@ -125,6 +124,20 @@ def test_two_cold_processes_build_once(kb, other_process):
     assert sorted(answer["tier"] for answer in answers) == ["build", "redis"]
     assert sum(answer["builds"] for answer in answers) == 1
     assert answers[0]["found"] == answers[1]["found"] == find(kb, "保修期")
+
+
+def test_what_another_process_publishes_between_the_look_and_the_lock_is_not_built_again(
+    kb, other_process, monkeypatch
+):
+    process = other_process()
+    gate = Gate(monkeypatch, bm25, "try_lock")
+    asked = request(kb)
+    gate.wait()
+    assert process.ask("search", kb.pk, "保修期")["tier"] == "build"
+    until(BM25Index.objects.exists)
+    gate.open()
+    assert asked.wait(time.monotonic() + PATIENCE).detail["cache_tier"] == "redis"
+    assert builds() == 0
 
 
 def test_a_builder_that_is_killed_hands_its_lock_on(kb, db_name, waiting):
