@@ -94,7 +94,7 @@ DATABASES["default"] |= {
         **DATABASES["default"].get("OPTIONS", {}),
         "pool": {
             "min_size": 0,
-            "max_size": env.int("DB_POOL_MAX_SIZE", default=env.int("WEB_THREADS", default=8) + 12),
+            "max_size": env.int("DB_POOL_MAX_SIZE", default=env.int("WEB_THREADS", default=8) + 20),
             "timeout": 10,
         },
         "options": f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}",
@@ -265,6 +265,11 @@ UNFOLD = {
                         "title": _("Search log"),
                         "icon": "history",
                         "link": reverse_lazy("admin:kb_searchlog_changelist"),
+                    },
+                    {
+                        "title": _("Keyword index cache"),
+                        "icon": "memory",
+                        "link": reverse_lazy("admin:keyword_cache"),
                     },
                 ],
             },

@@ -2,13 +2,15 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
+from kb.admin.keyword_cache import keyword_cache_urls
 from kb.admin.search_debug import search_debug_urls
 from kb.api.views.metrics import MetricsView
 
+admin_urls = [*search_debug_urls(admin.site), *keyword_cache_urls(admin.site), *admin.site.get_urls()]
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("i18n/", include("django.conf.urls.i18n")),
-    path("admin/", ([*search_debug_urls(admin.site), *admin.site.get_urls()], "admin", admin.site.name)),
+    path("admin/", (admin_urls, "admin", admin.site.name)),
     path("api/v1/", include("kb.api.urls")),
     re_path("^metrics/?$", MetricsView.as_view()),
 ]

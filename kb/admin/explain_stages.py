@@ -2,10 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
+from kb.admin.tokenizer import tokenizer_url
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.services.search import SearchOutcome
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -14,6 +17,7 @@ from retrieval.trace import Degradation, DegradationCode, Span
 from retrieval.types import Result
 
 CHANNELS = ("vector", "bm25")
+LONG_ENOUGH_TO_TELL_MS = 1
 STAGES = ("analysis", "channels", "fusion", "passages", "rerank", "gate", "other")
 
 
@@ -52,7 +56,12 @@ class ChannelRun:
 
 @dataclass(frozen=True, slots=True)
 class SearchedBase:
-    """One knowledge base of the search: the settings it was searched under, and what its channels found."""
+    """One knowledge base of the search: the settings it was searched under, and what its channels found.
+
+    Attributes:
+        index_notes: how the keyword index came to be as it was searched.
+        tokenizer_url: of the page that shows how far the tokenising is; blank where none goes on.
+    """
 
     kb_id: int
     name: str
@@ -62,7 +71,8 @@ class SearchedBase:
     channels: tuple[ChannelRun, ...]
     tier: str
     tier_words: str
-    indexed: int | None
+    index_notes: tuple[str, ...]
+    tokenizer_url: str
     is_empty: bool
     upload_url: str
 
@@ -145,10 +155,26 @@ def _searched_base(scope: Scope, kb: KnowledgeBase, profile: RetrievalProfile | 
         channels=tuple(_channel_run(spans[stage], weights[stage]) for stage in CHANNELS if stage in spans),
         tier=tier,
         tier_words=tier_in_words(tier),
-        indexed=keyword.get("indexed_chunks"),
+        index_notes=index_notes(keyword),
+        tokenizer_url=tokenizer_url(kb) if "target_tokenizer" in keyword else "",
         is_empty=is_empty(kb),
         upload_url=upload_url(kb),
     )
+
+
+def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
+    """How large the keyword index was, and what it took to have it, from the detail of the channel's span."""
+    notes = []
+    if (indexed := keyword.get("indexed_chunks")) is not None:
+        notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
+    if changed := keyword.get("changed_chunks"):
+        words = ngettext(
+            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
+        )
+        notes.append(words % {"count": changed})
+    if keyword.get("waited_ms", 0) >= LONG_ENOUGH_TO_TELL_MS:
+        notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
+    return tuple(notes)
 
 
 def _channel_run(span: Span, weight: float) -> ChannelRun:
@@ -200,6 +226,7 @@ def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
 
 def degradation_heading(code: DegradationCode) -> str:
     headings: Mapping[str, str] = {
+        DegradationCode.BM25_INDEX_BUILDING: _("Searched without keywords: the keyword index is still being built"),
         DegradationCode.BM25_DEPENDENCIES_MISSING: _("Searched without keywords: packages are missing"),
         DegradationCode.BM25_POSTINGS_OUTDATED: _("Searched without keywords: the keyword index is out of date"),
         DegradationCode.BM25_INDEX_BUILDING: _("The keyword index is being built"),

@@ -1,24 +1,27 @@
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from django import forms
 from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import ValidationError
-from django.db.models import OuterRef, QuerySet, Subquery
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
+from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET, require_POST
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
+from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
-from kb.models import ApiKey, BM25Index, Chunk, Document, KnowledgeBase, Membership, User
+from kb.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
+from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, User
+from kb.services.keyword_cache import IndexState, index_state, with_base
 from kb.services.knowledge_bases import (
     default_embedding_model,
     knowledge_base_delete,
@@ -195,7 +198,6 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[KnowledgeBase]:
-        index = BM25Index.objects.filter(knowledge_base=OuterRef("pk"))
         rows: QuerySet[KnowledgeBase] = (
             super()
             .get_queryset(request)
@@ -204,10 +206,9 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 document_count=count_of(Document, "knowledge_base"),
                 failed_count=count_of(Document, "knowledge_base", status=Document.Status.FAILED),
                 chunk_count=count_of(Chunk, "knowledge_base"),
-                index_version=Subquery(index.values("version")[:1]),
             )
         )
-        return rows
+        return with_base(rows)
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, **kwargs)
@@ -237,13 +238,35 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         if kb is not None:
             context |= {
                 "kb": kb,
-                "index_state": index_state(kb),
+                "index_state": index_state_in_words(state_of_index(kb), kb.changes),
+                "tokenizer": tokenizer_in_words(kb.tokenizer_id),
+                "tokenizer_url": tokenizer_url(kb),
                 "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
                 "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL_ID else "",
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            route, name = f"<int:object_id>/tokenizer/{route}", f"kb_knowledgebase_tokenizer{name}"
+            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=name)
+            return pattern
+
+        return [
+            page("", TokenizerView.as_view(model_admin=self), ""),
+            page("progress/", require_GET(self.tokenizer_progress_view), "_progress"),
+            page("cancel/", require_POST(self.tokenizer_cancel_view), "_cancel"),
+            *super().get_urls(),
+        ]
+
+    def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
 
     # -- Deletion ------------------------------------------------------------------------------------------------------
     def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:
@@ -264,10 +287,10 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             knowledge_base_delete(kb)
 
     # -- Columns -------------------------------------------------------------------------------------------------------
-    @column(gettext_lazy("index"), label={"current": "success", "stale": "info", "empty": "warning"})
-    def index_state(self, kb: KnowledgeBase) -> tuple[str, str]:
-        state = index_state(kb)
-        return state.code, state.words
+    @column(gettext_lazy("index"), label=INDEX_LABELS)
+    def index_state(self, kb: Any) -> tuple[str, str]:
+        state = state_of_index(kb)
+        return state, index_state_in_words(state, kb.changes)
 
     @column(gettext_lazy("documents"), ordering="document_count")
     def documents(self, kb: Any) -> str:
@@ -297,18 +320,6 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         return kb.embedding_model, kb.embedding_model
 
 
-@dataclass(frozen=True, slots=True)
-class IndexState:
-    """How the stored BM25 index stands to the knowledge base's chunks, as a code and in words."""
-
-    code: str
-    words: str
-
-
-def index_state(kb: Any) -> IndexState:
-    """The state of a knowledge base that was read with `chunk_count`, `index_version` and `version_row`."""
-    if not kb.chunk_count:
-        return IndexState("empty", _("no chunks"))
-    if kb.index_version == kb.version_row.version:
-        return IndexState("current", _("current"))
-    return IndexState("stale", _("rebuilt at the next search"))
+def state_of_index(kb: Any) -> IndexState:
+    """The state of a row of the list."""
+    return index_state(kb, has_chunks=bool(kb.chunk_count))

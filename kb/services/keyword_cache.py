@@ -63,7 +63,7 @@ def with_base(rows: QuerySet[KnowledgeBase]) -> QuerySet[Any]:
     """Knowledge bases with `base_version`, `base_chunks`, `base_tokenizer`, `base_built_at`, `changes` since and `is_reset`."""
     newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
     written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
-    return rows.annotate(
+    annotated: QuerySet[Any] = rows.annotate(
         base_version=F("bm25_index__version"),
         base_chunks=F("bm25_index__chunk_count"),
         base_tokenizer=F("bm25_index__tokenizer_id"),
@@ -75,14 +75,18 @@ def with_base(rows: QuerySet[KnowledgeBase]) -> QuerySet[Any]:
         ),
         is_reset=Exists(newer.filter(operation=ChunkChange.Operation.RESET)),
     )
+    return annotated
 
 
 def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> IndexState:
     """The state of a knowledge base that was read through `with_base`, with its `version_row`."""
     if not has_chunks:
         return IndexState.EMPTY
-    if kb.pk in building:
-        return IndexState.BUILDING
+    stored = _state_of_base(kb)
+    return IndexState.BUILDING if kb.pk in building and stored is not IndexState.CURRENT else stored
+
+
+def _state_of_base(kb: Any) -> IndexState:
     if kb.base_version is None:
         return IndexState.MISSING
     limit = max(MIN_CHANGES_TO_BUILD, int(kb.base_chunks * CHANGED_SHARE_TO_BUILD))
@@ -94,10 +98,11 @@ def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> I
 def indexed_knowledge_bases(principal: Principal) -> QuerySet[Any]:
     """The knowledge bases whose indexes the principal may know of, to be paged and given to `keyword_indexes`."""
     rows = KnowledgeBase.objects.visible_to(principal).select_related("version_row")
-    return with_base(rows).annotate(
+    annotated: QuerySet[Any] = with_base(rows).annotate(
         base_bytes=Func(F("bm25_index__payload"), function="octet_length", output_field=IntegerField()),
         has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
     )
+    return annotated
 
 
 def keyword_indexes(rows: Sequence[Any]) -> list[KeywordIndex]:

@@ -18,8 +18,7 @@ from kb.stores.tokenizers import options_of
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
 from retrieval.scripts import CJK, LATIN
-from retrieval.simplify import load_simplifier
-from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, normalize
+from retrieval.tokenize import JiebaTokenizer, Token, normalize
 
 MAX_CHUNKS_READ = 50_000
 MAX_CHUNKS_TOKENIZED = 2_000
@@ -123,7 +122,7 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
 
 def _compare_chunks(kb: KnowledgeBase, before: JiebaTokenizer, after: JiebaTokenizer, total: int) -> DryRun:
     # Postings that another version's rules have made say nothing about these two tokenizers.
-    is_suspect = _suspects(before.options, after.options) if before.id == kb.tokenizer_id else lambda _text: True
+    is_suspect = _suspects(before, after) if before.id == kb.tokenizer_id else lambda _text: True
     looked_at = tokenized = affected = 0
     examples: list[Example] = []
     for row in _stored_chunks(kb):
@@ -213,13 +212,13 @@ class _WordFinder:
         )
 
 
-def _suspects(before: TokenizerOptions, after: TokenizerOptions) -> "_Suspects | _Everything":
+def _suspects(before: JiebaTokenizer, after: JiebaTokenizer) -> "_Suspects | _Everything":
     old, new = _normalized(before), _normalized(after)
-    is_wide = before.engine != after.engine or before.simplify != after.simplify
+    is_wide = (before.options.engine, before.options.simplify) != (after.options.engine, after.options.simplify)
     if is_wide or abs(new.weight - old.weight) > NEGLIGIBLE_FREQUENCY:
         return _Everything()
     words = {word for word, _frequency in old.frequencies.items() ^ new.frequencies.items()}
-    return _Suspects(words, old.stop_words ^ new.stop_words, simplify=after.simplify)
+    return _Suspects(words, old.stop_words ^ new.stop_words, after)
 
 
 class _Everything:
@@ -230,8 +229,8 @@ class _Everything:
 class _Suspects:
     """Texts that hold a changed word of the dictionary, or a term that a changed stop word drops."""
 
-    def __init__(self, words: Iterable[str], stop_words: Iterable[str], *, simplify: bool) -> None:
-        self._simplify = simplify
+    def __init__(self, words: Iterable[str], stop_words: Iterable[str], cutter: JiebaTokenizer) -> None:
+        self._cutter = cutter
         self._plain = JiebaTokenizer()
         self._finder = _WordFinder({*words, *stop_words})
         # A stop word drops its stem too, and so words that do not contain it.
@@ -239,21 +238,19 @@ class _Suspects:
         self._terms = {term for word in latin for term in (word, *self._plain(word))}
 
     def __call__(self, text: str) -> bool:
-        folded = _fold(text, simplify=self._simplify)
+        folded = _fold(text, self._cutter)
         if self._finder.is_in(folded):
             return True
         # Without its Chinese a text is cut at once.
         return bool(self._terms) and not self._terms.isdisjoint(self._plain(_CHINESE_RUN.sub(" ", text)))
 
 
-def _normalized(options: TokenizerOptions) -> _Words:
-    simplify = options.simplify
+def _normalized(cutter: JiebaTokenizer) -> _Words:
     return _Words(
-        {_fold(entry.word, simplify=simplify): entry.frequency for entry in options.dictionary},
-        frozenset(_fold(word, simplify=simplify) for word in options.stop_words),
+        {_fold(entry.word, cutter): entry.frequency for entry in cutter.options.dictionary},
+        frozenset(_fold(word, cutter) for word in cutter.options.stop_words),
     )
 
 
-def _fold(text: str, *, simplify: bool) -> str:
-    plain = normalize(text)
-    return " ".join((load_simplifier()(plain) if simplify else plain).casefold().split())
+def _fold(text: str, cutter: JiebaTokenizer) -> str:
+    return " ".join(cutter.simplify(normalize(text)).casefold().split())

@@ -3,7 +3,7 @@ from django.core.files.base import ContentFile
 from django.urls import reverse
 
 from kb.admin.knowledge_bases import check_embedding_model
-from kb.models import BM25Index, Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
+from kb.models import BM25Index, Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
 from kb.services.documents import document_add
 from kb.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -104,12 +104,22 @@ def test_the_index_state_follows_the_versions(client, kb):
     make_document(kb, "合同")
     states.append(state(client, kb))
     search(principal(kb.owner), SearchRequest(query="合同", knowledge_base_ids=[kb.pk]))
-    BM25Index.objects.update_or_create(
-        knowledge_base=kb, defaults={"version": current_version(kb), "chunk_count": 1, "payload": b""}
-    )
+    base = {"version": current_version(kb), "tokenizer_id": kb.tokenizer_id, "chunk_count": 1, "payload": b""}
+    BM25Index.objects.update_or_create(knowledge_base=kb, defaults=base)
+    ChunkChange.objects.filter(knowledge_base=kb).delete()
+    states.append(state(client, kb))
+    make_document(kb, "诉讼时效")
+    states.append(state(client, kb))
+    BM25Index.objects.update(tokenizer_id="another")
     states.append(state(client, kb))
 
-    assert states == ["no chunks", "rebuilt at the next search", "current"]
+    assert states == [
+        "no chunks",
+        "none yet: built at the next search",
+        "current",
+        "current: 1 change over the base",
+        "rebuilt at the next search",
+    ]
 
 
 def current_version(kb):
@@ -117,7 +127,7 @@ def current_version(kb):
 
 
 def state(client, kb):
-    return client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).context["index_state"].words
+    return client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).context["index_state"]
 
 
 def test_a_hashing_knowledge_base_says_that_it_is_degraded_why_and_what_to_do(client, kb):
@@ -136,6 +146,7 @@ def test_the_page_leads_to_what_belongs_to_it(client, kb):
     assert f"{reverse('admin:search_debug')}?kb={kb.pk}" in page
     assert f"{reverse('admin:kb_document_upload')}?kb={kb.pk}" in page
     assert f"{reverse('admin:kb_chunk_changelist')}?knowledge_base__id__exact={kb.pk}" in page
+    assert reverse("admin:kb_knowledgebase_tokenizer", args=[kb.pk]) in page
 
 
 def shared(kb, username, role="viewer"):

@@ -51,6 +51,9 @@ PAGES = {
     "key": ("kb_apikey_change", "key"),
     "new key": ("kb_apikey_add", None),
     "log": ("kb_searchlog_changelist", None),
+    "tokenizer": ("kb_knowledgebase_tokenizer", "kb"),
+    "keyword cache": ("keyword_cache", None),
+    "drop keyword index": ("keyword_cache_invalidate", "kb"),
 }
 SUPERUSER_PAGES = {
     "users": ("kb_user_changelist", None),

@@ -10,10 +10,12 @@ from django.urls import reverse
 from django.utils.translation import override
 
 from kb import conf
-from kb.admin.explain_stages import degradation_heading, stage_times, tier_in_words
+from kb.admin.explain_stages import degradation_heading, index_notes, stage_times, tier_in_words
 from kb.admin.search_debug import SearchForm
 from kb.models import BM25Index, Chunk, KnowledgeBase, RetrievalProfile, SearchLog
 from kb.services.search import SearchRequest, search
+from kb.services.tokenizing import read_settings, tokenizer_change
+from kb.stores.bm25 import BM25Store
 from retrieval.errors import InvalidConfiguration
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -582,13 +584,47 @@ def test_the_bar_counts_channels_that_ran_side_by_side_once():
 
 @pytest.mark.django_db(transaction=True)
 def test_the_cache_tier_that_answered_shows_in_words(open_page, kb):
-    tiers = [Page(open_page(kb=kb.pk, q="flight")).text("cache-tier") for _ in range(2)]
+    tiers = [Page(open_page(kb=kb.pk, q="flight")).text("cache-tier").partition(" waited")[0] for _ in range(2)]
 
     assert tiers == [
         "built now from the stored postings 3 chunks indexed",
         "from the memory of this process 3 chunks indexed",
     ]
     assert BM25Index.objects.filter(knowledge_base=kb).exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_changes_that_were_read_over_the_base_are_told_of(open_page, kb):
+    BM25Store().merge(kb.pk, kb.tokenizer_id)
+    make_document(kb, "A new flight.")
+
+    tier = Page(open_page(kb=kb.pk, q="flight")).text("cache-tier")
+
+    assert "4 chunks indexed 1 changed chunk read over the base" in tier
+
+
+@pytest.mark.parametrize(
+    ("waited", "words"), [(0.4, ()), (12.04, ("waited 12.0 ms for it",))], ids=["at once", "after a while"]
+)
+def test_waiting_for_the_index_is_told_of_where_it_took_long(waited, words):
+    with override("en"):
+        assert index_notes({"waited_ms": waited}) == words
+
+
+def test_a_search_while_the_chunks_are_tokenised_anew_says_which_tokenizer_it_used(open_page, kb):
+    tokenizer_change(kb, read_settings(engine="jieba", dictionary="", stop_words="flight", simplify=False))
+
+    page = Page(open_page(kb=kb.pk, q="flight"))
+
+    assert "this search used the present tokenizer" in page.text("tokenizing")
+    assert page.tree.xpath("//*[@data-testid='tokenizing']//a/@href") == [
+        reverse("admin:kb_knowledgebase_tokenizer", args=[kb.pk])
+    ]
+    assert page.has("candidates")
+
+
+def test_without_a_tokenizer_change_there_is_no_word_of_one(open_page, kb):
+    assert not Page(open_page(kb=kb.pk, q="flight")).has("tokenizing")
 
 
 def test_every_tier_has_words():
