@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 30
 REJECTED_STATUS = {
+    "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
     "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
 }
@@ -121,7 +122,9 @@ def _model_changed(_error: Superseded) -> Problem:
 def _rejected(error: Rejected) -> Problem:
     name = REJECTED_FIELD.get(error.code)
     fields = {name: [str(error)]} if name else {}
-    return Problem(REJECTED_STATUS.get(error.code, status.HTTP_400_BAD_REQUEST), error.code, str(error), fields)
+    status_code = REJECTED_STATUS.get(error.code, status.HTTP_400_BAD_REQUEST)
+    headers = {"Retry-After": str(RETRY_AFTER_S)} if status_code == status.HTTP_503_SERVICE_UNAVAILABLE else {}
+    return Problem(status_code, error.code, str(error), fields, headers=headers)
 
 
 def _invalid_configuration(error: InvalidConfiguration) -> Problem:

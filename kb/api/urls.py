@@ -9,6 +9,7 @@ from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.search import SearchView, TraceView
+from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
 
 app_name = "api"
 
@@ -21,6 +22,11 @@ urlpatterns = [
         "knowledge-bases/<int:kb_id>/documents/",
         KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),
     ),
+    path(
+        "knowledge-bases/<int:pk>/tokenizer/",
+        TokenizerViewSet.as_view({"get": "retrieve", "put": "update", "delete": "destroy"}),
+    ),
+    path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
     path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),

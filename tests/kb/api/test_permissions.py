@@ -21,6 +21,7 @@ OBJECT_ROUTES = [route for route in ROUTES if "<" in route]
 READS = {
     "knowledge-bases/<int:pk>/",
     "knowledge-bases/<int:kb_id>/documents/",
+    "knowledge-bases/<int:pk>/tokenizer/",
     "documents/<int:pk>/",
     "documents/<int:pk>/chunks/",
     "documents/<int:pk>/file/",
@@ -31,6 +32,8 @@ WRITES = [
     ("patch", "knowledge-bases/<int:pk>/"),
     ("delete", "knowledge-bases/<int:pk>/"),
     ("post", "knowledge-bases/<int:kb_id>/documents/"),
+    ("put", "knowledge-bases/<int:pk>/tokenizer/"),
+    ("delete", "knowledge-bases/<int:pk>/tokenizer/"),
     ("patch", "documents/<int:pk>/"),
     ("delete", "documents/<int:pk>/"),
     ("post", "documents/<int:pk>/retry/"),
