@@ -1,0 +1,115 @@
+import time
+from argparse import ArgumentParser, BooleanOptionalAction
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from kb.ingest.formats.decode import decode
+from kb.ingest.parse import ParseError
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import KnowledgeBase, TokenizerSettings
+from kb.services.tokenizer_state import tokenizer_as_json, tokens_as_json
+from kb.services.tokenizing import (
+    AlreadyRunning,
+    read_settings,
+    tokenize_to_target,
+    tokenizer_change,
+    tokenizer_settings,
+    tokenizing_progress,
+)
+from kb.services.writing import Superseded
+
+LOOK_SECONDS = 0.5
+SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Shows or changes what cuts a knowledge base's texts and queries into terms; searches go on meanwhile."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        self.add_kb_argument(parser)
+        parser.add_argument("--engine", choices=TokenizerSettings.Engine.values, help="what cuts Chinese")
+        parser.add_argument(
+            "--dictionary",
+            type=Path,
+            metavar="FILE",
+            help="own words, one a line: WORD [FREQUENCY] [PART OF SPEECH]; an empty file: none",
+        )
+        parser.add_argument(
+            "--stop-words", type=Path, metavar="FILE", help="words to leave out, one a line; an empty file: none"
+        )
+        parser.add_argument("--simplify", action=BooleanOptionalAction, help="traditional to simplified Chinese")
+        parser.add_argument("--no-wait", action="store_true", help="leave the tokenising to a worker")
+        parser.add_argument("--text", metavar="TEXT", help="also show the tokens of this text or query")
+        parser.add_argument("--json", action="store_true", help="print JSON")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        kb = self.knowledge_base(options)
+        changes = {name: options[name] for name in SETTINGS if options[name] is not None}
+        if changes and self._change(kb, changes) and not options["no_wait"]:
+            self._tokenize(kb)
+        kb.refresh_from_db()
+        tokens = {} if options["text"] is None else tokens_as_json(kb, options["text"])
+        if options["json"]:
+            self.print_json({**tokenizer_as_json(kb), **tokens})
+            return
+        self._show(kb)
+        for token in tokens.get("tokens", []):
+            origin = "" if token["surface"] == token["term"] else f"  of {token['surface']}"
+            dropped = "  dropped: a stop word" if token["is_dropped"] else ""
+            self.stdout.write(f"  {token['kind']:<12}{token['term']}{origin}{dropped}")
+
+    def _change(self, kb: KnowledgeBase, changes: dict[str, Any]) -> bool:
+        """Sets the target; whether there is anything to tokenise."""
+        present = tokenizer_settings(kb)
+        wanted: dict[str, Any] = {name: getattr(present, name) for name in SETTINGS} | changes
+        for name in ("dictionary", "stop_words"):
+            if isinstance(wanted[name], Path):
+                wanted[name] = _text_of(wanted[name])
+        return tokenizer_change(kb, read_settings(**wanted))
+
+    def _tokenize(self, kb: KnowledgeBase) -> None:
+        """Returns when the knowledge base has reached its target, here or by a worker that was told of it too."""
+        is_told = False
+        with self.progress_bar(unit="chunks") as bar:
+            while progress := tokenizing_progress(kb):
+                bar.total = progress.total
+                bar.update(progress.done - bar.n)
+                try:
+                    tokenize_to_target(kb, on_progress=bar.update)
+                except Superseded:  # it was edited meanwhile
+                    pass
+                except AlreadyRunning:
+                    if not is_told:
+                        self.stderr.write("A worker is tokenising it already: waiting for that.")
+                        is_told = True
+                    time.sleep(LOOK_SECONDS)
+                kb.refresh_from_db()
+
+    def _show(self, kb: KnowledgeBase) -> None:
+        state = tokenizer_as_json(kb)
+        self.stdout.write(f"{kb.name}: {state['id'] or 'no tokenizer'}")
+        self.stdout.write(f"  engine      {state['engine']}")
+        self.stdout.write(f"  dictionary  {_lines(state['dictionary'])}")
+        self.stdout.write(f"  stop words  {_lines(state['stop_words'])}")
+        self.stdout.write(f"  simplified  {'yes' if state['simplify'] else 'no'}")
+        if progress := state["progress"]:
+            self.stdout.write(
+                f"  on its way  to {state['target_id']}: {progress['done']:,} of {progress['total']:,} chunks; "
+                "a worker goes on, and searches use the present one until then"
+            )
+
+
+def _text_of(path: Path) -> str:
+    try:
+        return decode(path.read_bytes())
+    except OSError as error:
+        raise CommandError(f"{path} cannot be read ({error.strerror}): name a text file.") from error
+    except ParseError as error:
+        raise CommandError(f"{path} is in no known encoding: save it as UTF-8.") from error
+
+
+def _lines(text: str) -> str:
+    words = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    return f"{len(words):,} words: {', '.join(words[:5])}{', …' if len(words) > 5 else ''}" if words else "none"
