@@ -77,7 +77,9 @@ class BM25Channel:
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         loaded = self._wait_for_index(deadline)
         chunk_ids, scores = loaded.index.search(hash_terms(analysis.tokens(self.kb_id)), k)
-        return Ranking(self.name, self.kb_id, chunk_ids, scores, {**self._detail, **loaded.detail}, lexicon=loaded.index)
+        return Ranking(
+            self.name, self.kb_id, chunk_ids, scores, {**self._detail, **loaded.detail}, lexicon=loaded.index
+        )
 
 
 class UnavailableChannel:

@@ -4,7 +4,8 @@ from kb.models import KnowledgeBase, SearchLog
 from kb.services import search_log
 from kb.stores.bm25 import BM25Store
 from tests import factories
-from tests.kb.stores.searching import Gate, settle
+from tests.interleaving import Gate
+from tests.kb.stores.searching import settle
 
 pytestmark = pytest.mark.django_db
 

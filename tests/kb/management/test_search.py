@@ -8,7 +8,7 @@ from kb.models import SearchLog
 from kb.services import search_log
 from kb.stores.bm25 import BM25Store
 from tests.factories import make_document, make_kb, make_member, make_user
-from tests.kb.stores.searching import Gate
+from tests.interleaving import Gate
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -12,6 +12,7 @@ from django.utils import timezone
 from kb.models import Document, KnowledgeBase
 from kb.services import health
 from kb.services.health import State
+from kb.services.tokenizing import read_settings, tokenizer_change
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db
@@ -182,6 +183,31 @@ def test_missing_keyword_packages_are_degraded(monkeypatch):
     assert health.keyword_packages().state is State.OK
     monkeypatch.setitem(sys.modules, "rank_bm25", None)
     assert health.keyword_packages().state is State.DEGRADED
+
+
+def test_without_a_knowledge_base_that_uses_them_optional_packages_are_not_mentioned(monkeypatch):
+    make_kb()
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    assert health.tokenizer_packages().state is State.OK
+    assert "rjieba" not in health.tokenizer_packages().detail
+
+
+@pytest.mark.parametrize(
+    ("changed", "module", "extra"),
+    [({"engine": "rjieba"}, "rjieba", "zhiku[rjieba]"), ({"simplify": True}, "opencc", "zhiku[traditional]")],
+)
+def test_an_optional_package_that_a_knowledge_base_needs_is_named(monkeypatch, changed, module, extra):
+    kb = make_kb(name="faq")
+    make_document(kb, "保修")
+    default = {"engine": "jieba", "dictionary": "", "stop_words": "", "simplify": False}
+    tokenizer_change(kb, read_settings(**default | changed))
+    assert module in health.tokenizer_packages().detail
+    assert health.tokenizer_packages().state is State.OK
+    monkeypatch.setitem(sys.modules, module, None)
+    finding = health.tokenizer_packages()
+    assert finding.state is State.DEGRADED
+    assert "'faq'" in finding.detail
+    assert extra in finding.remedy
 
 
 def test_lists_the_versions_of_packages(monkeypatch):

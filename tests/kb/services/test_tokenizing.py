@@ -29,7 +29,7 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb
-from tests.kb.services.test_interleavings import Gate, Running
+from tests.interleaving import Gate, Running
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

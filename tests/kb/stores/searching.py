@@ -15,8 +15,8 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.installation import installation_id
 from kb.stores.postings import build_index
 from retrieval.postings import hash_terms
+from tests.interleaving import PATIENCE
 
-PATIENCE = 20
 QUERIES = ("保修期", "电源 关闭", "thermostat warranty", "内容", "一 二 三")
 
 
@@ -88,30 +88,6 @@ def log(kb):
 def sql(statement, *values):
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
-
-
-class Gate:
-    """Holds the first call of a function, before it begins or after it has returned, until it is opened."""
-
-    def __init__(self, monkeypatch, owner, name, *, after=False):
-        self._reached, self._opened = threading.Event(), threading.Event()
-        real, calls = getattr(owner, name), iter([True])
-
-        def held(*arguments, **keywords):
-            if not next(calls, False):
-                return real(*arguments, **keywords)
-            result = real(*arguments, **keywords) if after else None
-            self._reached.set()
-            assert self._opened.wait(PATIENCE)
-            return result if after else real(*arguments, **keywords)
-
-        monkeypatch.setattr(owner, name, held)
-
-    def wait(self):
-        assert self._reached.wait(PATIENCE)
-
-    def open(self):
-        self._opened.set()
 
 
 def at_once(count, function):

@@ -15,10 +15,10 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
 from kb.stores.tiers import DatabaseTier, RedisTier
 from tests.factories import make_document, make_kb
+from tests.interleaving import Gate
 from tests.kb.stores.searching import (
     PATIENCE,
     QUERIES,
-    Gate,
     assert_as_built,
     at_once,
     builds,

@@ -20,9 +20,9 @@ from retrieval.cache import CacheKey
 from retrieval.errors import ChannelUnavailable, RetrievalError, ScopeOutdated
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, principal
+from tests.interleaving import Gate
 from tests.kb.stores.searching import (
     PATIENCE,
-    Gate,
     assert_as_built,
     at_once,
     builds,
