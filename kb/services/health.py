@@ -22,8 +22,9 @@ from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
 from kb.conf import tokenizer
-from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase
+from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, TokenizerSettings
 from retrieval.bm25 import require_dependencies
+from retrieval.dependencies import import_dependency
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import DependencyMissing
@@ -45,6 +46,11 @@ PACKAGES = (
     "sentence-transformers",
     "torch",
 )
+OPTIONAL_TOKENIZER_PACKAGES: dict[str, Callable[[TokenizerSettings], bool]] = {
+    "rjieba": lambda settings: settings.engine == TokenizerSettings.Engine.RJIEBA,
+    "opencc": lambda settings: settings.simplify,
+}
+EXTRA_OF = {"rjieba": "rjieba", "opencc": "traditional"}
 
 
 class State(StrEnum):
@@ -216,6 +222,24 @@ def keyword_packages() -> Finding:
     return Finding(name, State.OK, "rank-bm25, jieba and PyStemmer are installed")
 
 
+def tokenizer_packages() -> Finding:
+    """The packages that only some tokenizer settings need, where a knowledge base has such settings."""
+    name = "tokenizer packages"
+    used: dict[str, list[str]] = {}
+    settings_of = TokenizerSettings.objects.only("engine", "simplify").in_bulk()
+    for kb in KnowledgeBase.objects.order_by("name"):
+        chosen = [settings_of[each] for each in (kb.tokenizer_id, kb.target_tokenizer_id) if each in settings_of]
+        for module, is_needed in OPTIONAL_TOKENIZER_PACKAGES.items():
+            if any(map(is_needed, chosen)):
+                used.setdefault(module, []).append(kb.name)
+    missing = [module for module in used if not _can_import(module)]
+    if missing:
+        detail = "; ".join(f"{module} is missing, needed by {_names(used[module])}" for module in missing)
+        remedy = "run " + ", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing)
+        return Finding(name, State.DEGRADED, detail, f"{remedy}; until then these are searched by vectors only")
+    return Finding(name, State.OK, f"{', '.join(used)} installed" if used else "no knowledge base needs more")
+
+
 def packages() -> Finding:
     return Finding("packages", State.OK, ", ".join(f"{name} {_version(name)}" for name in PACKAGES))
 
@@ -287,7 +311,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     data_directory,
     secret_key,
 )
-ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, postings, documents)
+ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, tokenizer_packages, postings, documents)
 
 
 @contextmanager
@@ -302,6 +326,14 @@ def _names(names: Iterable[str], shown: int = 5) -> str:
     names = list(names)
     rest = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + rest
+
+
+def _can_import(module: str) -> bool:
+    try:
+        import_dependency(module)
+    except DependencyMissing:
+        return False
+    return True
 
 
 def _version(package: str) -> str:
