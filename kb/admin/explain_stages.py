@@ -229,7 +229,6 @@ def degradation_heading(code: DegradationCode) -> str:
         DegradationCode.BM25_INDEX_BUILDING: _("Searched without keywords: the keyword index is still being built"),
         DegradationCode.BM25_DEPENDENCIES_MISSING: _("Searched without keywords: packages are missing"),
         DegradationCode.BM25_POSTINGS_OUTDATED: _("Searched without keywords: the keyword index is out of date"),
-        DegradationCode.BM25_INDEX_BUILDING: _("The keyword index is being built"),
         DegradationCode.CHANNEL_FAILED: _("A channel failed"),
         DegradationCode.EMBEDDER_FAILED: _("Searched without vectors: the model gave no usable vector"),
         DegradationCode.HASHING_EMBEDDER: _("Searched without a language model: vectors compare words, not meaning"),

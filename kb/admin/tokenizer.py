@@ -102,6 +102,7 @@ class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,t
         return super().get_context_data(
             **{**kwargs, "form": form},
             opts=self.model_admin.opts,
+            original=self.kb,
             kb=self.kb,
             may_edit=self.may_edit,
             active=tokenizer_in_words(self.kb.tokenizer_id),
@@ -124,7 +125,7 @@ class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,t
 
     def _save(self, settings: TokenizerSettings) -> HttpResponse:
         if tokenizer_change(self.kb, settings):
-            words = _("The chunks are tokenised anew; until that is done, searches use the present tokenizer.")
+            words = _("The settings were saved.")  # the page itself says how far the tokenising is
         else:
             words = _("These settings are in use already: nothing was changed.")
         messages.success(self.request, words)

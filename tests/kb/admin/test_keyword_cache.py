@@ -93,8 +93,8 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
         "errors": "0",
         "built anew": "1",
         "changes read over a base": "4",
-        "memory": "2.0\xa0KB",
-        "limit of each process": "512.0\xa0MB",
+        "memory": "2.0 KB",
+        "limit of each process": "512.0 MB",
     }
     assert page.figures("redis") == {
         "ratio": "33%",
@@ -102,7 +102,7 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
         "misses": "2",
         "stores": "5",
         "errors": "6",
-        "read and written": "1.0\xa0KB",
+        "read and written": "1.0 KB",
     }
     assert page.figures("database") == {
         "ratio": "–",
@@ -110,8 +110,8 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
         "misses": "0",
         "stores": "0",
         "errors": "0",
-        "read and written": "0\xa0bytes",
-        "stored for what you may see": "3.0\xa0KB",
+        "read and written": "0 bytes",
+        "stored for what you may see": "3.0 KB",
     }
 
 

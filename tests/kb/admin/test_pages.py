@@ -12,7 +12,8 @@ from tests.factories import make_api_key, make_user, principal
 # Names and codes that are the same in every language.
 SAME_IN_CHINESE = re.compile(
     r"(?<![a-z])(contracts|legal|curator2?|someone|test|hashing|keyword-led|default v1|manage\.py.*|recall@5|cmrc2018|"
-    r"sha-256|english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|mb)(?![a-z])|\.[a-z]+",
+    r"sha-256|jieba|rjieba|rust|python|redis|postgresql|prometheus_multiproc_dir|"
+    r"english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|mb)(?![a-z])|\.[a-z]+",
     re.IGNORECASE,
 )
 
@@ -88,7 +89,8 @@ def test_a_page_opens_in_english(client, objects, name):
 
     assert page.status_code == 200
     chinese = re.findall(r"[\u4e00-\u9fff]{2,}", words_of(page))
-    assert set(chinese) <= {"简体中文", "违约金", "违约金过高的", "可以请求减少", "诉讼时效期间为三年"}
+    shown = "简体中文 违约金 违约 违约金过高的 过高 可以 请求 减少 可以请求减少 诉讼时效期间为三年"
+    assert set(chinese) <= set(shown.split())
 
 
 @pytest.mark.parametrize("name", ALL_PAGES)
