@@ -11,7 +11,7 @@ from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.services.chunk_batches import chunk_batches, searchable_text_of
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile
-from kb.services.tokenizing import renewed_settings, tokenize_to_target, tokenizer_change, write_tokens
+from kb.services.tokenizing import follow_to_target, renewed_settings, tokenizer_change, write_tokens
 from kb.services.writing import holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 
@@ -21,6 +21,8 @@ def reindex_postings(
 ) -> None:
     """Tokenises chunks anew: for the target tokenizer, for a newer version of the active one, or in place.
 
+    On the way to a target a worker may do its share, since it is told of every target too.
+
     Args:
         kb: the knowledge base.
         resume: in place, keep what an interrupted run has made; the other two always do.
@@ -28,7 +30,6 @@ def reindex_postings(
 
     Raises:
         Rejected: the tokenizer's packages are missing.
-        AlreadyRunning: another process is tokenising this knowledge base.
     """
     cutter = tokenizer(kb.tokenizer_id)
     if cutter is None:
@@ -36,7 +37,7 @@ def reindex_postings(
     if not kb.target_tokenizer_id and cutter.id != kb.tokenizer_id:
         tokenizer_change(kb, renewed_settings(kb.tokenizer_id, cutter.id))
     if kb.target_tokenizer_id:
-        tokenize_to_target(kb, on_progress=on_progress)
+        follow_to_target(kb, on_progress=on_progress)
         return
     missing = ~Exists(ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=cutter.id))
     for batch in chunk_batches(kb, *([missing] if resume else [])):

@@ -15,7 +15,6 @@ from kb.ingest.index import searchable_text
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
 from kb.services.errors import Rejected
 from kb.stores.tokenizers import options_of
-from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
 from retrieval.scripts import CJK, LATIN
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
@@ -107,22 +106,19 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
         settings: from `kb.services.tokenizing.read_settings`.
 
     Raises:
-        Rejected: packages of the active tokenizer or of the settings are missing.
+        Rejected: packages of the active tokenizer are missing.
     """
     before = active_tokenizer(kb)
     after = JiebaTokenizer(options_of(settings))
     total = Chunk.objects.filter(knowledge_base=kb).count()
     if after.id == kb.tokenizer_id:
         return DryRun(total, total, 0, ())
-    try:
-        return _compare_chunks(kb, before, after, total)
-    except DependencyMissing as error:
-        raise Rejected("bm25_dependencies_missing", str(error)) from error
+    return _compare_chunks(kb, before, after, total)
 
 
 def _compare_chunks(kb: KnowledgeBase, before: JiebaTokenizer, after: JiebaTokenizer, total: int) -> DryRun:
     # Postings that another version's rules have made say nothing about these two tokenizers.
-    is_suspect = _suspects(before, after) if before.id == kb.tokenizer_id else lambda _text: True
+    is_suspect = _suspects(before, after) if before.id == kb.tokenizer_id else _Everything()
     looked_at = tokenized = affected = 0
     examples: list[Example] = []
     for row in _stored_chunks(kb):

@@ -1,5 +1,6 @@
 """Moving a knowledge base to another tokenizer: beside the active one, with a swap at the end."""
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,13 +16,15 @@ from kb.ingest.index import tokenize, write_postings
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, TokenizerSettings
 from kb.services.chunk_batches import chunk_batches, searchable_text_of
 from kb.services.errors import Rejected
-from kb.services.writing import holding_model, unchanged
+from kb.services.writing import Superseded, holding_model, unchanged
 from kb.stores.locks import Purpose, try_lock
 from kb.stores.tokenizers import options_of
 from retrieval.errors import DependencyMissing, DictionaryError
 from retrieval.tokenize import JiebaTokenizer
 
 RETIRED_FOR = timedelta(minutes=1)
+LOOK_SECONDS = 0.5
+FOLLOWED_BATCHES = 10
 
 
 class AlreadyRunning(Rejected):
@@ -111,14 +114,11 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
     return Progress(done, Chunk.objects.filter(knowledge_base=kb).count())
 
 
-def tokenize_to_target(
-    kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None, batches: int | None = None
-) -> bool:
+def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
     """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
 
     Args:
         kb: the knowledge base, read anew.
-        on_progress: told how many further chunks are done.
         batches: stop after so many, so that a worker can take turns.
 
     Returns:
@@ -143,9 +143,32 @@ def tokenize_to_target(
                 if next(left, None) is None:
                     return False
                 write_tokens(kb, batch, cutter)
-                on_progress(len(batch))
             if _swap(kb, cutter.id):
                 return True
+
+
+def follow_to_target(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+    """Returns when the knowledge base has reached its target, brought there by this process or by a worker.
+
+    Args:
+        kb: the knowledge base; read anew while this goes on.
+        on_progress: told how many further chunks are done.
+
+    Raises:
+        Rejected: the tokenizer's packages are missing.
+    """
+    done = total = 0
+    while progress := tokenizing_progress(kb):
+        on_progress(progress.done - done)
+        done, total = progress.done, progress.total
+        try:
+            tokenize_to_target(kb, batches=FOLLOWED_BATCHES)
+        except Superseded:  # the knowledge base was changed meanwhile
+            pass
+        except AlreadyRunning:
+            time.sleep(LOOK_SECONDS)
+        kb.refresh_from_db()
+    on_progress(total - done)
 
 
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:

@@ -1,4 +1,3 @@
-import time
 from argparse import ArgumentParser, BooleanOptionalAction
 from pathlib import Path
 from typing import Any
@@ -8,19 +7,10 @@ from django.core.management.base import CommandError
 from kb.ingest.formats.decode import decode
 from kb.ingest.parse import ParseError
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import KnowledgeBase, TokenizerSettings
+from kb.models import Chunk, KnowledgeBase, TokenizerSettings
 from kb.services.tokenizer_state import tokenizer_as_json, tokens_as_json
-from kb.services.tokenizing import (
-    AlreadyRunning,
-    read_settings,
-    tokenize_to_target,
-    tokenizer_change,
-    tokenizer_settings,
-    tokenizing_progress,
-)
-from kb.services.writing import Superseded
+from kb.services.tokenizing import follow_to_target, read_settings, tokenizer_change, tokenizer_settings
 
-LOOK_SECONDS = 0.5
 SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
 
 
@@ -70,22 +60,8 @@ class Command(KnowledgeBaseCommand):
         return tokenizer_change(kb, read_settings(**wanted))
 
     def _tokenize(self, kb: KnowledgeBase) -> None:
-        """Returns when the knowledge base has reached its target, here or by a worker that was told of it too."""
-        is_told = False
-        with self.progress_bar(unit="chunks") as bar:
-            while progress := tokenizing_progress(kb):
-                bar.total = progress.total
-                bar.update(progress.done - bar.n)
-                try:
-                    tokenize_to_target(kb, on_progress=bar.update)
-                except Superseded:  # it was edited meanwhile
-                    pass
-                except AlreadyRunning:
-                    if not is_told:
-                        self.stderr.write("A worker is tokenising it already: waiting for that.")
-                        is_told = True
-                    time.sleep(LOOK_SECONDS)
-                kb.refresh_from_db()
+        with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
+            follow_to_target(kb, on_progress=bar.update)
 
     def _show(self, kb: KnowledgeBase) -> None:
         state = tokenizer_as_json(kb)

@@ -1,6 +1,7 @@
 """Moving a knowledge base to another tokenizer, with searches, edits and workers in between."""
 
 import time
+from types import SimpleNamespace
 
 import pytest
 from django.core.files.base import ContentFile
@@ -19,11 +20,13 @@ from kb.services.tokenizing import (
     RETIRED_FOR,
     AlreadyRunning,
     drop_retired_postings,
+    follow_to_target,
     read_settings,
     tokenize_to_target,
     tokenizer_change,
     tokenizer_change_cancel,
     tokenizing_progress,
+    write_tokens,
 )
 from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
@@ -201,9 +204,35 @@ def test_an_interrupted_run_goes_on_where_it_stopped(kb, monkeypatch):
     monkeypatch.setattr(chunk_batches, "BATCH", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     tokenize_to_target(fresh(kb), batches=1)
+    assert tokenizing_progress(fresh(kb)).done == 1
     done = []
-    assert tokenize_to_target(fresh(kb), on_progress=done.append)
-    assert done == [1]
+    monkeypatch.setattr(
+        tokenizing, "write_tokens", lambda *call, write=write_tokens: done.append(call[1]) or write(*call)
+    )
+    assert tokenize_to_target(fresh(kb))
+    assert [len(batch) for batch in done] == [1]
+
+
+def test_who_follows_a_worker_is_told_of_all_its_progress(kb, monkeypatch):
+    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(tokenizing, "FOLLOWED_BATCHES", 1)
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    steps = []
+    with try_lock(Purpose.TOKENIZE, kb.pk):
+        looks = iter([None, None])
+
+        def look(seconds):
+            """What a worker does while the follower waits."""
+            if next(looks, "over") == "over":
+                KnowledgeBase.objects.filter(pk=kb.pk).update(target_tokenizer_id="")
+
+        monkeypatch.setattr(tokenizing, "time", SimpleNamespace(sleep=look))
+        follow_to_target(fresh(kb), on_progress=steps.append)
+    assert sum(steps) == 2
+    tokenizer_change(kb, settings("石墨烯 2000"))
+    steps.clear()
+    follow_to_target(fresh(kb), on_progress=steps.append)
+    assert (sum(steps), fresh(kb).target_tokenizer_id) == (2, "")
 
 
 def test_two_workers_do_not_tokenise_the_same_knowledge_base(kb):
