@@ -14,10 +14,9 @@ from django.utils.translation import gettext as _
 from django.views.generic import FormView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.admin.tokenizer_form import TokenizerForm, engine_version
+from kb.admin.tokenizer_form import TokenizerForm, install_command
 from kb.conf import tokenizer
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
-from kb.services.errors import Rejected
 from kb.services.token_preview import DryRun, MarkedToken, compare_tokens, dry_run
 from kb.services.tokenizing import (
     tokenizer_change,
@@ -26,8 +25,6 @@ from kb.services.tokenizing import (
     tokenizing_progress,
 )
 from kb.stores.tokenizers import options_of, tokenizer_options
-from retrieval.errors import DependencyMissing
-from retrieval.segmenters import Engine
 from retrieval.tokenize import JiebaTokenizer, TokenKind
 
 SAMPLE_CHARACTERS = 120
@@ -132,19 +129,16 @@ class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,t
         return HttpResponseRedirect(tokenizer_url(self.kb))
 
     def _previewed(self, form: TokenizerForm, settings: TokenizerSettings | None) -> dict[str, Any]:
-        """A preview, or the reason why there is none."""
+        """A preview, unless packages are missing."""
         if self.active is None or settings is None:
             return {}
         text = form.cleaned_data["text"]
         if settings.pk == self.active.id == self.kb.tokenizer_id:
             before, _same = compare_tokens(self.active.explain(text), ())
             return {"preview": Preview(_shown(before, marks=False), None, None)}
-        try:
-            changed = JiebaTokenizer(options_of(settings)).explain(text)
-            before, after = compare_tokens(self.active.explain(text), changed)
-            return {"preview": Preview(_shown(before), _shown(after), dry_run(self.kb, settings))}
-        except (DependencyMissing, Rejected) as error:
-            return {"preview_error": str(error)}
+        changed = JiebaTokenizer(options_of(settings)).explain(text)
+        before, after = compare_tokens(self.active.explain(text), changed)
+        return {"preview": Preview(_shown(before), _shown(after), dry_run(self.kb, settings))}
 
 
 def tokenizer_url(kb: KnowledgeBase) -> str:
@@ -199,21 +193,16 @@ def _entries(text: str) -> int:
 def _trouble(kb: KnowledgeBase, active: JiebaTokenizer | None) -> str:
     """Why the knowledge base cannot be searched by keywords; blank where it can."""
     if active is None:
-        engine = tokenizer_options(kb.tokenizer_id).engine
-        package = "zhiku[traditional]" if engine_version(engine) else _PACKAGES[engine]
         return _(
             "Keyword search is off in this knowledge base, because packages of its tokenizer are missing on this "
-            "server: run “pip install '%(package)s'” there and restart it, or choose other settings below."
-        ) % {"package": package}
+            "server: run “%(command)s” there and restart it, or choose other settings below."
+        ) % {"command": install_command(tokenizer_options(kb.tokenizer_id))}
     if active.id != kb.tokenizer_id:
         return _(
             "The chunks were not tokenised by this version, so searches go without keywords: save these settings, or "
             "run “manage.py reindex --bm25”."
         )
     return ""
-
-
-_PACKAGES = {Engine.JIEBA: "jieba", Engine.RJIEBA: "zhiku[rjieba]"}
 
 
 def _kinds_in_words() -> dict[str, str]:

@@ -24,6 +24,7 @@ from retrieval.dictionary import (
 from retrieval.errors import DependencyMissing, DictionaryError
 from retrieval.segmenters import Engine, engine_versions
 from retrieval.simplify import simplifier_version
+from retrieval.tokenize import TokenizerOptions
 
 MAX_SAMPLE_CHARACTERS = 2_000
 
@@ -170,6 +171,15 @@ def engine_version(engine: Engine) -> str:
         return engine_versions(engine)[0]
     except DependencyMissing:
         return ""
+
+
+def install_command(options: TokenizerOptions) -> str:
+    """What installs packages that a tokenizer with these options is missing."""
+    if not engine_version(options.engine):
+        return _extra(options.engine)
+    if options.simplify and not _has_simplifier():
+        return "pip install 'zhiku[traditional]'"
+    return "pip install rank-bm25 pystemmer"
 
 
 def _has_simplifier() -> bool:

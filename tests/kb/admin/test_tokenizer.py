@@ -2,9 +2,13 @@ import lxml.html
 import pytest
 from django.urls import reverse
 
+from kb.admin.tokenizer_form import install_command
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
+from kb.services.errors import Rejected
 from kb.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
 from retrieval.errors import DependencyMissing
+from retrieval.segmenters import Engine
+from retrieval.tokenize import TokenizerOptions
 from tests.factories import make_document, make_kb, make_member
 
 
@@ -254,6 +258,43 @@ def test_an_active_tokenizer_without_its_packages_is_told_of_with_the_remedy(cli
     assert not page.has("preview")
 
 
+@pytest.mark.parametrize(
+    ("options", "missing", "command"),
+    [
+        (TokenizerOptions(engine=Engine.RJIEBA), ["engine_versions"], "pip install 'zhiku[rjieba]'"),
+        (TokenizerOptions(simplify=True), ["simplifier_version"], "pip install 'zhiku[traditional]'"),
+        (TokenizerOptions(), [], "pip install rank-bm25 pystemmer"),
+    ],
+    ids=["engine", "simplifier", "others"],
+)
+def test_the_command_installs_what_is_missing(monkeypatch, options, missing, command):
+    def absent(*_args):
+        raise DependencyMissing
+
+    for name in missing:
+        monkeypatch.setattr(f"kb.admin.tokenizer_form.{name}", absent)
+
+    assert install_command(options) == command
+
+
+def test_without_the_packages_trying_shows_the_trouble_and_no_tokens(client, kb, monkeypatch):
+    monkeypatch.setattr("kb.admin.tokenizer.tokenizer", lambda _id: None)
+
+    page = Page(post(client, kb, "try", text="违约金"))
+
+    assert page.has("trouble")
+    assert not page.has("preview")
+
+
+def test_settings_that_cannot_be_used_here_are_refused_with_the_reason(client, kb, monkeypatch):
+    def refuse(**_settings):
+        raise Rejected("bm25_dependencies_missing", "run `pip install pystemmer`")
+
+    monkeypatch.setattr("kb.admin.tokenizer_form.read_settings", refuse)
+
+    assert errors(post(client, kb, "confirm")) == {"__all__": ["run `pip install pystemmer`"]}
+
+
 def test_chunks_of_another_version_s_tokenizer_are_told_of(client, kb):
     KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="jieba-search-en-snowball:0:0000000000000000")
 
@@ -299,6 +340,15 @@ def test_settings_that_are_in_use_start_nothing(client, kb, document):
 
     assert "nothing was changed" in response.content.decode()
     assert read(kb).target_tokenizer_id == ""
+
+
+def test_the_tokenizer_in_use_shows_in_words(client, kb):
+    tokenizer_change(kb, settings(engine="rjieba", dictionary="# own\nT恤", stop_words="以及\n\n的", simplify=True))
+    tokenize_to_target(kb)
+
+    page = client.get(url(kb)).content.decode()
+
+    assert "rjieba · dictionary words: 1 · stop words: 2 · traditional to simplified" in page
 
 
 # -- On the way to another tokenizer ---------------------------------------------------------------------------------------
