@@ -34,6 +34,11 @@ CANTEEN_TXT = {
         "gb18030"
     ),
 }
+BATTERY_TXT = {
+    "name": "电池.txt",
+    "mimeType": "text/plain",
+    "buffer": "石墨烯电池\n\n石墨烯电池的保修期是两年，请勿拆解。\n".encode(),
+}
 RRF_K = 60
 LAST_DIGIT = 1e-5
 
@@ -271,6 +276,38 @@ def test_a_deleted_document_is_gone_from_the_next_search(make_curator):
     left = search(curator, kb_id, "食堂几点开饭")
     assert {row.chunk_id for row in left} == {row.chunk_id for row in rows} - {rows[0].chunk_id}
     assert all("食堂" not in row.text for row in left)
+
+
+def test_a_dictionary_word_is_tried_saved_tokenised_by_the_worker_and_then_found_whole(make_curator):
+    curator = make_curator("wu")
+    page = curator.page
+    kb_id = make_base(curator, "材料库")
+    upload(curator, kb_id, BATTERY_TXT, CANTEEN_TXT)
+    wait_until_ready(page, 2)
+    assert "石墨烯" not in search(curator, kb_id, "石墨烯")[0].marked
+
+    curator.open(f"kb/knowledgebase/{kb_id}/tokenizer/")
+    page.fill("[name=text]", "石墨烯电池的保修期")
+    page.fill("[name=dictionary]", "石墨烯 0")
+    page.click("[name=action][value=try]")
+    expect(page.locator("#tokenizer-form")).to_contain_text("第 1 行")
+    page.fill("[name=dictionary]", "石墨烯 1000")
+    page.click("[name=action][value=try]")
+    expect(page.locator("[data-testid=preview] .gained", has_text=re.compile("^石墨烯$"))).to_have_count(1)
+    expect(page.locator("[data-testid=dry-run]")).to_contain_text("1")
+    assert "石墨烯" not in search(curator, kb_id, "石墨烯")[0].marked  # trying changes nothing
+
+    curator.open(f"kb/knowledgebase/{kb_id}/tokenizer/")
+    former = page.locator("#tokenizer-active code").inner_text()
+    page.fill("[name=dictionary]", "石墨烯 1000")
+    page.click("[name=action][value=save]")
+    page.click("[data-testid=confirm] [name=action][value=confirm]")
+    expect(page.locator("#tokenizer-active code")).not_to_have_text(former)
+
+    first = search(curator, kb_id, "石墨烯")[0]
+    assert "石墨烯" in first.marked
+    assert "石墨烯电池" in first.text
+    assert first.ranks["bm25"] == 1
 
 
 @pytest.mark.parametrize(
