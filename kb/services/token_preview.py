@@ -23,9 +23,9 @@ MAX_CHUNKS_READ = 50_000
 MAX_CHUNKS_TOKENIZED = 2_000
 MAX_EXAMPLES = 10
 READ_BATCH = 1_000
-# Frequencies count as shares of their sum, which is 60 million in jieba's dictionary. From a thousandth of it on, what a
-# change adds to the sum may shift the balance of words that it does not name.
-NEGLIGIBLE_FREQUENCY = 60_000
+# Frequencies count as shares of their sum, 60 million in jieba's dictionary, so that a large one shifts the balance of
+# words that it does not name: 100,000 changed 1 chunk of 10,000 by that alone, 600,000 changed 52 (measured on stard-law).
+NEGLIGIBLE_FREQUENCY = 120_000
 
 _CHINESE_RUN = re.compile(f"[{CJK}]+")
 _LATIN = re.compile(LATIN)
@@ -98,7 +98,8 @@ def _marked(tokens: Sequence[Token], kept: Collection[int]) -> list[MarkedToken]
 def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
     """Which chunks would have other terms under `settings` than under the active tokenizer.
 
-    A chunk that holds none of the changed words cannot change, so that only the others are tokenised. At most
+    A chunk that holds none of the changed words is taken not to change, so that only the others are tokenised; where
+    engine or simplification change, or frequencies by more than `NEGLIGIBLE_FREQUENCY`, all of them are. At most
     `MAX_CHUNKS_READ` chunks are read and `MAX_CHUNKS_TOKENIZED` tokenised.
 
     Args:
