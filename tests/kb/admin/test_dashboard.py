@@ -12,10 +12,10 @@ def missing(monkeypatch):
 
     def remove(package):
         monkeypatch.setitem(sys.modules, package, None)
-        conf.tokenizer.cache_clear()
+        conf._load_tokenizer.cache_clear()
 
     yield remove
-    conf.tokenizer.cache_clear()
+    conf._load_tokenizer.cache_clear()
 
 
 @pytest.mark.parametrize(
