@@ -155,30 +155,6 @@ class OkapiIndex:
         return cls._over(Segment.from_rows(rows))
 
     @classmethod
-    def from_columns(
-        cls,
-        chunk_ids: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        lengths: NDArray[np.uint32],
-        terms: bytes,
-        frequencies: bytes,
-    ) -> Self:
-        """Build from stored postings that are read by column, chunks in any order.
-
-        Args:
-            chunk_ids: Shape `(n_chunks,)`, each once.
-            sizes: Postings of each chunk.
-            lengths: `Postings.length` of each chunk.
-            terms: `Postings.terms_bytes` of the chunks, one after the other.
-            frequencies: `Postings.frequencies_bytes` of the chunks, one after the other.
-
-        Raises:
-            RetrievalError: Terms and frequencies are not as many as `sizes` says.
-            DependencyMissing: rank_bm25 is not installed.
-        """
-        return cls._over(Segment.from_columns(chunk_ids, sizes, lengths, terms, frequencies))
-
-    @classmethod
     def _over(cls, segment: Segment) -> Self:
         return cls([LivePostings(segment, np.empty(0, dtype=np.int64))])
 

@@ -68,7 +68,18 @@ class Segment:
         terms: bytes,
         frequencies: bytes,
     ) -> Self:
-        """Gather stored postings; see `OkapiIndex.from_columns`."""
+        """Gather stored postings by column, chunks in any order.
+
+        Args:
+            chunk_ids: Shape `(n_chunks,)`, each once.
+            sizes: Postings of each chunk.
+            lengths: `Postings.length` of each chunk.
+            terms: `Postings.terms_bytes` of the chunks, one after the other.
+            frequencies: `Postings.frequencies_bytes` of the chunks, one after the other.
+
+        Raises:
+            RetrievalError: Terms and frequencies are not as many as `sizes` says.
+        """
         total = int(sizes.sum())
         if (len(terms), len(frequencies)) != (8 * total, 4 * total):
             raise RetrievalError("stored postings are damaged: index the knowledge base's documents again")

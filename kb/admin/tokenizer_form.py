@@ -11,13 +11,10 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import RADIO_CLASSES, UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from kb.models import TokenizerSettings
+from kb.services.dictionary_errors import problem_in_words
 from kb.services.errors import Rejected
 from kb.services.tokenizing import read_settings
 from retrieval.dictionary import (
-    MAX_FREQUENCY,
-    MAX_LINES,
-    MAX_WORD_CHARACTERS,
-    DictionaryProblem,
     parse_dictionary,
     parse_stop_words,
 )
@@ -139,30 +136,6 @@ class TokenizerForm(forms.Form):
         except DictionaryError as error:
             raise ValidationError(problem_in_words(error)) from error
         return text
-
-
-def problem_in_words(error: DictionaryError) -> str:
-    """What is wrong with a line of a dictionary or of stop words, and the remedy, in the reader's language."""
-    sentences: Mapping[str, str] = {
-        DictionaryProblem.EMPTY_WORD: _("Line %(line)d: there is no word before the frequency: write one."),
-        DictionaryProblem.NO_LETTERS: _(
-            "Line %(line)d: what has no letter and no digit is never searched: take the line out."
-        ),
-        DictionaryProblem.WORD_TOO_LONG: _(
-            "Line %(line)d: the word is too long: write one of at most %(characters)s characters."
-        ),
-        DictionaryProblem.BAD_FREQUENCY: _(
-            "Line %(line)d: the frequency is not a whole number from 1 to %(frequency)s: correct it, or add a frequency "
-            "if the word ends in this number."
-        ),
-        DictionaryProblem.TOO_MANY_LINES: _("There are more than %(lines)s lines: leave out words that seldom occur."),
-    }
-    return sentences[error.problem] % {
-        "line": error.line,
-        "characters": MAX_WORD_CHARACTERS,
-        "frequency": f"{MAX_FREQUENCY:,}",
-        "lines": f"{MAX_LINES:,}",
-    }
 
 
 def engine_version(engine: Engine) -> str:

@@ -12,7 +12,7 @@ from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Que
 from django.db.models.functions import Coalesce
 
 from kb.models import BM25Index, Chunk, ChunkChange, KnowledgeBase, Principal
-from kb.stores.bm25 import CHANGED_SHARE_TO_BUILD, MIN_CHANGES_TO_BUILD
+from kb.stores.bm25 import index_fingerprint, most_changes
 from kb.stores.locks import Purpose
 from kb.stores.tiers import RedisTier
 from retrieval.cache import TierUnavailable
@@ -60,13 +60,14 @@ class KeywordIndex:
 
 
 def with_base(rows: QuerySet[KnowledgeBase]) -> QuerySet[Any]:
-    """Knowledge bases with `base_version`, `base_chunks`, `base_tokenizer`, `base_built_at`, `changes` since and `is_reset`."""
+    """Knowledge bases with what `bm25_indexes` says of their base, the count of `changes` since it, and `is_reset`."""
     newer = ChunkChange.objects.filter(knowledge_base=OuterRef("pk"), version__gt=OuterRef("base_version"))
     written = newer.exclude(operation=ChunkChange.Operation.RESET).order_by().values("knowledge_base")
     annotated: QuerySet[Any] = rows.annotate(
         base_version=F("bm25_index__version"),
         base_chunks=F("bm25_index__chunk_count"),
         base_tokenizer=F("bm25_index__tokenizer_id"),
+        base_format=F("bm25_index__format"),
         base_built_at=F("bm25_index__built_at"),
         changes=Coalesce(
             Subquery(written.annotate(chunks=Count("chunk_id", distinct=True)).values("chunks")),
@@ -89,8 +90,8 @@ def index_state(kb: Any, *, has_chunks: bool, building: Iterable[int] = ()) -> I
 def _state_of_base(kb: Any) -> IndexState:
     if kb.base_version is None:
         return IndexState.MISSING
-    limit = max(MIN_CHANGES_TO_BUILD, int(kb.base_chunks * CHANGED_SHARE_TO_BUILD))
-    if kb.is_reset or kb.base_tokenizer != kb.tokenizer_id or kb.changes > limit:
+    serves = kb.base_tokenizer == kb.tokenizer_id and kb.base_format == index_fingerprint()
+    if kb.is_reset or not serves or kb.changes > most_changes(kb.base_chunks):
         return IndexState.OUTDATED
     return IndexState.CHANGED if kb.changes else IndexState.CURRENT
 

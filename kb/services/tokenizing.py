@@ -15,6 +15,7 @@ from kb.conf import tokenizer
 from kb.ingest.index import tokenize, write_postings
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, TokenizerSettings
 from kb.services.chunk_batches import chunk_batches, searchable_text_of
+from kb.services.dictionary_errors import problem_in_words
 from kb.services.errors import Rejected
 from kb.services.writing import Superseded, holding_model, unchanged
 from kb.stores.locks import Purpose, try_lock
@@ -49,13 +50,14 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
     Raises:
         Rejected: a line of the dictionary or of the stop words cannot be used, or a package is missing.
     """
+    # Only the ends are trimmed, so that an error names the line as it was written.
     row = TokenizerSettings(
-        engine=engine, dictionary=dictionary.strip(), stop_words=stop_words.strip(), simplify=simplify
+        engine=engine, dictionary=dictionary.rstrip(), stop_words=stop_words.rstrip(), simplify=simplify
     )
     try:
         row.pk = JiebaTokenizer(options_of(row)).id
     except DictionaryError as error:
-        raise Rejected("invalid_dictionary", str(error)) from error
+        raise Rejected("invalid_dictionary", problem_in_words(error)) from error
     except DependencyMissing as error:
         raise Rejected("bm25_dependencies_missing", str(error)) from error
     return row

@@ -82,9 +82,14 @@ def _shared_flights() -> SingleFlight[Answer]:
 
 
 @lru_cache(maxsize=1)
-def _fingerprint() -> str:
+def index_fingerprint() -> str:
     """What, besides the chunks and the tokenizer, the content of an index depends on."""
     return hashlib.sha256(f"{FORMAT}:{okapi_parameters()}".encode()).hexdigest()[:16]
+
+
+def most_changes(chunk_count: int) -> int:
+    """How many changed chunks are read over a base of so many chunks; with more of them it is built anew."""
+    return max(MIN_CHANGES_TO_BUILD, int(chunk_count * CHANGED_SHARE_TO_BUILD))
 
 
 class BM25Store:
@@ -162,7 +167,7 @@ class BM25Store:
 
     @staticmethod
     def _key(kb_id: int, version: int, tokenizer_id: str) -> CacheKey:
-        return CacheKey(installation_id(), kb_id, version, tokenizer_id, _fingerprint())
+        return CacheKey(installation_id(), kb_id, version, tokenizer_id, index_fingerprint())
 
     # -- In a builder's thread -------------------------------------------------------------------------------------------
     def _obtain(self, wanted: CacheKey, land: Land[Answer]) -> None:
@@ -208,7 +213,7 @@ class BM25Store:
     def _updated(self, found: Answer) -> Answer | None:
         """An older index brought up to date; None where the change log does not lead from it to the present."""
         base, key = found.value, found.key
-        limit = max(MIN_CHANGES_TO_BUILD, int(base.index.base.chunk_count * CHANGED_SHARE_TO_BUILD))
+        limit = most_changes(base.index.base.chunk_count)
         changes = changes_since(key.kb_id, key.tokenizer_id, base.base_version, limit=limit)
         if changes is None:
             return None

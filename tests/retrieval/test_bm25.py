@@ -142,20 +142,6 @@ def test_fewer_than_k_chunks_of_a_large_corpus_are_all_found():
     assert ids.tolist() == [710, 711, 712]
 
 
-def test_columns_give_the_index_that_rows_give():
-    counted = [count_postings(tokens) for tokens in CORPUS]
-
-    index = OkapiIndex.from_columns(
-        np.arange(10, 15),
-        np.array([postings.terms.size for postings in counted]),
-        np.array([postings.length for postings in counted]),
-        b"".join(postings.terms_bytes for postings in counted),
-        b"".join(postings.frequencies_bytes for postings in counted),
-    )
-
-    assert everything(index, ["检索", "知识"]) == everything(build(CORPUS), ["检索", "知识"])
-
-
 def test_a_filtered_search_still_fills_k():
     index = build([["a", "a"], ["a"], ["a", "c"], ["b"], ["b"], ["b"], ["b"]])
 

@@ -5,6 +5,7 @@ from rest_framework import serializers
 
 from kb.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
 from kb.models import TokenizerSettings
+from kb.services.dictionary_errors import problem_in_words
 from retrieval.dictionary import parse_dictionary, parse_stop_words
 from retrieval.errors import DictionaryError
 from retrieval.tokenize import TokenKind
@@ -28,7 +29,7 @@ class LinesField(StrictCharField):
         try:
             self._parse(text)
         except DictionaryError as error:
-            raise serializers.ValidationError(str(error)) from error
+            raise serializers.ValidationError(problem_in_words(error)) from error
         return text
 
 

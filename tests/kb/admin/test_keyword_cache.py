@@ -6,7 +6,7 @@ from django.urls import reverse
 from kb.admin import keyword_cache
 from kb.models import BM25Index, ChunkChange, KnowledgeBase, Membership
 from kb.services.search import SearchRequest, search
-from kb.stores.bm25 import BM25Store
+from kb.stores.bm25 import BM25Store, index_fingerprint
 from kb.stores.tiers import RedisTier
 from retrieval.cache import TierUnavailable
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -138,7 +138,13 @@ def test_the_page_says_whose_counts_these_are(client, monkeypatch, folder, expec
 
 # -- The knowledge bases ---------------------------------------------------------------------------------------------------
 def test_a_row_shows_versions_sizes_and_state(client, kb, document):
-    base = {"version": version_of(kb), "tokenizer_id": kb.tokenizer_id, "chunk_count": 2, "payload": b"1" * 2_048}
+    base = {
+        "version": version_of(kb),
+        "tokenizer_id": kb.tokenizer_id,
+        "format": index_fingerprint(),
+        "chunk_count": 2,
+        "payload": b"1" * 2_048,
+    }
     BM25Index.objects.create(knowledge_base=kb, **base)
     ChunkChange.objects.filter(knowledge_base=kb).delete()
     make_document(kb, "新的内容", "更多内容")

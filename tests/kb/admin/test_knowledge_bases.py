@@ -6,6 +6,7 @@ from kb.admin.knowledge_bases import check_embedding_model
 from kb.models import BM25Index, Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
 from kb.services.documents import document_add
 from kb.services.search import SearchRequest, search
+from kb.stores.bm25 import index_fingerprint
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 ADD = "admin:kb_knowledgebase_add"
@@ -104,7 +105,13 @@ def test_the_index_state_follows_the_versions(client, kb):
     make_document(kb, "合同")
     states.append(state(client, kb))
     search(principal(kb.owner), SearchRequest(query="合同", knowledge_base_ids=[kb.pk]))
-    base = {"version": current_version(kb), "tokenizer_id": kb.tokenizer_id, "chunk_count": 1, "payload": b""}
+    base = {
+        "version": current_version(kb),
+        "tokenizer_id": kb.tokenizer_id,
+        "format": index_fingerprint(),
+        "chunk_count": 1,
+        "payload": b"",
+    }
     BM25Index.objects.update_or_create(knowledge_base=kb, defaults=base)
     ChunkChange.objects.filter(knowledge_base=kb).delete()
     states.append(state(client, kb))

@@ -111,9 +111,9 @@ def test_a_change_under_way_can_be_given_up(client, kb, document, url):
 @pytest.mark.parametrize(
     ("body", "field", "message"),
     [
-        ({"dictionary": "\n带薪年假 0"}, "dictionary", "Line 2: the frequency 0"),
+        ({"dictionary": "\n带薪年假 0"}, "dictionary", "Line 2: the frequency is not"),
         ({"dictionary": "。"}, "dictionary", "Line 1:"),
-        ({"stop_words": "的\n" + "了" * 51}, "stop_words", "Line 2: the word has 51 characters"),
+        ({"stop_words": "的\n" + "了" * 51}, "stop_words", "Line 2: the word is too long"),
         ({"dictionary": "x" * 2_000_001}, "dictionary", "2000000"),
         ({"dictionary": 5}, "dictionary", ""),
         ({"dictionary": None}, "dictionary", ""),

@@ -132,7 +132,7 @@ def test_waits_for_a_worker_that_was_faster(kb, words, monkeypatch):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("保修期 0\n".encode(), "Line 1: the frequency 0"), (b"\xff\xfe\xff", "save it as UTF-8")],
+    [("保修期 0\n".encode(), "Line 1: the frequency is not"), (b"\xff\xfe\xff", "save it as UTF-8")],
 )
 def test_a_list_that_cannot_be_used_is_an_error_with_a_remedy(kb, tmp_path, content, message):
     path = tmp_path / "words.txt"

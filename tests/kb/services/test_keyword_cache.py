@@ -10,7 +10,7 @@ from kb.services.keyword_cache import (
     keyword_indexes,
 )
 from kb.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
-from kb.stores.bm25 import BM25Store
+from kb.stores.bm25 import BM25Store, index_fingerprint
 from kb.stores.installation import installation_id
 from kb.stores.locks import Purpose
 from kb.stores.tiers import RedisTier
@@ -48,7 +48,13 @@ def version_of(kb):
 def store_base(kb, **changes):
     """A base of the present version, as publishing one leaves it."""
     kb.refresh_from_db()
-    values = {"version": version_of(kb), "tokenizer_id": kb.tokenizer_id, "payload": b"12345", "chunk_count": 2}
+    values = {
+        "version": version_of(kb),
+        "tokenizer_id": kb.tokenizer_id,
+        "format": index_fingerprint(),
+        "payload": b"12345",
+        "chunk_count": 2,
+    }
     BM25Index.objects.update_or_create(knowledge_base=kb, defaults=values | changes)
     ChunkChange.objects.filter(knowledge_base=kb).delete()
 
@@ -103,7 +109,7 @@ def test_a_base_of_another_tokenizer_is_outdated(user, kb):
 
 
 def test_more_changes_than_are_read_over_a_base_outdate_it(kb, monkeypatch):
-    monkeypatch.setattr("kb.services.keyword_cache.MIN_CHANGES_TO_BUILD", 1)
+    monkeypatch.setattr("kb.stores.bm25.MIN_CHANGES_TO_BUILD", 1)
     store_base(kb)
     make_document(kb, "一", "二")
 
@@ -172,3 +178,8 @@ def test_a_published_index_is_current_in_both_shared_tiers(user, kb):
 
     assert (index.state, index.base_chunks, index.changes) == (IndexState.CURRENT, 2, 0)
     assert index.redis_bytes == index.base_bytes > 0
+
+
+def test_a_base_of_an_older_format_is_outdated(kb, user):
+    store_base(kb, format="older")
+    assert only(user).state is IndexState.OUTDATED
