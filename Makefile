@@ -34,6 +34,7 @@ test: $(INSTALLED_DEV)  ## all tests, with coverage
 
 bench: $(INSTALLED_DEV)  ## how fast keyword search is beside rank_bm25 and bm25s; takes some minutes
 	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
+	@$(BIN)/python -m tests.benchmarks.store
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
 	@with_own_servers() { \

@@ -1,8 +1,6 @@
 """A knowledge base's chunks in pieces, for work that derives something from each."""
 
-from collections.abc import Iterator
-
-from django.db.models.expressions import Combinable
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from kb.ingest.index import searchable_text
 from kb.models import Chunk, KnowledgeBase
@@ -10,13 +8,21 @@ from kb.models import Chunk, KnowledgeBase
 BATCH = 256
 
 
-def chunk_batches(kb: KnowledgeBase, *conditions: Combinable) -> Iterator[list[Chunk]]:
-    """Chunks by id with their documents; the conditions are asked anew for every piece."""
-    rows = Chunk.objects.filter(*conditions, knowledge_base=kb).select_related("document").order_by("pk")
-    last = 0
-    while batch := list(rows.filter(pk__gt=last)[:BATCH]):
-        yield batch
-        last = batch[-1].pk
+def chunk_batches(
+    kb: KnowledgeBase, *, after: int = 0, done: Callable[[Sequence[int]], Collection[int]] = lambda _: ()
+) -> Iterator[list[Chunk]]:
+    """Chunks by id with their documents.
+
+    Args:
+        kb: the knowledge base.
+        after: id of the chunk to start behind.
+        done: given the ids of a piece, those of them to leave out.
+    """
+    rows = Chunk.objects.filter(knowledge_base=kb).order_by("pk")
+    while ids := list(rows.filter(pk__gt=after).values_list("pk", flat=True)[:BATCH]):
+        after = ids[-1]
+        if wanted := set(ids).difference(done(ids)):
+            yield list(rows.filter(pk__in=wanted).select_related("document"))
 
 
 def searchable_text_of(chunk: Chunk) -> str:

@@ -39,8 +39,8 @@ def reindex_postings(
     if kb.target_tokenizer_id:
         follow_to_target(kb, on_progress=on_progress)
         return
-    missing = ~Exists(ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=cutter.id))
-    for batch in chunk_batches(kb, *([missing] if resume else [])):
+    finished = _with_postings(kb, cutter.id) if resume else set()
+    for batch in chunk_batches(kb, done=finished.intersection):
         write_tokens(kb, batch, cutter)
         on_progress(len(batch))
     BM25Store().invalidate(kb.pk)
@@ -71,8 +71,7 @@ def reindex_embeddings(
     if not resume and model.model_id != kb.embedding_model:
         ChunkEmbedding.objects.filter(knowledge_base=kb, model=model.model_id).delete()
     while True:
-        for page in chunk_batches(kb):
-            batch = [chunk for chunk in page if chunk.pk not in finished]
+        for batch in chunk_batches(kb, done=finished.intersection):
             vectors = embed([searchable_text_of(chunk) for chunk in batch], model)
             with holding_model(kb):
                 write_vectors(unchanged(zip(batch, vectors, strict=True)), model.model_id)
@@ -95,6 +94,11 @@ def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
         locked.save()
         ChunkEmbedding.objects.filter(knowledge_base=kb).exclude(model=model_id).delete()
     return True
+
+
+def _with_postings(kb: KnowledgeBase, tokenizer_id: str) -> set[int]:
+    rows = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=tokenizer_id)
+    return set(rows.values_list("chunk_id", flat=True))
 
 
 def _with_vector(kb: KnowledgeBase, model_id: str) -> set[int]:

@@ -1,13 +1,14 @@
 """Moving a knowledge base to another tokenizer: beside the active one, with a swap at the end."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from itertools import count
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, Max, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -140,13 +141,17 @@ def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool
         if cutter is None:
             raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
         left = count() if batches is None else iter(range(batches))
+        target = ChunkPostings.objects.filter(tokenizer_id=cutter.id)
+        # An earlier run went by id too; what it left out stands before its last chunk, for the next round.
+        after = target.filter(knowledge_base=kb).aggregate(last=Max("chunk_id"))["last"] or 0
         while True:
-            for batch in chunk_batches(kb, ~Exists(_postings_of(cutter.id))):
+            for batch in chunk_batches(kb, after=after, done=partial(_among, target)):
                 if next(left, None) is None:
                     return False
                 write_tokens(kb, batch, cutter)
             if _swap(kb, cutter.id):
                 return True
+            after = 0
 
 
 def follow_to_target(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
@@ -218,6 +223,10 @@ def drop_retired_postings() -> int:
             KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
         cleared += 1
     return cleared
+
+
+def _among(postings: QuerySet[ChunkPostings], chunk_ids: Sequence[int]) -> QuerySet[ChunkPostings, int]:
+    return postings.filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
 
 
 def _postings_of(tokenizer_id: str) -> QuerySet[ChunkPostings]:

@@ -30,8 +30,14 @@ JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
     (SELECT chunk_id, bool_or(operation = 'reset') AS is_reset FROM kb_chunkchange
      WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1) change
-    LEFT JOIN (kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled)
-        ON p.chunk_id = change.chunk_id AND p.knowledge_base_id = %(kb)s AND p.tokenizer_id = %(tokenizer)s
+    LEFT JOIN LATERAL (
+        -- A look-up by chunk, whatever the statistics of a table just filled may say: the limit keeps the planner from
+        -- reading all rows once, the sum from reading the knowledge base's rows for each chunk.
+        SELECT p.terms, p.frequencies, p.length
+        FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
+        WHERE p.chunk_id = change.chunk_id AND p.tokenizer_id = %(tokenizer)s AND p.knowledge_base_id + 0 = %(kb)s
+        LIMIT 1
+    ) p ON true
 ) ON true
 WHERE v.knowledge_base_id = %(kb)s
 """

@@ -294,7 +294,7 @@ def test_a_change_that_is_cancelled_while_it_runs_does_not_swap(kb, monkeypatch)
 
 @pytest.mark.parametrize(("dictionary", "stop_words"), [("石墨烯 0", ""), ("", "x" * 60)])
 def test_a_line_that_cannot_be_used_is_named(dictionary, stop_words):
-    with pytest.raises(Rejected, match="Line 1"):
+    with pytest.raises(Rejected, match="第 1 行"):
         settings(dictionary, stop_words)
 
 

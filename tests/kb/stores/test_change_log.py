@@ -196,9 +196,10 @@ def test_publishing_a_base_trims_the_log_to_it(kb):
 
 def test_a_process_with_an_older_base_than_the_log_reaches_loads_the_newer_one(kb):
     old = load(kb).detail["version"]
+    settle()
     make_document(kb, "新的内容")
     merged = version(kb)
-    BM25Store().merge(kb.pk, kb.tokenizer_id)
+    assert BM25Store().merge(kb.pk, kb.tokenizer_id)
     make_document(kb, "保修期")
     before = builds()
 
