@@ -130,9 +130,10 @@ CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_TIMEZONE = "UTC"
+_SWEEP = {"options": {"expires": 30}}  # one that waited until the next is due is not run
 CELERY_BEAT_SCHEDULE = {
-    "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0},
-    "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0},
+    "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},
+    "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
 }
 
 # -- Users, sessions, security ---------------------------------------------------------------------------------------

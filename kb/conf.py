@@ -33,7 +33,7 @@ from retrieval.trace import Degradation, DegradationCode
 logger = logging.getLogger(__name__)
 
 CHANNEL_THREADS = 8
-TOKENIZERS_HELD = 16
+TOKENIZERS_HELD = 8
 
 
 @lru_cache(maxsize=1)
@@ -51,6 +51,18 @@ def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
         logger.warning("%s %s", BM25_UNAVAILABLE, error)
         return error
     return cutter
+
+
+def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
+    """As `tokenizer`.
+
+    Raises:
+        DependencyMissing: a package that it needs is not installed.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    if isinstance(loaded, DependencyMissing):
+        raise loaded
+    return loaded
 
 
 def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
@@ -171,13 +183,13 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
     if isinstance(cutter, DependencyMissing):
         message = _("The keyword search’s packages are not installed: %(reason)s") % {"reason": cutter}
         return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
-    if kb.tokenizer_id != cutter.id:
+    if kb.tokenizer_id != cutter.id or kb.lacks_postings:
         return UnavailableChannel(
             "bm25",
             kb.pk,
             DegradationCode.BM25_POSTINGS_OUTDATED,
             _(
-                "The chunks of “%(name)s” were not tokenised by this version: run `manage.py reindex --kb %(quoted)s --bm25`."
+                "Chunks of “%(name)s” were not tokenised, or by another version: run `manage.py reindex --kb %(quoted)s --bm25`."
             )
             % {"name": kb.name, "quoted": shlex.quote(kb.name)},
         )

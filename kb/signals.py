@@ -22,8 +22,8 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
 
 
 @receiver(post_save, sender=KnowledgeBase)
-def knowledge_base_saved(instance: KnowledgeBase, **_: Any) -> None:
-    if instance.target_tokenizer_id:
+def knowledge_base_saved(instance: KnowledgeBase, *, update_fields: frozenset[str] | None, **_: Any) -> None:
+    if instance.target_tokenizer_id and "target_tokenizer_id" in (update_fields or ()):
         transaction.on_commit(partial(enqueue, tokenize_knowledge_base, instance.pk))
 
 

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 
 WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
+STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
 
 
@@ -65,7 +66,11 @@ def tokenize_knowledge_base(kb_id: int) -> None:
 @shared_task
 def sweep_keyword_indexes() -> None:
     """Goes on with what a lost task left: tokenizers on their way, retired postings, long change logs."""
-    for kb_id in KnowledgeBase.objects.exclude(target_tokenizer_id="").values_list("pk", flat=True):
+    now = timezone.now()
+    lost = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(tokenizing_at__lt=now - STOOD_STILL)
+    for kb_id in list(lost.values_list("pk", flat=True)):
+        # Noted, so that the next sweep does not start a second chain of tasks.
+        KnowledgeBase.objects.filter(pk=kb_id).update(tokenizing_at=now)
         enqueue(tokenize_knowledge_base, kb_id)
     drop_retired_postings()
     for kb_id in long_change_logs():

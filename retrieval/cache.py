@@ -137,6 +137,10 @@ class MemoryTier(Generic[T]):
     def nbytes(self) -> int:
         return self._nbytes
 
+    @property
+    def max_bytes(self) -> int:
+        return self._max_bytes
+
     def get(self, key: CacheKey) -> tuple[CacheKey, T] | None:
         """The value that serves `key`, with its own key."""
         with self._lock:
@@ -182,6 +186,7 @@ class _TierLog:
         self._stats = TierStats()
         self._is_down = False
         self._rejected: CacheKey | None = None
+        self._too_large: set[CacheKey] = set()
 
     @property
     def stats(self) -> TierStats:
@@ -206,6 +211,20 @@ class _TierLog:
             known, self._is_down = self._is_down, True
         if not known:
             logger.warning("cache tier %s is unavailable, going on without it: %s", self.name, error)
+
+    def too_large(self, key: CacheKey, nbytes: int, max_bytes: int) -> None:
+        self.count(errors=1)
+        with self._lock:
+            known = key.lineage in self._too_large
+            self._too_large.add(key.lineage)
+        if not known:
+            logger.warning(
+                "the index of %s takes %s bytes and memory is bounded to %s, so every search loads it anew: raise "
+                "BM25_MEMORY_MB",
+                key,
+                nbytes,
+                max_bytes,
+            )
 
     def rejected(self, key: CacheKey, reason: Exception) -> None:
         self.count(misses=1, errors=1)
@@ -266,9 +285,11 @@ class TieredCache(Generic[T]):
         return None
 
     def keep(self, key: CacheKey, value: T) -> None:
-        """Keeps `value` in this process."""
+        """Keeps `value` in this process; one that exceeds all of its memory is loaded anew each time, with one warning."""
         if self._memory.put(key, value):
             self._logs[PROCESS_TIER].count(stores=1)
+        elif value.nbytes > self._memory.max_bytes:
+            self._logs[PROCESS_TIER].too_large(key, value.nbytes, self._memory.max_bytes)
         self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
 
     def count(self, **amounts: int) -> None:

@@ -115,7 +115,7 @@ class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,t
             return self.render_to_response(self.get_context_data(form=form, **self._previewed(form, settings)))
         if not self.may_edit:
             raise PermissionDenied
-        is_known = settings.pk in (self.kb.tokenizer_id, self.kb.target_tokenizer_id)
+        is_known = settings.tokenizer_id in (self.kb.tokenizer_id, self.kb.target_tokenizer_id)
         if action == "save" and self.kb.chunk_count and not is_known:
             return self.render_to_response(self.get_context_data(form=form, asks=True))
         return self._save(settings)
@@ -133,7 +133,7 @@ class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,t
         if self.active is None or settings is None:
             return {}
         text = form.cleaned_data["text"]
-        if settings.pk == self.active.id == self.kb.tokenizer_id:
+        if settings.tokenizer_id == self.active.id == self.kb.tokenizer_id:
             before, _same = compare_tokens(self.active.explain(text), ())
             return {"preview": Preview(_shown(before, marks=False), None, None)}
         changed = JiebaTokenizer(options_of(settings)).explain(text)
@@ -171,7 +171,8 @@ def tokenizer_in_words(tokenizer_id: str) -> str:
 
 def tokenizers_in_words(tokenizer_ids: Collection[str]) -> dict[str, str]:
     """As `tokenizer_in_words`, in one query."""
-    stored = TokenizerSettings.objects.in_bulk([each for each in tokenizer_ids if each])
+    rows = TokenizerSettings.objects.filter(tokenizer_id__in=[each for each in tokenizer_ids if each])
+    stored = {row.tokenizer_id: row for row in rows}
     return {each: _in_words(stored.get(each) or TokenizerSettings()) if each else _("none") for each in tokenizer_ids}
 
 

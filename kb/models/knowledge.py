@@ -32,7 +32,9 @@ class KnowledgeBase(models.Model):
     dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
     tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
     target_tokenizer_id = models.CharField(max_length=120, blank=True, editable=False)
+    tokenizing_at = models.DateTimeField(null=True, editable=False)
     tokenizer_swapped_at = models.DateTimeField(null=True, editable=False)
+    lacks_postings = models.BooleanField(default=False, editable=False)
     chunk_size = models.PositiveIntegerField(
         _("chunk size"), default=500, validators=[MinValueValidator(20), MaxValueValidator(8_000)]
     )

@@ -34,14 +34,17 @@ _ACTIVE_ROWS = """
     JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id"""
 _WITH_CHUNK = " WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
 _BASES_OF = "SELECT knowledge_base_id FROM ({changes}) c"
+# A session keeps the plan of a trigger's first call, and a join of old with new rows planned for one row compares each
+# with each. Set operations sort or hash them at any size.
 _SWITCHED = """
-    SELECT side.knowledge_base_id, n.id AS chunk_id
-    FROM new_rows n JOIN old_rows o ON o.id = n.id
-    CROSS JOIN LATERAL (SELECT n.knowledge_base_id UNION SELECT o.knowledge_base_id) side
-    WHERE n.enabled IS DISTINCT FROM o.enabled OR n.knowledge_base_id <> o.knowledge_base_id"""
+    (SELECT knowledge_base_id, id AS chunk_id FROM
+        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)
+    UNION
+    (SELECT knowledge_base_id, id FROM
+        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)"""
 _SWAPPED = """
-    SELECT n.id AS knowledge_base_id FROM new_rows n JOIN old_rows o ON o.id = n.id
-    WHERE n.tokenizer_id <> o.tokenizer_id"""
+    SELECT id AS knowledge_base_id FROM
+        (SELECT id, tokenizer_id FROM new_rows EXCEPT SELECT id, tokenizer_id FROM old_rows) swapped"""
 _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
 
@@ -85,9 +88,9 @@ def chunk_triggers() -> list[pgtrigger.Trigger]:
     chunk and a new text change an index through their postings.
     """
     hide_vectors = """
-    UPDATE kb_chunkembedding e SET enabled = n.enabled
-        FROM new_rows n JOIN old_rows o ON o.id = n.id
-        WHERE e.chunk_id = n.id AND n.enabled IS DISTINCT FROM o.enabled;
+    UPDATE kb_chunkembedding e SET enabled = switched.enabled
+        FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched
+        WHERE e.chunk_id = switched.id;
     """
     return _version_triggers(
         on_insert=_take_version(_NEW),

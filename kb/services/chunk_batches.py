@@ -1,6 +1,9 @@
 """A knowledge base's chunks in pieces, for work that derives something from each."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery
 
 from kb.ingest.index import searchable_text
 from kb.models import Chunk, KnowledgeBase
@@ -23,6 +26,17 @@ def chunk_batches(
         after = ids[-1]
         if wanted := set(ids).difference(done(ids)):
             yield list(rows.filter(pk__in=wanted).select_related("document"))
+
+
+def any_chunk_without(kb: KnowledgeBase, derived: QuerySet[Any]) -> bool:
+    """Whether a chunk has none of some rows that are derived from chunks.
+
+    Each chunk is looked up by itself: an anti-join on an id that the table's statistics do not know yet is planned for
+    one row, and takes time with the square of the chunks.
+    """
+    own = Subquery(derived.filter(chunk=OuterRef("pk")).values("pk")[:1])
+    found: bool = Chunk.objects.filter(knowledge_base=kb).annotate(own=own).filter(own__isnull=True).exists()
+    return found
 
 
 def searchable_text_of(chunk: Chunk) -> str:

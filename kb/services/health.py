@@ -226,9 +226,11 @@ def tokenizer_packages() -> Finding:
     """The packages that only some tokenizer settings need, where a knowledge base has such settings."""
     name = "tokenizer packages"
     used: dict[str, list[str]] = {}
-    settings_of = TokenizerSettings.objects.only("engine", "simplify").in_bulk()
+    rows = TokenizerSettings.objects.defer("dictionary", "stop_words")
+    settings_of = {(row.knowledge_base_id, row.tokenizer_id): row for row in rows}
     for kb in KnowledgeBase.objects.order_by("name"):
-        chosen = [settings_of[each] for each in (kb.tokenizer_id, kb.target_tokenizer_id) if each in settings_of]
+        ids = [(kb.pk, kb.tokenizer_id), (kb.pk, kb.target_tokenizer_id)]
+        chosen = [settings_of[each] for each in ids if each in settings_of]
         for module, is_needed in OPTIONAL_TOKENIZER_PACKAGES.items():
             if any(map(is_needed, chosen)):
                 used.setdefault(module, []).append(kb.name)

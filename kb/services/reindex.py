@@ -3,15 +3,14 @@
 from collections.abc import Callable
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef
 
 from kb.conf import embedder, tokenizer
 from kb.ingest.index import embed, write_vectors
-from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
-from kb.services.chunk_batches import chunk_batches, searchable_text_of
+from kb.models import ChunkEmbedding, ChunkPostings, KnowledgeBase
+from kb.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile
-from kb.services.tokenizing import follow_to_target, renewed_settings, tokenizer_change, write_tokens
+from kb.services.tokenizing import follow_to_target, lacks_postings, renewed_settings, tokenizer_change, write_tokens
 from kb.services.writing import holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 
@@ -35,7 +34,7 @@ def reindex_postings(
     if cutter is None:
         raise Rejected("bm25_dependencies_missing", "rank-bm25 or jieba is not installed: pip install rank-bm25 jieba")
     if not kb.target_tokenizer_id and cutter.id != kb.tokenizer_id:
-        tokenizer_change(kb, renewed_settings(kb.tokenizer_id, cutter.id))
+        tokenizer_change(kb, renewed_settings(kb, kb.tokenizer_id, cutter.id))
     if kb.target_tokenizer_id:
         follow_to_target(kb, on_progress=on_progress)
         return
@@ -43,6 +42,7 @@ def reindex_postings(
     for batch in chunk_batches(kb, done=finished.intersection):
         write_tokens(kb, batch, cutter)
         on_progress(len(batch))
+    KnowledgeBase.objects.filter(pk=kb.pk).update(lacks_postings=lacks_postings(kb, cutter.id))
     BM25Store().invalidate(kb.pk)
 
 
@@ -85,8 +85,8 @@ def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
     """Moves the knowledge base to a model if every chunk has its vector; chunks written meanwhile are embedded first."""
     with transaction.atomic():
         locked = KnowledgeBase.objects.select_for_update(no_key=True).select_related("profile").get(pk=kb.pk)
-        embedded = ChunkEmbedding.objects.filter(chunk=OuterRef("pk"), model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
-        if Chunk.objects.filter(~Exists(embedded), knowledge_base=kb).exists():
+        embedded = ChunkEmbedding.objects.filter(model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
+        if any_chunk_without(kb, embedded):
             return False
         if locked.profile.name == starting_profile(locked.embedding_model).name:
             locked.profile = starting_profile(model_id)

@@ -8,14 +8,14 @@ from functools import partial
 from itertools import count
 
 from django.db import transaction
-from django.db.models import Exists, Max, OuterRef, QuerySet
+from django.db.models import Max, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
 from kb.ingest.index import tokenize, write_postings
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, TokenizerSettings
-from kb.services.chunk_batches import chunk_batches, searchable_text_of
+from kb.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
 from kb.services.dictionary_errors import problem_in_words
 from kb.services.errors import Rejected
 from kb.services.writing import Superseded, holding_model, unchanged
@@ -56,7 +56,7 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
         engine=engine, dictionary=dictionary.rstrip(), stop_words=stop_words.rstrip(), simplify=simplify
     )
     try:
-        row.pk = JiebaTokenizer(options_of(row)).id
+        row.tokenizer_id = JiebaTokenizer(options_of(row)).id
     except DictionaryError as error:
         raise Rejected("invalid_dictionary", problem_in_words(error)) from error
     except DependencyMissing as error:
@@ -66,15 +66,19 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
 
 def tokenizer_settings(kb: KnowledgeBase) -> TokenizerSettings:
     """Those that the knowledge base has, or is moving to."""
-    wanted = kb.target_tokenizer_id or kb.tokenizer_id
-    return TokenizerSettings.objects.filter(pk=wanted).first() or TokenizerSettings(pk=wanted)
+    return _settings_of(kb, kb.target_tokenizer_id or kb.tokenizer_id)
 
 
-def renewed_settings(tokenizer_id: str, newer_id: str) -> TokenizerSettings:
+def renewed_settings(kb: KnowledgeBase, tokenizer_id: str, newer_id: str) -> TokenizerSettings:
     """The options of an id, unsaved, under the id that they have in this version."""
-    row = TokenizerSettings.objects.filter(pk=tokenizer_id).first() or TokenizerSettings()
-    row.pk = newer_id
+    row = _settings_of(kb, tokenizer_id)
+    row.pk, row.tokenizer_id = None, newer_id
     return row
+
+
+def _settings_of(kb: KnowledgeBase, tokenizer_id: str) -> TokenizerSettings:
+    wanted = {"knowledge_base": kb, "tokenizer_id": tokenizer_id}
+    return TokenizerSettings.objects.filter(**wanted).first() or TokenizerSettings(**wanted)
 
 
 def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
@@ -89,12 +93,15 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     """
     with transaction.atomic():
         locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
-        if not TokenizerSettings.objects.filter(pk=settings.pk).exists():
-            settings.save(force_insert=True)
-        if settings.pk != locked.target_tokenizer_id:
-            _drop_postings_except(locked.pk, locked.tokenizer_id)
-        locked.target_tokenizer_id = "" if settings.pk == locked.tokenizer_id else settings.pk
-        locked.save(update_fields=["target_tokenizer_id"])
+        wanted = settings.tokenizer_id
+        written = {name: getattr(settings, name) for name in ("engine", "dictionary", "stop_words", "simplify")}
+        TokenizerSettings.objects.update_or_create(knowledge_base=locked, tokenizer_id=wanted, defaults=written)
+        target = "" if wanted == locked.tokenizer_id else wanted
+        if target != locked.target_tokenizer_id:
+            _keep_only(locked.pk, locked.tokenizer_id, target)
+            ChunkPostings.objects.filter(knowledge_base=locked, tokenizer_id=target).delete()
+            locked.target_tokenizer_id, locked.tokenizing_at = target, timezone.now()
+            locked.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
     kb.target_tokenizer_id = locked.target_tokenizer_id
     return bool(locked.target_tokenizer_id)
 
@@ -105,7 +112,7 @@ def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
         locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
         locked.target_tokenizer_id = ""
         locked.save(update_fields=["target_tokenizer_id"])
-        _drop_postings_except(locked.pk, locked.tokenizer_id)
+        _keep_only(locked.pk, locked.tokenizer_id)
     kb.target_tokenizer_id = ""
 
 
@@ -140,6 +147,9 @@ def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool
         cutter = tokenizer(kb.target_tokenizer_id)
         if cutter is None:
             raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
+        if cutter.id != kb.target_tokenizer_id:  # a package was upgraded on the way
+            tokenizer_change(kb, renewed_settings(kb, kb.target_tokenizer_id, cutter.id))
+            return not kb.target_tokenizer_id
         left = count() if batches is None else iter(range(batches))
         target = ChunkPostings.objects.filter(tokenizer_id=cutter.id)
         # An earlier run went by id too; what it left out stands before its last chunk, for the next round.
@@ -149,6 +159,7 @@ def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool
                 if next(left, None) is None:
                     return False
                 write_tokens(kb, batch, cutter)
+                KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizing_at=timezone.now())
             if _swap(kb, cutter.id):
                 return True
             after = 0
@@ -198,11 +209,11 @@ def _swap(kb: KnowledgeBase, tokenizer_id: str) -> bool:
         locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
         if locked.target_tokenizer_id != kb.target_tokenizer_id:
             return True
-        if Chunk.objects.filter(~Exists(_postings_of(tokenizer_id)), knowledge_base=kb).exists():
+        if lacks_postings(kb, tokenizer_id):
             return False
-        locked.tokenizer_id, locked.target_tokenizer_id = tokenizer_id, ""
+        locked.tokenizer_id, locked.target_tokenizer_id, locked.lacks_postings = tokenizer_id, "", False
         locked.tokenizer_swapped_at = timezone.now()
-        locked.save(update_fields=["tokenizer_id", "target_tokenizer_id", "tokenizer_swapped_at"])
+        locked.save(update_fields=["tokenizer_id", "target_tokenizer_id", "lacks_postings", "tokenizer_swapped_at"])
     return True
 
 
@@ -219,7 +230,7 @@ def drop_retired_postings() -> int:
             locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb_id).first()
             if locked is None:
                 continue
-            _drop_postings_except(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
+            _keep_only(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
             KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
         cleared += 1
     return cleared
@@ -229,9 +240,12 @@ def _among(postings: QuerySet[ChunkPostings], chunk_ids: Sequence[int]) -> Query
     return postings.filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
 
 
-def _postings_of(tokenizer_id: str) -> QuerySet[ChunkPostings]:
-    return ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=tokenizer_id)
+def lacks_postings(kb: KnowledgeBase, tokenizer_id: str) -> bool:
+    """Whether any chunk has no postings of a tokenizer."""
+    return any_chunk_without(kb, ChunkPostings.objects.filter(tokenizer_id=tokenizer_id))
 
 
-def _drop_postings_except(kb_id: int, *tokenizer_ids: str) -> None:
+def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
+    """Drops the postings and settings of all other tokenizers."""
     ChunkPostings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
+    TokenizerSettings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()

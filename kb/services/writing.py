@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 from django.db import transaction
 
-from kb.conf import embedder, tokenizer
+from kb.conf import embedder, load_tokenizer, tokenizer
 from kb.models import Chunk, KnowledgeBase
 from kb.services.errors import ServiceError
 from retrieval.protocols import Tokenizer
@@ -21,11 +21,16 @@ class Superseded(ServiceError):
 def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
     """Those that chunks are written with: the active one and, while the knowledge base moves to another, that one too.
 
-    Empty where their packages are missing.
+    Empty where the packages of keyword search are missing altogether.
+
+    Raises:
+        DependencyMissing: only a package that this knowledge base's settings ask for is missing.
     """
-    ids = dict.fromkeys([kb.tokenizer_id, *([kb.target_tokenizer_id] if kb.target_tokenizer_id else [])])
-    cutters = [cutter for cutter in map(tokenizer, ids) if cutter is not None]
-    return list({cutter.id: cutter for cutter in cutters}.values())
+    if tokenizer() is None:
+        return []
+    active = load_tokenizer(kb.tokenizer_id)
+    target = tokenizer(kb.target_tokenizer_id) if kb.target_tokenizer_id else None
+    return list({cutter.id: cutter for cutter in (active, target) if cutter is not None}.values())
 
 
 @contextmanager
@@ -52,11 +57,11 @@ def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
 def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
     """As `holding_model`, and keeps what the chunks were written with.
 
-    Without postings the base loses its tokenizer id, so that the keyword channel says that it is behind.
+    Chunks without postings are noted, so that the keyword channel says that it is behind.
     """
     fields: dict[str, Any] = {"dimension": embedder(kb.embedding_model).dimension}
     if not tokenizers_of(kb):
-        fields["tokenizer_id"] = ""
+        fields["lacks_postings"] = True
     with holding_model(kb):
         yield
         KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)

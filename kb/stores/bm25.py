@@ -139,6 +139,8 @@ class BM25Store:
     def invalidate(self, kb_id: int) -> None:
         """Clears all three tiers, takes a new version and ends the change log, so that every process builds anew."""
         with transaction.atomic(), connection.cursor() as cursor:
+            # First, as every writer and whoever deletes it does.
+            cursor.execute("SELECT 1 FROM kb_knowledgebase WHERE id = %s FOR KEY SHARE", [kb_id])
             cursor.execute(
                 "UPDATE kb_versions SET version = nextval('kb_version_seq') WHERE knowledge_base_id = %s RETURNING version",
                 [kb_id],
@@ -192,12 +194,13 @@ class BM25Store:
         oldest = max(log_start(wanted.kb_id), *(version + 1 for version in useless), 0)
         for find in (self._cache.held, self._cache.stored):
             base = find(wanted.at(oldest))
-            answer = base and self._updated(base)
-            if answer:
+            if base is None or base.value.base_version < oldest:
+                continue
+            answer = self._updated(base)
+            if answer is not None:
                 self._land(answer, land)
                 return True
-            if base:
-                useless.add(base.value.base_version)
+            useless.add(base.value.base_version)
         return False
 
     def _land(self, answer: Answer, land: Land[Answer]) -> None:

@@ -8,7 +8,7 @@ from retrieval.tokenize import TokenizerOptions
 
 def tokenizer_options(tokenizer_id: str) -> TokenizerOptions:
     """The options that made an id; the default ones for an id that no settings are stored for."""
-    row = TokenizerSettings.objects.filter(pk=tokenizer_id).first()
+    row = TokenizerSettings.objects.filter(tokenizer_id=tokenizer_id).first()  # all of one id mean the same
     return TokenizerOptions() if row is None else options_of(row)
 
 

@@ -196,13 +196,14 @@ def test_drop_forgets_one_kb_in_every_tier(new_process, shared, stored):
     assert look_up(cache, OTHER_KB) == (b"other", 42, "process")
 
 
-def test_a_value_larger_than_the_memory_is_served_from_below_and_not_kept(new_process):
+def test_a_value_larger_than_the_memory_is_served_from_below_and_not_kept_with_one_warning(new_process, caplog):
     cache = new_process(max_bytes=3)
     add(cache, KEY, b"index")
 
     assert look_up(cache, KEY) == (b"index", 42, "shared")
     assert look_up(cache, KEY) == (b"index", 42, "shared")
-    assert cache.stats()["process"] == TierStats(misses=2)
+    assert cache.stats()["process"] == TierStats(misses=2, errors=3)
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == ["raise BM25_MEMORY_MB"]
 
 
 def test_a_tier_that_is_down_is_a_miss_and_the_next_one_answers(new_process, shared):

@@ -323,7 +323,7 @@ def test_a_confirmed_change_sets_the_target_and_enqueues_the_work(
     with django_capture_on_commit_callbacks(execute=True):
         response = post(client, kb, "confirm", dictionary="违约金额", stop_words="以及", simplify="on")
 
-    target = TokenizerSettings.objects.get(pk=read(kb).target_tokenizer_id)
+    target = TokenizerSettings.objects.get(knowledge_base=kb)
     assert (target.dictionary, target.stop_words, target.simplify) == ("违约金额", "以及", True)
     assert enqueued == [("kb.tasks.tokenize_knowledge_base", kb.pk)]
     assert response.url == url(kb)

@@ -36,4 +36,4 @@ def test_goes_on_to_the_target_where_there_is_one(kb):
     tokenizer_change(kb, settings)
     reindex()
     kb = KnowledgeBase.objects.get(pk=kb.pk)
-    assert (kb.tokenizer_id, kb.target_tokenizer_id) == (settings.pk, "")
+    assert (kb.tokenizer_id, kb.target_tokenizer_id) == (settings.tokenizer_id, "")

@@ -1,5 +1,6 @@
 """Moving a knowledge base to another tokenizer, with searches, edits and workers in between."""
 
+import sys
 import time
 from types import SimpleNamespace
 
@@ -9,11 +10,13 @@ from django.db import transaction
 from django.utils import timezone
 
 from kb import tasks
+from kb.conf import _load_tokenizer
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion, Principal, TokenizerSettings
 from kb.services import chunk_batches, tokenizing
 from kb.services.documents import document_add
 from kb.services.errors import Rejected
 from kb.services.indexing import chunk_update, index_document
+from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.reindex import reindex_postings
 from kb.services.search import SearchRequest, search
 from kb.services.tokenizing import (
@@ -25,11 +28,13 @@ from kb.services.tokenizing import (
     tokenize_to_target,
     tokenizer_change,
     tokenizer_change_cancel,
+    tokenizer_settings,
     tokenizing_progress,
     write_tokens,
 )
 from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
+from retrieval.segmenters import engine_versions
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb
 from tests.interleaving import Gate, Running
@@ -333,12 +338,72 @@ def test_knowledge_bases_of_different_tokenizers_are_searched_together(kb):
     assert by_kb[other.pk] == ("石墨", "石墨烯")
 
 
-def test_settings_are_stored_once(kb):
-    other = make_kb()
-    tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenizer_change(other, settings("# 材料\n石墨烯 1000"))
-    assert TokenizerSettings.objects.count() == 1
+def test_what_a_knowledge_base_s_editors_wrote_is_theirs_alone(kb):
+    other, plain = make_kb(), make_kb()
+    tokenizer_change(kb, settings("# 甲公司的机密\n石墨烯 1000"))
+    tokenizer_change(other, settings("石墨烯 1000"))
+    tokenizer_change(plain, settings("# 只有注释"))
     assert fresh(kb).target_tokenizer_id == fresh(other).target_tokenizer_id
+    assert tokenizer_settings(fresh(other)).dictionary == "石墨烯 1000"
+    assert tokenizer_settings(fresh(plain)).dictionary == "# 只有注释"
+    assert tokenizer_settings(make_kb()).dictionary == ""
+
+
+def test_new_comments_are_kept_and_need_no_work(kb):
+    assert not tokenizer_change(kb, settings("# 待补充"))
+    assert not tokenizer_change(fresh(kb), settings("# 已补充"))
+    assert tokenizer_settings(fresh(kb)).dictionary == "# 已补充"
+
+
+def test_settings_go_with_their_tokenizer_and_their_knowledge_base(kb):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    tokenizer_change(kb, settings("石墨烯 2000"))
+    assert TokenizerSettings.objects.get().dictionary == "石墨烯 2000"
+    knowledge_base_delete(fresh(kb))
+    assert not TokenizerSettings.objects.exists()
+
+
+def test_a_target_of_older_rules_is_replaced_by_that_of_the_present_ones(kb, enqueued):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    current = fresh(kb).target_tokenizer_id
+    KnowledgeBase.objects.update(target_tokenizer_id="older")
+    TokenizerSettings.objects.update(tokenizer_id="older")
+    assert not tokenize_to_target(fresh(kb))
+    assert fresh(kb).target_tokenizer_id == current
+    assert tokenize_to_target(fresh(kb))
+    assert tokenizer_settings(fresh(kb)).dictionary == "石墨烯 1000"
+
+
+def test_a_target_whose_options_are_the_active_ones_by_now_needs_no_work(kb):
+    KnowledgeBase.objects.update(target_tokenizer_id="that of default options under older rules")
+    assert tokenize_to_target(fresh(kb))
+    assert (fresh(kb).tokenizer_id, fresh(kb).target_tokenizer_id) == (kb.tokenizer_id, "")
+
+
+@pytest.fixture
+def without_rjieba(monkeypatch):
+    """A process in which the package is not installed."""
+    engine_versions.cache_clear()
+    _load_tokenizer.cache_clear()
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "rjieba", None)
+        yield patch
+    engine_versions.cache_clear()
+    _load_tokenizer.cache_clear()
+
+
+def test_a_process_without_the_package_writes_nothing_and_changes_no_settings(kb, request):
+    tokenizer_change(kb, settings("石墨烯 1000", engine="rjieba"))
+    tokenize_to_target(fresh(kb))
+    before = fresh(kb).tokenizer_id
+    request.getfixturevalue("without_rjieba")
+    chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
+    with pytest.raises(Rejected, match="pip install rjieba"):
+        chunk_update(chunk, text="钠离子电池", enabled=True)
+    assert (fresh(kb).tokenizer_id, fresh(kb).lacks_postings) == (before, False)
+    assert Chunk.objects.get(pk=chunk.pk).text == "石墨烯电池的保修期是两年"
+    degraded = {each.code: each.detail for each in ask(kb, "保修期").degraded}
+    assert "pip install rjieba" in degraded[DegradationCode.BM25_DEPENDENCIES_MISSING]
 
 
 def test_a_saved_target_sends_a_task_on_commit(kb, enqueued):
@@ -364,6 +429,17 @@ def test_the_sweep_takes_up_a_lost_task(kb, enqueued):
     tokenizer_change(kb, settings("石墨烯 1000"))
     enqueued.clear()
     tasks.sweep_keyword_indexes()
+    assert enqueued == []  # it has been at work a moment ago
+    KnowledgeBase.objects.update(tokenizing_at=timezone.now() - 2 * tasks.STOOD_STILL)
+    tasks.sweep_keyword_indexes()
+    tasks.sweep_keyword_indexes()
+    assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
+
+
+def test_saving_a_knowledge_base_for_another_reason_starts_no_second_chain_of_tasks(kb, enqueued):
+    tokenizer_change(kb, settings("石墨烯 1000"))
+    fresh(kb).save()
+    tokenizer_change(kb, settings("石墨烯 1000"))
     assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
 
 
