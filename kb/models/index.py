@@ -79,6 +79,9 @@ class ChunkChange(models.Model):
     class Meta:
         indexes: ClassVar = [
             models.Index(fields=["knowledge_base", "version"], include=["chunk_id", "operation"], name="changes_since"),
+            models.Index(
+                fields=["knowledge_base", "version"], condition=models.Q(operation="reset"), name="starts_of_log"
+            ),
         ]
 
     def __str__(self) -> str:
