@@ -46,18 +46,26 @@ class Segment:
 
     @classmethod
     def from_rows(cls, rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
-        """Gather stored postings; see `OkapiIndex.build`."""
-        rows = list(rows)
-        chunk_ids = np.array([row[0] for row in rows], dtype=np.int64)
-        sizes = np.array([len(row[1]) // 8 for row in rows], dtype=np.int64)
-        damaged = sizes != np.array([len(row[2]) // 4 for row in rows], dtype=np.int64)
-        if damaged.any():
-            raise RetrievalError(
-                f"stored postings of chunk {chunk_ids[damaged][0]} are damaged: index its document again"
-            )
-        lengths = np.array([row[3] for row in rows], dtype=np.uint32)
-        terms, frequencies = b"".join(row[1] for row in rows), b"".join(row[2] for row in rows)
-        return cls.from_columns(chunk_ids, sizes, lengths, terms, frequencies)
+        """Gather stored postings row by row, none of which is kept; see `OkapiIndex.build`."""
+        chunk_ids: list[int] = []
+        sizes: list[int] = []
+        lengths: list[int] = []
+        terms, frequencies = bytearray(), bytearray()
+        for chunk_id, hashes, counts, length in rows:
+            if len(hashes) % 8 or len(hashes) != 2 * len(counts):
+                raise RetrievalError(f"stored postings of chunk {chunk_id} are damaged: index its document again")
+            chunk_ids.append(chunk_id)
+            sizes.append(len(counts) // 4)
+            lengths.append(length)
+            terms += hashes
+            frequencies += counts
+        return cls.from_columns(
+            np.array(chunk_ids, dtype=np.int64),
+            np.array(sizes, dtype=np.int64),
+            np.array(lengths, dtype=np.uint32),
+            terms,
+            frequencies,
+        )
 
     @classmethod
     def from_columns(
@@ -65,8 +73,8 @@ class Segment:
         chunk_ids: NDArray[np.int64],
         sizes: NDArray[np.int64],
         lengths: NDArray[np.uint32],
-        terms: bytes,
-        frequencies: bytes,
+        terms: bytes | bytearray,
+        frequencies: bytes | bytearray,
     ) -> Self:
         """Gather stored postings by column, chunks in any order.
 

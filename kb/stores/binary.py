@@ -39,7 +39,7 @@ def untimed_cursor() -> Iterator["psycopg.Cursor[Any]"]:
 
 
 @contextmanager
-def streaming_cursor() -> Iterator["psycopg.ServerCursor[Any]"]:
+def streaming_cursor(rows_at_a_time: int) -> Iterator["psycopg.ServerCursor[Any]"]:
     """A cursor in an untimed transaction whose rows stay with the server until they are fetched; all of them will be.
 
     Raises:
@@ -47,4 +47,5 @@ def streaming_cursor() -> Iterator["psycopg.ServerCursor[Any]"]:
     """
     with untimed_cursor() as settings, psycopg.ServerCursor(connection.connection, STREAM) as cursor:
         settings.execute(ALL_ROWS)
+        cursor.itersize = rows_at_a_time
         yield cursor

@@ -2,17 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
-import psycopg
-from django.db import connection, transaction
+from django.db import connection
 from numpy.typing import NDArray
 
+from kb.stores.binary import binary_cursor, streaming_cursor
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ScopeOutdated
 
-FETCH = 5_000
+FETCH = 1_000
 
 POSTINGS = """
 SELECT v.version, k.tokenizer_id, p.chunk_id, p.terms, p.frequencies, p.length
@@ -24,18 +25,21 @@ WHERE v.knowledge_base_id = %(kb)s
 """
 
 CHANGES = """
+WITH change AS MATERIALIZED (
+    SELECT chunk_id, bool_or(operation = 'reset') AS is_reset FROM kb_chunkchange
+    WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1
+)
 SELECT v.version, k.tokenizer_id, change.chunk_id, change.is_reset, p.terms, p.frequencies, p.length
 FROM kb_versions v
 JOIN kb_knowledgebase k ON k.id = v.knowledge_base_id
 LEFT JOIN (
-    (SELECT chunk_id, bool_or(operation = 'reset') AS is_reset FROM kb_chunkchange
-     WHERE knowledge_base_id = %(kb)s AND version > %(base)s GROUP BY chunk_id LIMIT %(limit)s + 1) change
-    LEFT JOIN LATERAL (
+    change LEFT JOIN LATERAL (
         -- A look-up by chunk, whatever the statistics of a table just filled may say: the limit keeps the planner from
         -- reading all rows once, the sum from reading the knowledge base's rows for each chunk.
         SELECT p.terms, p.frequencies, p.length
         FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
         WHERE p.chunk_id = change.chunk_id AND p.tokenizer_id = %(tokenizer)s AND p.knowledge_base_id + 0 = %(kb)s
+            AND (SELECT count(*) <= %(limit)s AND NOT bool_or(is_reset) FROM change)  -- else nobody reads them
         LIMIT 1
     ) p ON true
 ) ON true
@@ -81,17 +85,14 @@ def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
     Raises:
         ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
-    version = 0
-    rows: list[StoredRow] = []
-    with transaction.atomic(), connection.cursor() as settings, _binary_cursor() as cursor:
-        # However large: the read runs off every request's thread.
-        settings.execute("SELECT set_config('statement_timeout', '0', true)")
+    with streaming_cursor(FETCH) as cursor:
         cursor.execute(POSTINGS, {"kb": kb_id, "tokenizer": tokenizer_id}, binary=True)
-        while batch := cursor.fetchmany(FETCH):
-            version = batch[0][0]
-            _require_tokenizer(batch[0][1], tokenizer_id)
-            rows.extend(row[2:] for row in batch if row[2] is not None)
-    return version, OkapiIndex.build(rows)
+        first = cursor.fetchone()
+        if first is None:
+            return 0, OkapiIndex.build(())
+        version, active, *_ = first
+        _require_tokenizer(active, tokenizer_id)
+        return version, OkapiIndex.build(row[2:] for row in chain([first], cursor) if row[2] is not None)
 
 
 def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) -> Changes | None:
@@ -100,7 +101,7 @@ def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) ->
     Raises:
         ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.
     """
-    with _binary_cursor() as cursor:
+    with binary_cursor() as cursor:
         wanted = {"kb": kb_id, "tokenizer": tokenizer_id, "base": version, "limit": limit}
         found = cursor.execute(CHANGES, wanted, binary=True).fetchall()
     if not found or len(found) > limit:
@@ -128,12 +129,6 @@ def long_change_logs(kb_ids: Sequence[int] | None = None) -> list[int]:
         values: dict[str, Any] = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
         cursor.execute(LONG_LOGS, values)
         return [kb_id for (kb_id,) in cursor.fetchall()]
-
-
-def _binary_cursor() -> "psycopg.Cursor[Any]":
-    """Server-side binding, which Django's cursors do not use: only it can answer in binary, twice as fast for bytea."""
-    connection.ensure_connection()
-    return psycopg.Cursor(connection.connection)
 
 
 def _require_tokenizer(active: str, wanted: str) -> None:
