@@ -10,6 +10,7 @@ from retrieval.scripts import LATIN
 _WHITE_SPACE = re.compile(r"\s")
 # At the last character of a phrase: its word goes on behind it.
 _WORD_GOES_ON = re.compile(LATIN * 2)
+_LAST_BASIC = "\uffff"
 
 
 class Phrase(NamedTuple):
@@ -32,7 +33,8 @@ class PhraseFinder:
         lengths = defaultdict(set)
         for phrase in phrases:
             lengths[phrase[:2]].add(len(phrase))
-        self._phrases = frozenset(phrases)
+        # A text's many occurrences share one string.
+        self._phrases = {phrase: phrase for phrase in phrases}
         self._lengths = {head: sorted(found) for head, found in lengths.items()}
         self._starts = _starts({head[0] for head in lengths})
 
@@ -45,15 +47,22 @@ class PhraseFinder:
             start = match.start()
             for length in self._lengths.get(folded[start : start + 2], ()):
                 end = start + length
-                term = folded[start:end]
-                if term in self._phrases and not _WORD_GOES_ON.match(folded, end - 1):
+                if end > len(folded):
+                    break
+                term = self._phrases.get(folded[start:end])
+                if term and not _WORD_GOES_ON.match(folded, end - 1):
                     yield Phrase(origins[start], origins[end - 1] + 1, term)
 
 
 def _starts(characters: Collection[str]) -> re.Pattern[str]:
-    latin = {character for character in characters if re.fullmatch(LATIN, character)}
-    classes = ((rf"(?<!{LATIN})", latin), ("", set(characters) - latin))
-    return re.compile("|".join(f"{before}[{re.escape(''.join(sorted(found)))}]" for before, found in classes if found))
+    """Where a phrase can start; beyond the basic plane at any character, whose classes `re` searches one by one."""
+    basic = {character for character in characters if character <= _LAST_BASIC}
+    latin = {character for character in basic if re.fullmatch(LATIN, character)}
+    classes = ((rf"(?<!{LATIN})", latin), ("", basic - latin))
+    starts = [f"{before}[{re.escape(''.join(sorted(found)))}]" for before, found in classes if found]
+    if len(basic) < len(characters):
+        starts.append(rf"(?:(?<!{LATIN})|(?!{LATIN}))[^\0-{_LAST_BASIC}]")
+    return re.compile("|".join(starts))
 
 
 def _fold(text: str) -> tuple[str, Sequence[int]]:
