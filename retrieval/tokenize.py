@@ -16,7 +16,6 @@ What it makes of a text:
 import re
 import threading
 import unicodedata
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -185,16 +184,18 @@ class JiebaTokenizer:
         of_phrase: Callable[[Phrase], _Item],
     ) -> Iterator[_Item]:
         """What the functions make of a normalised text's runs, and of each phrase, before the first run it touches."""
-        phrases = deque(self._phrases.find(text))
+        phrases = self._phrases.find(text)
+        phrase = next(phrases, None)
         for run in RUNS.finditer(text):
             start, end = run.span()
             is_latin = run.lastgroup == "latin"
             touches_cjk = is_latin and (text[start - 1 : start].isalnum() or text[end : end + 1].isalnum())
-            while phrases and phrases[0].start < end:
-                phrase = phrases.popleft()
-                inside = is_latin and start <= phrase.start and phrase.end <= end
-                if not (inside and phrase.term in _latin_terms(run[0], touches_cjk)):
+            known = frozenset(_latin_terms(run[0], touches_cjk)) if is_latin and phrase and phrase.start < end else ()
+            while phrase and phrase.start < end:
+                inside = start <= phrase.start and phrase.end <= end
+                if not (inside and phrase.term in known):
                     yield of_phrase(phrase)
+                phrase = next(phrases, None)
             yield from of_latin(run[0], touches_cjk) if is_latin else of_chinese(run[0])
 
     def _words(self, run: str) -> Iterator[str]:

@@ -57,6 +57,16 @@ def test_a_frequency_decides_between_neighbours(engine):
     assert "研究生" not in list(load_segmenter(engine, [("生命", 100_000_000)])(text))
 
 
+def test_jieba_cuts_a_run_without_punctuation_in_pieces_of_2000_characters():
+    cut = load_segmenter(Engine.JIEBA)
+    run = "的" * 1999 + "中国" * 1001
+
+    pieces = [run[:2000], run[2000:4000], run[4000:]]
+
+    assert list(cut(run)) == [word for piece in pieces for word in cut(piece)]
+    assert list(cut(run))[1999:2001] == ["中", "国"]
+
+
 @engines
 def test_one_dictionary_changes_no_other_segmenter(engine):
     text = "云原生知识库检索平台"
