@@ -10,8 +10,14 @@ from io import StringIO
 from retrieval.errors import DictionaryError
 from retrieval.scripts import CJK
 
+# Of a text before it is read.
+MAX_TEXT_CHARACTERS = 1_000_000
 MAX_LINES = 50_000
+# Before normalisation, whose time grows with the square of a row of combining marks.
+MAX_LINE_CHARACTERS = 1_000
 MAX_WORD_CHARACTERS = 50
+# Of all words together: jieba stores every beginning of a word.
+MAX_CHARACTERS = 500_000
 MAX_FREQUENCY = 1_000_000_000
 
 _NUMBER = re.compile(r"[-+]?\d[\d.,]*")
@@ -27,6 +33,7 @@ class DictionaryProblem(StrEnum):
     WORD_TOO_LONG = "word_too_long"
     BAD_FREQUENCY = "bad_frequency"
     TOO_MANY_LINES = "too_many_lines"
+    TOO_MANY_CHARACTERS = "too_many_characters"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +61,13 @@ def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
         DictionaryError: a line cannot be used.
     """
     words: dict[str, DictionaryWord] = {}
+    characters = 0
     for number, line in _lines(text):
         fields, frequency = _split(line.split())
         word = " ".join(fields)
         _check_word(word, number)
+        characters += 0 if word in words else len(word)
+        _check_characters(characters, number)
         words[word] = DictionaryWord(word, _frequency(frequency, number))
     return tuple(words.values())
 
@@ -68,11 +78,14 @@ def parse_stop_words(text: str) -> frozenset[str]:
     Raises:
         DictionaryError: a line cannot be used.
     """
-    words = set()
+    words: set[str] = set()
+    characters = 0
     for number, line in _lines(text):
         word = " ".join(line.split())
         if _has_letters(word):
             _check_word(word, number)
+            characters += 0 if word in words else len(word)
+            _check_characters(characters, number)
             words.add(word)
     return frozenset(words)
 
@@ -83,8 +96,11 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         if number > MAX_LINES:
             message = f"there are more than {MAX_LINES:,} lines: leave out words that seldom occur"
             raise DictionaryError(number, DictionaryProblem.TOO_MANY_LINES, message)
-        plain = unicodedata.normalize("NFKC", line).strip()
+        plain = unicodedata.normalize("NFKC", line[:MAX_LINE_CHARACTERS]).strip()
         if plain and not plain.startswith("#"):
+            if len(line) > MAX_LINE_CHARACTERS:
+                message = f"the line has more than {MAX_LINE_CHARACTERS:,} characters: write one word a line"
+                raise DictionaryError(number, DictionaryProblem.WORD_TOO_LONG, message)
             yield number, plain
 
 
@@ -113,6 +129,12 @@ def _check_word(word: str, line: int) -> None:
     if not _has_letters(word):
         message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
         raise DictionaryError(line, DictionaryProblem.NO_LETTERS, message)
+
+
+def _check_characters(characters: int, line: int) -> None:
+    if characters > MAX_CHARACTERS:
+        message = f"the words have more than {MAX_CHARACTERS:,} characters in all: leave out words that seldom occur"
+        raise DictionaryError(line, DictionaryProblem.TOO_MANY_CHARACTERS, message)
 
 
 def _frequency(field: str | None, line: int) -> int | None:

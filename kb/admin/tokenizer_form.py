@@ -6,6 +6,7 @@ from typing import Any
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.core.validators import MaxLengthValidator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.widgets import RADIO_CLASSES, UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
@@ -14,10 +15,7 @@ from kb.models import TokenizerSettings
 from kb.services.dictionary_errors import problem_in_words
 from kb.services.errors import Rejected
 from kb.services.tokenizing import read_settings
-from retrieval.dictionary import (
-    parse_dictionary,
-    parse_stop_words,
-)
+from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
 from retrieval.errors import DependencyMissing, DictionaryError
 from retrieval.segmenters import Engine, engine_versions
 from retrieval.simplify import simplifier_version
@@ -51,6 +49,16 @@ class Lines(UnfoldAdminTextareaWidget):  # type: ignore[misc]
         super().__init__({"rows": rows, "class": "kb-mono kb-lines", **plain})
 
 
+class LinesField(forms.CharField):
+    """A text of one word a line, not stripped, so that an error names the line as it stands on the page."""
+
+    # As a max_length it would become the page's, where a browser cuts what is pasted without a word.
+    default_validators = [MaxLengthValidator(MAX_TEXT_CHARACTERS)]
+
+    def __init__(self, *, label: Any) -> None:
+        super().__init__(label=label, required=False, strip=False, widget=Lines(rows=9))
+
+
 class TokenizerForm(forms.Form):
     """Settings, which a viewer sees and cannot change, and a text to try them on."""
 
@@ -59,11 +67,8 @@ class TokenizerForm(forms.Form):
         choices=TokenizerSettings.Engine.choices,
         widget=forms.RadioSelect({"class": " ".join(RADIO_CLASSES)}),
     )
-    # Not stripped, so that an error names the line as it stands on the page.
-    dictionary = forms.CharField(
-        label=gettext_lazy("User dictionary"), required=False, strip=False, widget=Lines(rows=9)
-    )
-    stop_words = forms.CharField(label=gettext_lazy("Stop words"), required=False, strip=False, widget=Lines(rows=9))
+    dictionary = LinesField(label=gettext_lazy("User dictionary"))
+    stop_words = LinesField(label=gettext_lazy("Stop words"))
     simplify = forms.BooleanField(
         label=gettext_lazy("Traditional to simplified Chinese"), required=False, widget=UnfoldBooleanSwitchWidget
     )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from django.utils.translation import gettext as _
 
-from retrieval.dictionary import MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryProblem
+from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryProblem
 from retrieval.errors import DictionaryError
 
 
@@ -23,10 +23,14 @@ def problem_in_words(error: DictionaryError) -> str:
             "if the word ends in this number."
         ),
         DictionaryProblem.TOO_MANY_LINES: _("There are more than %(lines)s lines: leave out words that seldom occur."),
+        DictionaryProblem.TOO_MANY_CHARACTERS: _(
+            "The words have more than %(all_characters)s characters in all: leave out words that seldom occur."
+        ),
     }
     return sentences[error.problem] % {
         "line": error.line,
         "characters": MAX_WORD_CHARACTERS,
         "frequency": f"{MAX_FREQUENCY:,}",
         "lines": f"{MAX_LINES:,}",
+        "all_characters": f"{MAX_CHARACTERS:,}",
     }

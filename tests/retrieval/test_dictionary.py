@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.dictionary import (
+    MAX_CHARACTERS,
     MAX_FREQUENCY,
+    MAX_LINE_CHARACTERS,
     MAX_LINES,
     MAX_WORD_CHARACTERS,
     DictionaryProblem,
@@ -57,7 +59,7 @@ def test_of_two_lines_with_one_word_the_last_counts():
         ("云计算 -5 n", DictionaryProblem.BAD_FREQUENCY, "frequency -5 is not"),
         ("Python 3.11", DictionaryProblem.BAD_FREQUENCY, "add a frequency if the word ends in this number"),
         (f"云计算 {MAX_FREQUENCY + 1}", DictionaryProblem.BAD_FREQUENCY, "from 1 to 1,000,000,000"),
-        ("云计算 " + "9" * 5000, DictionaryProblem.BAD_FREQUENCY, "from 1 to 1,000,000,000"),
+        ("云计算 " + "9" * 500, DictionaryProblem.BAD_FREQUENCY, "from 1 to 1,000,000,000"),
     ],
 )
 def test_a_line_that_cannot_be_used_is_named_with_its_number_and_problem(line, problem, message):
@@ -76,6 +78,44 @@ def test_the_number_of_lines_is_bounded(parse):
         parse("云\n" * (MAX_LINES + 1))
 
     assert (caught.value.line, caught.value.problem) == (MAX_LINES + 1, DictionaryProblem.TOO_MANY_LINES)
+
+
+def _words_of(characters):
+    """Lines of distinct words of 50 characters."""
+    return "\n".join(f"{number:0{MAX_WORD_CHARACTERS}d}" for number in range(characters // MAX_WORD_CHARACTERS))
+
+
+@pytest.mark.parametrize("parse", [parse_dictionary, parse_stop_words])
+def test_the_characters_of_all_words_are_bounded(parse):
+    words = _words_of(MAX_CHARACTERS)
+    assert parse(words)
+
+    with pytest.raises(DictionaryError, match="more than 500,000 characters in all: leave out") as caught:
+        parse(f"{words}\n# comment\nx")
+
+    assert caught.value.problem is DictionaryProblem.TOO_MANY_CHARACTERS
+
+
+@pytest.mark.parametrize("parse", [parse_dictionary, parse_stop_words])
+def test_a_word_that_is_repeated_counts_once_among_the_characters(parse):
+    words = _words_of(MAX_CHARACTERS)
+
+    assert parse(f"{words}\n{words}") == parse(words)
+
+
+@pytest.mark.parametrize("parse", [parse_dictionary, parse_stop_words])
+def test_a_line_is_refused_for_its_length_before_it_is_read(parse):
+    assert parse("云" + " " * (MAX_LINE_CHARACTERS - 1))
+
+    with pytest.raises(DictionaryError, match="more than 1,000 characters: write one word a line") as caught:
+        parse("大\n云" + " " * MAX_LINE_CHARACTERS)
+
+    assert (caught.value.line, caught.value.problem) == (2, DictionaryProblem.WORD_TOO_LONG)
+
+
+@pytest.mark.parametrize("parse", [parse_dictionary, parse_stop_words])
+def test_a_comment_may_be_as_long_as_one_likes(parse):
+    assert parse("# " + "云" * MAX_LINE_CHARACTERS + "\n大") == parse("大")
 
 
 def test_words_and_frequencies_at_their_bounds_are_taken():

@@ -6,12 +6,11 @@ from rest_framework import serializers
 from kb.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
 from kb.models import TokenizerSettings
 from kb.services.dictionary_errors import problem_in_words
-from retrieval.dictionary import parse_dictionary, parse_stop_words
+from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
 from retrieval.errors import DictionaryError
 from retrieval.tokenize import TokenKind
 
-MAX_DICTIONARY_CHARACTERS = 2_000_000
-MAX_TEXT_CHARACTERS = 10_000
+MAX_SAMPLE_CHARACTERS = 10_000
 
 
 class LinesField(StrictCharField):
@@ -20,9 +19,7 @@ class LinesField(StrictCharField):
     def __init__(self, *, parse: Callable[[str], Any], **kwargs: Any) -> None:
         self._parse = parse
         # Not trimmed, so that the line is that of the request's text.
-        super().__init__(
-            max_length=MAX_DICTIONARY_CHARACTERS, allow_blank=True, default="", trim_whitespace=False, **kwargs
-        )
+        super().__init__(max_length=MAX_TEXT_CHARACTERS, allow_blank=True, default="", trim_whitespace=False, **kwargs)
 
     def run_validation(self, data: Any = serializers.empty) -> str:
         text = str(super().run_validation(data))
@@ -66,7 +63,7 @@ class TokenizerSerializer(serializers.Serializer[Any]):
 
 
 class TextSerializer(StrictSerializer):
-    text = StrictCharField(max_length=MAX_TEXT_CHARACTERS, allow_blank=True, trim_whitespace=False)
+    text = StrictCharField(max_length=MAX_SAMPLE_CHARACTERS, allow_blank=True, trim_whitespace=False)
 
 
 class TokenSerializer(serializers.Serializer[Any]):

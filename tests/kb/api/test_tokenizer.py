@@ -10,6 +10,8 @@ from tests import factories
 
 pytestmark = pytest.mark.django_db
 
+DISTINCT = "\n".join(f"{number:050d}" for number in range(10_001))
+
 
 @pytest.fixture
 def url(kb):
@@ -114,7 +116,8 @@ def test_a_change_under_way_can_be_given_up(client, kb, document, url):
         ({"dictionary": "\n带薪年假 0"}, "dictionary", "Line 2: the frequency is not"),
         ({"dictionary": "。"}, "dictionary", "Line 1:"),
         ({"stop_words": "的\n" + "了" * 51}, "stop_words", "Line 2: the word is too long"),
-        ({"dictionary": "x" * 2_000_001}, "dictionary", "2000000"),
+        ({"stop_words": DISTINCT}, "stop_words", "The words have more than 500,000 characters in all: leave out"),
+        ({"dictionary": "x" * 1_000_001}, "dictionary", "1000000"),
         ({"dictionary": 5}, "dictionary", ""),
         ({"dictionary": None}, "dictionary", ""),
         ({"dictionary": "a\0b"}, "dictionary", ""),
