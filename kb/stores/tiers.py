@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from django.core.cache import caches
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError, ResponseError
 
 from kb.models import BM25Index
+from kb.stores.binary import untimed_cursor
 from kb.stores.installation import installation_id
 from retrieval.cache import CacheKey, TierUnavailable
 
@@ -35,6 +36,13 @@ ON CONFLICT (knowledge_base_id) DO UPDATE SET
     version = excluded.version, tokenizer_id = excluded.tokenizer_id, format = excluded.format,
     payload = excluded.payload, chunk_count = excluded.chunk_count, built_at = excluded.built_at
 WHERE bm25_indexes.version <= excluded.version
+"""
+# Whoever deletes the knowledge base locks it first and this table's row last, so taking them the other way round would
+# be a deadlock.
+KEEP_KNOWLEDGE_BASE = "SELECT 1 FROM kb_knowledgebase WHERE id = %(kb)s FOR KEY SHARE"
+FIND = """
+SELECT version, payload FROM bm25_indexes
+WHERE knowledge_base_id = %(kb)s AND version >= %(version)s AND tokenizer_id = %(tokenizer)s AND format = %(format)s
 """
 TRIM = """
 WITH trimmed AS (DELETE FROM kb_chunkchange WHERE knowledge_base_id = %(kb)s AND version <= %(version)s)
@@ -112,34 +120,29 @@ class DatabaseTier:
     name = "database"
 
     def load(self, key: CacheKey) -> tuple[CacheKey, bytes] | None:
-        with _as_unavailable(DatabaseError):
-            row = (
-                BM25Index.objects.filter(
-                    knowledge_base_id=key.kb_id,
-                    version__gte=key.version,
-                    tokenizer_id=key.tokenizer_id,
-                    format=key.fingerprint,
-                )
-                .values_list("version", "payload")
-                .first()
-            )
-        return None if row is None else (key.at(row[0]), bytes(row[1]))
+        with _as_unavailable(DatabaseError), untimed_cursor() as cursor:
+            row = cursor.execute(FIND, self._columns(key), binary=True).fetchone()
+        return None if row is None else (key.at(row[0]), row[1])
 
     def store(self, key: CacheKey, payload: bytes) -> bool:
-        with _as_unavailable(DatabaseError), transaction.atomic(), connection.cursor() as cursor:
-            values: dict[str, int | str | bytes] = {
-                "kb": key.kb_id,
-                "version": key.version,
-                "tokenizer": key.tokenizer_id,
-                "format": key.fingerprint,
-                "payload": payload,
-            }
-            cursor.execute(UPSERT, values)
-            stored: bool = cursor.rowcount > 0
+        columns = self._columns(key)
+        with _as_unavailable(DatabaseError), untimed_cursor() as cursor:
+            if cursor.execute(KEEP_KNOWLEDGE_BASE, columns).fetchone() is None:
+                return False
+            stored = cursor.execute(UPSERT, columns | {"payload": payload}).rowcount > 0
             if stored:
-                cursor.execute(TRIM, values)
+                cursor.execute(TRIM, columns)
         return stored
 
     def drop(self, kb_id: int) -> None:
         with _as_unavailable(DatabaseError):
             BM25Index.objects.filter(knowledge_base_id=kb_id).delete()
+
+    @staticmethod
+    def _columns(key: CacheKey) -> dict[str, int | str | bytes]:
+        return {
+            "kb": key.kb_id,
+            "version": key.version,
+            "tokenizer": key.tokenizer_id,
+            "format": key.fingerprint,
+        }
