@@ -201,6 +201,47 @@ def test_a_chunk_moved_between_bases_is_logged_in_both():
     assert changes_after(other, other_before) == ({version(other)}, [("write", chunk.pk)])
 
 
+def test_a_chunk_switched_off_while_it_moves_is_logged_once_in_each_base():
+    kb, other = make_kb(), make_kb()
+    make_document(kb, "one")
+    before, other_before = version(kb), version(other)
+    sql("UPDATE kb_chunk SET knowledge_base_id = %s, enabled = false", other.pk)
+    chunk = Chunk.objects.get()
+    assert changes_after(kb, before)[1] == changes_after(other, other_before)[1] == [("write", chunk.pk)]
+
+
+def test_a_session_that_has_switched_one_chunk_switches_many():
+    kb = make_kb()
+    make_document(kb, *[f"text {n}" for n in range(300)])
+    first = Chunk.objects.order_by("pk").first()
+    Chunk.objects.filter(pk=first.pk).update(enabled=False)
+    before = version(kb)
+    Chunk.objects.update(enabled=False)
+    others = Chunk.objects.exclude(pk=first.pk).values_list("pk", flat=True)
+    assert sorted(changes_after(kb, before)[1]) == [("write", pk) for pk in sorted(others)]
+    assert not ChunkEmbedding.objects.filter(enabled=True).exists()
+
+
+def test_a_session_that_has_switched_many_chunks_switches_one():
+    kb = make_kb()
+    make_document(kb, *[f"text {n}" for n in range(300)])
+    Chunk.objects.update(enabled=False)
+    before = version(kb)
+    first = Chunk.objects.order_by("pk").first()
+    Chunk.objects.filter(pk=first.pk).update(enabled=True)
+    assert changes_after(kb, before) == ({version(kb)}, [("write", first.pk)])
+    assert ChunkEmbedding.objects.get(enabled=True).chunk_id == first.pk
+
+
+def test_one_statement_ends_the_logs_of_those_bases_whose_tokenizer_it_changes():
+    moved, other, there_already = make_kb(), make_kb(), make_kb()
+    KnowledgeBase.objects.filter(pk=there_already.pk).update(tokenizer_id="another")
+    before = {kb.pk: version(kb) for kb in (moved, other, there_already)}
+    KnowledgeBase.objects.update(tokenizer_id="another")
+    logged = {kb.pk: changes_after(kb, before[kb.pk])[1] for kb in (moved, other, there_already)}
+    assert logged == {moved.pk: [("reset", None)], other.pk: [("reset", None)], there_already.pk: []}
+
+
 def test_a_rollback_takes_its_log_entries_back():
     kb = make_kb()
     make_document(kb, "one")

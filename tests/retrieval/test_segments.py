@@ -116,6 +116,12 @@ def test_columns_that_do_not_belong_together_are_refused(damage):
         Segment.from_columns(*(damage.get(place, column) for place, column in enumerate(stored)))
 
 
+@pytest.mark.parametrize("damage", [(b"", b"1234"), (b"12345678", b""), (b"12345678x", b"1234"), (b"1234", b"12")])
+def test_rows_that_do_not_belong_together_are_refused_by_their_chunk(damage):
+    with pytest.raises(RetrievalError, match="chunk 5 are damaged: index its document again"):
+        Segment.from_rows([(3, b"12345678", b"1234", 1), (5, *damage, 1)])
+
+
 def test_a_chunk_with_two_rows_is_refused():
     _, *others = columns({3: ({1: 1}, 1), 5: ({1: 2}, 2)})
 
