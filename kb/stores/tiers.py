@@ -26,17 +26,10 @@ def _as_unavailable(*faults: type[Exception]) -> Iterator[None]:
         raise TierUnavailable(str(error)) from error
 
 
-# The driver moves what it has not sent yet of a message with every packet: 250 MB take 11 seconds as one message and 2 in
-# pieces.
-PIECE_BYTES = 4 << 20
-HOLD_PIECES = "CREATE TEMPORARY TABLE payload_pieces (number int, bytes bytea)"
-ADD_PIECE = "INSERT INTO payload_pieces VALUES (%s, %s)"
-FORGET_PIECES = "DROP TABLE payload_pieces"
 UPSERT = """
 INSERT INTO bm25_indexes
     (knowledge_base_id, version, tokenizer_id, format, payload, chunk_count, built_at)
-SELECT v.knowledge_base_id, %(version)s, %(tokenizer)s, %(format)s,
-       (SELECT string_agg(bytes, ''::bytea ORDER BY number) FROM payload_pieces),
+SELECT v.knowledge_base_id, %(version)s, %(tokenizer)s, %(format)s, %(payload)s,
        (SELECT count(*) FROM kb_chunk c WHERE c.knowledge_base_id = v.knowledge_base_id AND c.enabled), now()
 FROM kb_versions v WHERE v.knowledge_base_id = %(kb)s
 ON CONFLICT (knowledge_base_id) DO UPDATE SET
@@ -134,14 +127,11 @@ class DatabaseTier:
     def store(self, key: CacheKey, payload: bytes) -> bool:
         columns = self._columns(key)
         with _as_unavailable(DatabaseError), untimed_cursor() as cursor:
-            cursor.execute(HOLD_PIECES)
-            for number, start in enumerate(range(0, len(payload), PIECE_BYTES)):
-                cursor.execute(ADD_PIECE, [number, payload[start : start + PIECE_BYTES]])
-            is_there = cursor.execute(KEEP_KNOWLEDGE_BASE, columns).fetchone() is not None
-            stored = is_there and cursor.execute(UPSERT, columns).rowcount > 0
+            if cursor.execute(KEEP_KNOWLEDGE_BASE, columns).fetchone() is None:
+                return False
+            stored = cursor.execute(UPSERT, columns | {"payload": payload}).rowcount > 0
             if stored:
                 cursor.execute(TRIM, columns)
-            cursor.execute(FORGET_PIECES)
         return stored
 
     def drop(self, kb_id: int) -> None:
@@ -149,7 +139,7 @@ class DatabaseTier:
             BM25Index.objects.filter(knowledge_base_id=kb_id).delete()
 
     @staticmethod
-    def _columns(key: CacheKey) -> dict[str, int | str]:
+    def _columns(key: CacheKey) -> dict[str, int | str | bytes]:
         return {
             "kb": key.kb_id,
             "version": key.version,

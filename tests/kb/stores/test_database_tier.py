@@ -8,7 +8,7 @@ from django.db import connection
 
 from kb.models import BM25Index, KnowledgeBase
 from kb.services.knowledge_bases import knowledge_base_delete
-from kb.stores.tiers import PIECE_BYTES, DatabaseTier
+from kb.stores.tiers import DatabaseTier
 from retrieval.cache import TierUnavailable
 from tests.interleaving import Gate, Running
 from tests.kb.stores.searching import key, log, until
@@ -25,7 +25,7 @@ def waits_for_a_lock():
 
 
 def test_a_payload_comes_back_as_it_was_stored(kb):
-    payload = random.Random(1).randbytes(2 * PIECE_BYTES + 1)
+    payload = random.Random(1).randbytes(3_000_000)
     stored = key(kb)
     assert DatabaseTier().store(stored, payload)
     assert DatabaseTier().load(stored.at(stored.version - 1)) == (stored, payload)
