@@ -5,7 +5,6 @@ Run by `make bench`, or alone as `python -m tests.benchmarks.store`.
 
 import os
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -128,7 +127,8 @@ def main() -> None:
     """Measure and print."""
     directory = Path(os.environ.get("ZHIKU_EVAL_DATA") or ".", STARD)
     if not (directory / "corpus.jsonl").is_file():
-        sys.exit(f"There is no {STARD} under ZHIKU_EVAL_DATA: set it to the folder that holds {STARD}/corpus.jsonl.")
+        note(f"There is no {STARD} under ZHIKU_EVAL_DATA: set it to the folder that holds {STARD}/corpus.jsonl.")
+        return
     corpus = read_beir(directory, Path(tempfile.gettempdir(), "zhiku-benchmarks"))
     folder = start_servers()
     from config import embedded
