@@ -132,13 +132,15 @@ def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool
         batches: stop after so many, so that a worker can take turns.
 
     Returns:
-        Whether the swap is done.
+        Whether there is nothing left to do.
 
     Raises:
         AlreadyRunning: another process is at it.
         Rejected: the tokenizer's packages are missing.
         Superseded: the knowledge base moved to another model meanwhile.
     """
+    if not kb.target_tokenizer_id:
+        return True
     with try_lock(Purpose.TOKENIZE, kb.pk) as taken:
         if not taken:
             raise AlreadyRunning(

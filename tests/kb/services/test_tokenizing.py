@@ -256,6 +256,11 @@ def test_two_workers_do_not_tokenise_the_same_knowledge_base(kb):
     assert len(errors) == 1
 
 
+def test_without_a_target_nothing_is_done(kb):
+    assert tokenize_to_target(fresh(kb))
+    assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
+
+
 def test_the_same_settings_need_no_work(kb):
     assert not tokenizer_change(kb, settings())
     assert fresh(kb).target_tokenizer_id == ""
