@@ -1,4 +1,3 @@
-import lxml.html
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -10,6 +9,7 @@ from kb.stores.bm25 import BM25Store, index_fingerprint
 from kb.stores.tiers import RedisTier
 from retrieval.cache import TierUnavailable
 from tests.factories import make_document, make_kb, make_member, make_user, principal
+from tests.kb.admin.pages import Page, words
 
 PAGE = "admin:keyword_cache"
 
@@ -27,21 +27,7 @@ def version_of(kb):
     return KnowledgeBase.objects.select_related("version_row").get(pk=kb.pk).version_row.version
 
 
-def words(element):
-    return " ".join(" ".join(element.itertext()).split())
-
-
-class Page:
-    def __init__(self, response):
-        assert response.status_code == 200
-        self.tree = lxml.html.fromstring(response.content.decode())
-
-    def has(self, testid):
-        return bool(self.tree.xpath(f"//*[@data-testid='{testid}']"))
-
-    def text(self, testid):
-        return words(self.tree.xpath(f"//*[@data-testid='{testid}']")[0])
-
+class CachePage(Page):
     def figures(self, tier):
         (card,) = self.tree.xpath(f"//*[@data-tier='{tier}']")
         terms = (row.getchildren() for row in card.xpath(".//dl/div"))
@@ -83,7 +69,7 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
     monkeypatch.setattr(keyword_cache, "cache_counters", lambda: COUNTERS)
     BM25Index.objects.create(knowledge_base=kb, version=1, chunk_count=0, payload=b"1" * 3_072)
 
-    page = Page(client.get(reverse(PAGE)))
+    page = CachePage(client.get(reverse(PAGE)))
 
     assert page.figures("process") == {
         "ratio": "75%",
@@ -119,11 +105,11 @@ def test_each_tier_shows_its_counts(client, kb, monkeypatch):
 def test_a_search_moves_the_counts(client, curator):
     kb = make_kb(curator)
     make_document(kb, "违约金")
-    before = int(Page(client.get(reverse(PAGE))).figures("process")["built anew"])
+    before = int(CachePage(client.get(reverse(PAGE))).figures("process")["built anew"])
 
     search(principal(curator), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk]))
 
-    assert int(Page(client.get(reverse(PAGE))).figures("process")["built anew"]) == before + 1
+    assert int(CachePage(client.get(reverse(PAGE))).figures("process")["built anew"]) == before + 1
 
 
 @pytest.mark.parametrize(
@@ -133,7 +119,7 @@ def test_the_page_says_whose_counts_these_are(client, monkeypatch, folder, expec
     monkeypatch.setattr(keyword_cache, "cache_counters", dict)
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", folder)
 
-    assert expected in Page(client.get(reverse(PAGE))).text("counted")
+    assert expected in CachePage(client.get(reverse(PAGE))).text("counted")
 
 
 # -- The knowledge bases ---------------------------------------------------------------------------------------------------
@@ -149,7 +135,7 @@ def test_a_row_shows_versions_sizes_and_state(client, kb, document):
     ChunkChange.objects.filter(knowledge_base=kb).delete()
     make_document(kb, "新的内容", "更多内容")
 
-    row = Page(client.get(reverse(PAGE))).rows()[kb.pk]
+    row = CachePage(client.get(reverse(PAGE))).rows()[kb.pk]
 
     assert row["version"] == str(version_of(kb))
     assert row["base"].startswith(f"2.0 KB version {base['version']}, 2 chunks")
@@ -157,14 +143,14 @@ def test_a_row_shows_versions_sizes_and_state(client, kb, document):
 
 
 def test_only_visible_knowledge_bases_are_listed(client, kb, foreign):
-    assert list(Page(client.get(reverse(PAGE))).rows()) == [kb.pk]
+    assert list(CachePage(client.get(reverse(PAGE))).rows()) == [kb.pk]
 
 
 def test_many_knowledge_bases_come_in_pages(client, curator, monkeypatch):
     monkeypatch.setattr(keyword_cache, "ROWS_A_PAGE", 2)
     made = [make_kb(curator, name).pk for name in ("a", "b", "c")]
 
-    pages = [Page(client.get(reverse(PAGE), {"page": page})) for page in (1, 2)]
+    pages = [CachePage(client.get(reverse(PAGE), {"page": page})) for page in (1, 2)]
 
     assert [list(page.rows()) for page in pages] == [made[:2], made[2:]]
     assert "Page 2 of 2" in words(pages[1].tree)
@@ -176,18 +162,18 @@ def test_without_redis_the_page_says_so_and_works(client, kb, document, monkeypa
 
     monkeypatch.setattr(RedisTier, "size", unreachable)
 
-    page = Page(client.get(reverse(PAGE)))
+    page = CachePage(client.get(reverse(PAGE)))
 
     assert "Redis cannot be reached" in page.text("redis-down")
     assert page.rows()[kb.pk]["redis"] == "–"
 
 
 def test_with_redis_there_is_no_word_of_it(client, kb):
-    assert not Page(client.get(reverse(PAGE))).has("redis-down")
+    assert not CachePage(client.get(reverse(PAGE))).has("redis-down")
 
 
 def test_without_a_knowledge_base_the_page_leads_to_making_one(client):
-    page = Page(client.get(reverse(PAGE)))
+    page = CachePage(client.get(reverse(PAGE)))
 
     assert not page.has("indexes")
     assert page.tree.xpath(f"//a[@href='{reverse('admin:kb_knowledgebase_add')}']")
@@ -202,7 +188,7 @@ def shared(curator):
 
 
 def test_a_viewer_is_offered_no_dropping(client, kb, shared):
-    rows = Page(client.get(reverse(PAGE))).rows()
+    rows = CachePage(client.get(reverse(PAGE))).rows()
 
     assert (rows[kb.pk]["drop"], rows[shared.pk]["drop"]) == ([drop_url(kb)], [])
 
@@ -242,5 +228,5 @@ def test_an_editor_drops_an_index_from_every_tier(client, curator):
     assert "the next search builds it anew" in response.content.decode()
     assert version_of(kb) > before
     assert not BM25Index.objects.exists()
-    row = Page(response).rows()[kb.pk]
+    row = CachePage(response).rows()[kb.pk]
     assert (row["state"], row["redis"]) == ("none yet: built at the next search", "–")

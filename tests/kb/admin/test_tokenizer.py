@@ -1,4 +1,3 @@
-import lxml.html
 import pytest
 from django.urls import reverse
 
@@ -10,6 +9,7 @@ from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine
 from retrieval.tokenize import TokenizerOptions
 from tests.factories import make_document, make_kb, make_member
+from tests.kb.admin.pages import Page
 
 
 @pytest.fixture(autouse=True)
@@ -47,18 +47,7 @@ def read(kb):
     return KnowledgeBase.objects.get(pk=kb.pk)
 
 
-class Page:
-    def __init__(self, response):
-        assert response.status_code == 200
-        self.tree = lxml.html.fromstring(response.content.decode())
-
-    def has(self, testid):
-        return bool(self.tree.xpath(f"//*[@data-testid='{testid}']"))
-
-    def text(self, testid):
-        (found,) = self.tree.xpath(f"//*[@data-testid='{testid}']")
-        return " ".join(" ".join(found.itertext()).split())
-
+class TokenizerPage(Page):
     def tokens(self, side):
         rows = self.tree.xpath(f"//*[@data-testid='tokens-{side}']/li")
         return [(row.text, *sorted(set(row.get("class").split()) - {"kb-token"})) for row in rows]
@@ -76,7 +65,7 @@ def test_a_stranger_can_send_nothing(client, foreign, action):
 
 
 def test_a_viewer_sees_the_settings_and_cannot_change_them(client, shared):
-    page = Page(client.get(url(shared)))
+    page = TokenizerPage(client.get(url(shared)))
 
     fields = page.tree.xpath("//*[@name='engine' or @name='dictionary' or @name='stop_words' or @name='simplify']")
     assert len(fields) == 5
@@ -91,7 +80,7 @@ def test_a_viewer_who_saves_all_the_same_is_refused(client, shared, action):
 
 
 def test_a_viewer_tries_texts_under_the_settings_as_they_are(client, shared):
-    page = Page(post(client, shared, "try", text="违约金", stop_words="违约金"))
+    page = TokenizerPage(post(client, shared, "try", text="违约金", stop_words="违约金"))
 
     assert page.tokens("lost")[-1] == ("违约金", "word")
     assert not page.has("dry-run")
@@ -115,7 +104,7 @@ def test_a_viewer_cannot_cancel(client, shared):
 
 # -- The token viewer ----------------------------------------------------------------------------------------------------
 def test_the_page_opens_with_the_tokens_of_a_chunk(client, kb, document):
-    page = Page(client.get(url(kb)))
+    page = TokenizerPage(client.get(url(kb)))
 
     assert ("违约金", "word") in page.tokens("lost")
     assert not page.has("dry-run")
@@ -127,7 +116,7 @@ def test_tokens_show_their_kinds_and_what_is_dropped(client, kb):
 
     response = post(client, kb, "try", text="The running man 购买T恤 TH-01", dictionary="T恤", stop_words="购买")
 
-    assert Page(response).tokens("lost") == [
+    assert TokenizerPage(response).tokens("lost") == [
         ("the", "dropped", "stem"),
         ("run", "stem"),
         ("man", "stem"),
@@ -139,12 +128,12 @@ def test_tokens_show_their_kinds_and_what_is_dropped(client, kb):
         ("th", "part"),
         ("01", "part"),
     ]
-    words = Page(response).tree.xpath("//*[@data-testid='tokens-lost']/li/@title")
+    words = TokenizerPage(response).tree.xpath("//*[@data-testid='tokens-lost']/li/@title")
     assert words[:2] == ["stem, made of “The”, dropped as a stop word", "stem, made of “running”"]
 
 
 def test_unsaved_settings_are_compared_with_those_in_use(client, kb):
-    page = Page(post(client, kb, "try", text="购买T恤", dictionary="T恤"))
+    page = TokenizerPage(post(client, kb, "try", text="购买T恤", dictionary="T恤"))
 
     assert page.tokens("lost") == [("购买", "word"), ("t", "stem"), ("恤", "word")]
     assert page.tokens("gained") == [("购买", "word"), ("t恤", "dictionary", "gained"), ("t", "stem"), ("恤", "word")]
@@ -158,7 +147,7 @@ def test_a_text_is_shown_as_text(client, kb):
 
 # -- The dry run ---------------------------------------------------------------------------------------------------------
 def test_a_dry_run_names_the_chunks_and_changes_nothing(client, kb, document):
-    page = Page(post(client, kb, "try", stop_words="违约金"))
+    page = TokenizerPage(post(client, kb, "try", stop_words="违约金"))
 
     chunk = document.chunks.get(position=0)
     assert "1 of 2 chunks would have other terms." in page.text("dry-run")
@@ -173,7 +162,7 @@ def test_a_dry_run_names_the_chunks_and_changes_nothing(client, kb, document):
 def test_a_dry_run_that_was_bounded_says_so(client, kb, document, monkeypatch):
     monkeypatch.setattr("kb.services.token_preview.MAX_CHUNKS_TOKENIZED", 1)
 
-    page = Page(post(client, kb, "try", stop_words="违约金"))
+    page = TokenizerPage(post(client, kb, "try", stop_words="违约金"))
 
     assert "At least 1 of the 1 chunks looked at would have other terms; there are 2 chunks in all." in page.text(
         "dry-run"
@@ -189,7 +178,7 @@ def test_a_dry_run_without_effect_says_so(client, kb, texts, words):
     if texts:
         make_document(kb, *texts)
 
-    assert words in Page(post(client, kb, "try", stop_words="香蕉")).text("dry-run")
+    assert words in TokenizerPage(post(client, kb, "try", stop_words="香蕉")).text("dry-run")
 
 
 # -- Errors --------------------------------------------------------------------------------------------------------------
@@ -251,7 +240,7 @@ def test_a_text_that_is_too_long_to_try_is_refused(client, kb):
 def test_an_active_tokenizer_without_its_packages_is_told_of_with_the_remedy(client, kb, monkeypatch):
     monkeypatch.setattr("kb.admin.tokenizer.tokenizer", lambda _id: None)
 
-    page = Page(client.get(url(kb)))
+    page = TokenizerPage(client.get(url(kb)))
 
     assert "Keyword search is off in this knowledge base" in page.text("trouble")
     assert "pip install" in page.text("trouble")
@@ -280,7 +269,7 @@ def test_the_command_installs_what_is_missing(monkeypatch, options, missing, com
 def test_without_the_packages_trying_shows_the_trouble_and_no_tokens(client, kb, monkeypatch):
     monkeypatch.setattr("kb.admin.tokenizer.tokenizer", lambda _id: None)
 
-    page = Page(post(client, kb, "try", text="违约金"))
+    page = TokenizerPage(post(client, kb, "try", text="违约金"))
 
     assert page.has("trouble")
     assert not page.has("preview")
@@ -298,16 +287,16 @@ def test_settings_that_cannot_be_used_here_are_refused_with_the_reason(client, k
 def test_chunks_of_another_version_s_tokenizer_are_told_of(client, kb):
     KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="jieba-search-en-snowball:0:0000000000000000")
 
-    assert "reindex --bm25" in Page(client.get(url(kb))).text("trouble")
+    assert "reindex --bm25" in TokenizerPage(client.get(url(kb))).text("trouble")
 
 
 def test_a_working_tokenizer_is_no_trouble(client, kb):
-    assert not Page(client.get(url(kb))).has("trouble")
+    assert not TokenizerPage(client.get(url(kb))).has("trouble")
 
 
 # -- Saving --------------------------------------------------------------------------------------------------------------
 def test_saving_asks_first_where_there_are_chunks(client, kb, document):
-    page = Page(post(client, kb, "save", dictionary="违约金额"))
+    page = TokenizerPage(post(client, kb, "save", dictionary="违约金额"))
 
     assert "2 chunks will be tokenised anew." in page.text("confirm")
     assert page.tree.xpath("//textarea[@name='dictionary']")[0].text.strip() == "违约金额"
@@ -363,7 +352,7 @@ def progress(client, kb, target):
 
 
 def test_the_page_shows_how_far_it_is_and_the_coming_settings(client, moving):
-    page = Page(client.get(url(moving)))
+    page = TokenizerPage(client.get(url(moving)))
 
     assert "0 of 2 chunks" in page.text("change")
     assert "Searches use the present tokenizer" in page.text("change")
@@ -407,7 +396,7 @@ def test_cancelling_keeps_the_present_tokenizer(client, moving):
     response = client.post(url(moving, "_cancel"), follow=True)
 
     assert "The change was cancelled" in response.content.decode()
-    assert not Page(response).has("change")
+    assert not TokenizerPage(response).has("change")
     assert (read(moving).tokenizer_id, read(moving).target_tokenizer_id) == (before, "")
     assert not ChunkPostings.objects.exclude(tokenizer_id=before).exists()
 
