@@ -1,6 +1,5 @@
 """Moving a knowledge base to another tokenizer, with searches, edits and workers in between."""
 
-import sys
 import time
 from types import SimpleNamespace
 
@@ -10,77 +9,37 @@ from django.db import transaction
 from django.utils import timezone
 
 from kb import tasks
-from kb.conf import _load_tokenizer
-from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion, Principal, TokenizerSettings
+from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
 from kb.services import chunk_batches, tokenizing
 from kb.services.documents import document_add
-from kb.services.errors import Rejected
 from kb.services.indexing import chunk_update, index_document
-from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.reindex import reindex_postings
-from kb.services.search import SearchRequest, search
 from kb.services.tokenizing import (
     RETIRED_FOR,
     AlreadyRunning,
     drop_retired_postings,
     follow_to_target,
-    read_settings,
     tokenize_to_target,
     tokenizer_change,
     tokenizer_change_cancel,
-    tokenizer_settings,
     tokenizing_progress,
     write_tokens,
 )
 from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock
-from retrieval.segmenters import engine_versions
 from retrieval.trace import DegradationCode
-from tests.factories import make_document, make_kb
+from tests.factories import make_document
 from tests.interleaving import Gate, Running
+from tests.kb.services.tokenizing.searching import (
+    ask,
+    found_by_keyword,
+    fresh,
+    keyword_span,
+    settings,
+    tokenizers_of_postings,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-def settings(dictionary="", stop_words="", *, engine="jieba", simplify=False):
-    return read_settings(engine=engine, dictionary=dictionary, stop_words=stop_words, simplify=simplify)
-
-
-def fresh(kb):
-    return KnowledgeBase.objects.get(pk=kb.pk)
-
-
-def ask(kb, query):
-    request = SearchRequest(query=query, knowledge_base_ids=[kb.pk], explain=True)
-    return search(Principal(kb.owner), request).result
-
-
-def found_by_keyword(kb, query):
-    return [hit.passage.text for hit in ask(kb, query).hits if "bm25" in hit.ranks]
-
-
-def keyword_span(kb, query="保修"):
-    return next(span.detail for span in ask(kb, query).spans if span.stage == "bm25")
-
-
-def tokenizers_of_postings(kb):
-    return set(ChunkPostings.objects.filter(knowledge_base=kb).values_list("tokenizer_id", flat=True))
-
-
-@pytest.fixture(autouse=True)
-def enqueued(monkeypatch):
-    """What would go to the broker, which no worker of this test reads."""
-    sent = []
-    monkeypatch.setattr(tasks, "enqueue", lambda task, *ids: sent.append((task.name.rpartition(".")[2], ids)))
-    monkeypatch.setattr("kb.signals.enqueue", tasks.enqueue)
-    return sent
-
-
-@pytest.fixture
-def kb():
-    kb = make_kb()
-    make_document(kb, "石墨烯电池的保修期是两年", "安装前请先关闭电源")
-    return kb
 
 
 def test_a_new_dictionary_word_is_found_whole_after_the_swap(kb):
@@ -300,115 +259,6 @@ def test_a_change_that_is_cancelled_while_it_runs_does_not_swap(kb, monkeypatch)
     assert worker.outcome() is None
     assert fresh(kb).tokenizer_id == kb.tokenizer_id
     assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
-
-
-@pytest.mark.parametrize(("dictionary", "stop_words"), [("石墨烯 0", ""), ("", "x" * 60)])
-def test_a_line_that_cannot_be_used_is_named(dictionary, stop_words):
-    with pytest.raises(Rejected, match="第 1 行"):
-        settings(dictionary, stop_words)
-
-
-def test_stop_words_of_a_knowledge_base_are_neither_indexed_nor_searched(kb):
-    tokenizer_change(kb, settings(stop_words="保修期\n保修"))
-    tokenize_to_target(fresh(kb))
-    assert found_by_keyword(kb, "保修期") == []
-    assert found_by_keyword(kb, "电源") == ["安装前请先关闭电源"]
-
-
-def test_traditional_and_simplified_find_each_other(kb):
-    make_document(kb, "電腦的說明書")
-    tokenizer_change(kb, settings(simplify=True))
-    tokenize_to_target(fresh(kb))
-    assert found_by_keyword(kb, "电脑") == ["電腦的說明書"]
-    assert found_by_keyword(kb, "電源") == ["安装前请先关闭电源"]
-
-
-def test_rjieba_serves_as_a_drop_in_under_its_own_id(kb):
-    tokenizer_change(kb, settings(engine="rjieba"))
-    tokenize_to_target(fresh(kb))
-    assert fresh(kb).tokenizer_id.startswith("rjieba-")
-    assert found_by_keyword(kb, "保修期") == ["石墨烯电池的保修期是两年"]
-
-
-def test_knowledge_bases_of_different_tokenizers_are_searched_together(kb):
-    other = make_kb(owner=kb.owner)
-    make_document(other, "石墨烯的制备")
-    tokenizer_change(other, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(other))
-    request = SearchRequest(query="石墨烯", knowledge_base_ids=[kb.pk, other.pk], explain=True)
-    result = search(Principal(kb.owner), request).result
-    assert result.analysis.terms(kb.pk) != result.analysis.terms(other.pk)
-    assert {hit.passage.kb_id for hit in result.hits if "bm25" in hit.ranks} == {kb.pk, other.pk}
-    by_kb = {hit.passage.kb_id: hit.matched_terms for hit in result.hits}
-    assert by_kb[other.pk] == ("石墨", "石墨烯")
-
-
-def test_what_a_knowledge_base_s_editors_wrote_is_theirs_alone(kb):
-    other, plain = make_kb(), make_kb()
-    tokenizer_change(kb, settings("# 甲公司的机密\n石墨烯 1000"))
-    tokenizer_change(other, settings("石墨烯 1000"))
-    tokenizer_change(plain, settings("# 只有注释"))
-    assert fresh(kb).target_tokenizer_id == fresh(other).target_tokenizer_id
-    assert tokenizer_settings(fresh(other)).dictionary == "石墨烯 1000"
-    assert tokenizer_settings(fresh(plain)).dictionary == "# 只有注释"
-    assert tokenizer_settings(make_kb()).dictionary == ""
-
-
-def test_new_comments_are_kept_and_need_no_work(kb):
-    assert not tokenizer_change(kb, settings("# 待补充"))
-    assert not tokenizer_change(fresh(kb), settings("# 已补充"))
-    assert tokenizer_settings(fresh(kb)).dictionary == "# 已补充"
-
-
-def test_settings_go_with_their_tokenizer_and_their_knowledge_base(kb):
-    tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenizer_change(kb, settings("石墨烯 2000"))
-    assert TokenizerSettings.objects.get().dictionary == "石墨烯 2000"
-    knowledge_base_delete(fresh(kb))
-    assert not TokenizerSettings.objects.exists()
-
-
-def test_a_target_of_older_rules_is_replaced_by_that_of_the_present_ones(kb, enqueued):
-    tokenizer_change(kb, settings("石墨烯 1000"))
-    current = fresh(kb).target_tokenizer_id
-    KnowledgeBase.objects.update(target_tokenizer_id="older")
-    TokenizerSettings.objects.update(tokenizer_id="older")
-    assert not tokenize_to_target(fresh(kb))
-    assert fresh(kb).target_tokenizer_id == current
-    assert tokenize_to_target(fresh(kb))
-    assert tokenizer_settings(fresh(kb)).dictionary == "石墨烯 1000"
-
-
-def test_a_target_whose_options_are_the_active_ones_by_now_needs_no_work(kb):
-    KnowledgeBase.objects.update(target_tokenizer_id="that of default options under older rules")
-    assert tokenize_to_target(fresh(kb))
-    assert (fresh(kb).tokenizer_id, fresh(kb).target_tokenizer_id) == (kb.tokenizer_id, "")
-
-
-@pytest.fixture
-def without_rjieba(monkeypatch):
-    """A process in which the package is not installed."""
-    engine_versions.cache_clear()
-    _load_tokenizer.cache_clear()
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "rjieba", None)
-        yield patch
-    engine_versions.cache_clear()
-    _load_tokenizer.cache_clear()
-
-
-def test_a_process_without_the_package_writes_nothing_and_changes_no_settings(kb, request):
-    tokenizer_change(kb, settings("石墨烯 1000", engine="rjieba"))
-    tokenize_to_target(fresh(kb))
-    before = fresh(kb).tokenizer_id
-    request.getfixturevalue("without_rjieba")
-    chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
-    with pytest.raises(Rejected, match="pip install rjieba"):
-        chunk_update(chunk, text="钠离子电池", enabled=True)
-    assert (fresh(kb).tokenizer_id, fresh(kb).lacks_postings) == (before, False)
-    assert Chunk.objects.get(pk=chunk.pk).text == "石墨烯电池的保修期是两年"
-    degraded = {each.code: each.detail for each in ask(kb, "保修期").degraded}
-    assert "pip install rjieba" in degraded[DegradationCode.BM25_DEPENDENCIES_MISSING]
 
 
 def test_a_saved_target_sends_a_task_on_commit(kb, enqueued):
