@@ -42,9 +42,12 @@ def _own_files(settings, tmp_path):
 
 @pytest.fixture(autouse=True)
 def _fresh_process_state():
-    """What a process keeps for its lifetime must not outlive the database of a test."""
+    """What a process or a thread keeps must not outlive a test: a request leaves its language behind in the thread."""
+    from django.utils import translation
+
     from kb.stores import bm25, installation
 
+    translation.deactivate()
     installation._stored_id.cache_clear()
     bm25._shared_cache.cache_clear()
 
