@@ -19,6 +19,34 @@ class ModelUnavailable(RetrievalError):
     """A model cannot be loaded or reached, or its answer cannot be used."""
 
 
+class ModelTimeout(ModelUnavailable):
+    """A model did not answer in time; its late answer is not used."""
+
+
+class CircuitOpen(ModelUnavailable):
+    """A model failed too often in a row and is not asked again for a while."""
+
+
+class RerankerUnavailable(RetrievalError):
+    """A reranker cannot score these candidates now; the chain's next link does."""
+
+    def __init__(self, code: "DegradationCode", message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class RerankerNotApplicable(RetrievalError):
+    """A reranker is of no use for these candidates; the chain's next link answers, and nothing is degraded."""
+
+
+class GenerationFailed(RetrievalError):
+    """A language model gave no usable answer."""
+
+    def __init__(self, code: "DegradationCode", message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
 class InvalidConfiguration(RetrievalError):
     """A setting cannot be used.
 

@@ -1,9 +1,21 @@
+"""How long work may take and where it runs: a search's budget, and calls of models that may hang."""
+
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import ParamSpec, TypeVar
+from dataclasses import dataclass
+from typing import ParamSpec, Self, TypeVar
+
+from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+FAILURES_TO_OPEN = 3
+SECONDS_OPEN = 30.0
+_RESERVED_SHARE = 0.4
+_MOST_RESERVED_S = 1.0
 
 
 class InlineExecutor(Executor):
@@ -13,3 +25,130 @@ class InlineExecutor(Executor):
         future: Future[R] = Future()
         future.set_result(function(*args, **kwargs))
         return future
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The time that a search may take, in seconds of `time.monotonic`.
+
+    Attributes:
+        started: when the search began.
+        channels_end: when the channels must have answered, so that time is left for the stages after them.
+        end: when the answer is due.
+    """
+
+    started: float
+    channels_end: float
+    end: float
+
+    @classmethod
+    def of(cls, seconds: float) -> Self:
+        """The budget of a search that begins now."""
+        now = time.monotonic()
+        reserved = min(_RESERVED_SHARE * seconds, _MOST_RESERVED_S)
+        return cls(now, now + seconds - reserved, now + seconds)
+
+    def channel_deadline(self, timeout_ms: int | None) -> float:
+        """When a channel with a time limit of its own must have answered."""
+        return self.channels_end if timeout_ms is None else min(self.channels_end, self.started + timeout_ms / 1_000)
+
+
+class CircuitBreaker:
+    """Closed until a number of failures in a row; then open for a while, after which one call tries again.
+
+    A library would count what a call raises. Here the one who waits notices that a call hangs, so failures are told.
+
+    Source: Nygard, "Release It!", 2007.
+    """
+
+    def __init__(
+        self,
+        failures_to_open: int = FAILURES_TO_OPEN,
+        seconds_open: float = SECONDS_OPEN,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._failures_to_open = failures_to_open
+        self._seconds_open = seconds_open
+        self._clock = clock
+        self._failures = 0
+        self._open_until = 0.0
+        self._lock = threading.Lock()
+
+    def allows(self) -> bool:
+        """Whether a call may be made now; the first after the pause keeps the others out until it has ended."""
+        with self._lock:
+            if self._failures < self._failures_to_open:
+                return True
+            now = self._clock()
+            if now < self._open_until:
+                return False
+            self._open_until = now + self._seconds_open
+            return True
+
+    def succeeded(self) -> None:
+        with self._lock:
+            self._failures = 0
+
+    def failed(self) -> None:
+        with self._lock:
+            self._failures += 1
+            if self._failures >= self._failures_to_open:
+                self._open_until = self._clock() + self._seconds_open
+
+
+class ModelGuard:
+    """Calls one model: so many at once, each until its deadline, and none for a while after it has failed repeatedly.
+
+    A call that hangs keeps its slot and its thread until it returns; the process and its exit do not wait for it.
+
+    Args:
+        name: of the model, for messages.
+        slots: how many calls may run at once.
+        breaker: shared by all callers of the model.
+    """
+
+    def __init__(self, name: str, *, slots: int, breaker: CircuitBreaker | None = None) -> None:
+        self.name = name
+        self.breaker = breaker or CircuitBreaker()
+        self._slots = threading.BoundedSemaphore(slots)
+
+    def call(self, function: Callable[[], R], deadline: float) -> R:
+        """What the function returns, at the latest at `deadline` (of `time.monotonic`).
+
+        Raises:
+            CircuitOpen: the model has failed repeatedly a short while ago.
+            ModelTimeout: it did not answer in time.
+            Exception: what the function raises.
+        """
+        if not self.breaker.allows():
+            raise CircuitOpen(
+                f"model {self.name!r} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s: see the log"
+            )
+        if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            self.breaker.failed()
+            raise self._too_late()
+        outcome: Future[R] = Future()
+        threading.Thread(target=self._run, args=(function, outcome), name=f"model {self.name}", daemon=True).start()
+        try:
+            result = outcome.result(timeout=max(0.0, deadline - time.monotonic()))
+        except TimeoutError:
+            if not outcome.done():
+                self.breaker.failed()
+                raise self._too_late() from None
+            raise
+        except ModelUnavailable:
+            self.breaker.failed()
+            raise
+        self.breaker.succeeded()
+        return result
+
+    def _run(self, function: Callable[[], R], outcome: "Future[R]") -> None:
+        try:
+            outcome.set_result(function())
+        except BaseException as error:  # noqa: BLE001 - handed to the one who waits
+            outcome.set_exception(error)
+        finally:
+            self._slots.release()
+
+    def _too_late(self) -> ModelTimeout:
+        return ModelTimeout(f"model {self.name!r} did not answer in time: check its load, or allow more time")

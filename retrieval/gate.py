@@ -4,6 +4,7 @@ from enum import StrEnum
 
 
 class ScoreScale(StrEnum):
+    CROSS_ENCODER = "cross_encoder"
     COSINE = "cosine"
     OVERLAP = "overlap"
     RRF = "rrf"

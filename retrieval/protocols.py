@@ -1,12 +1,13 @@
 """The seams of the library: one protocol for each part that can be had in more than one way."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.types import Analysis, Candidate, Passage, Ranking
+from retrieval.gate import ScoreScale
+from retrieval.types import Analysis, ConceptMention, Fact, Passage, Ranking, RerankJob, Rewritten, Turn
 
 
 class Tokenizer(Protocol):
@@ -40,6 +41,11 @@ class Embedder(Protocol):
         ...
 
     def count_tokens(self, text: str) -> int: ...
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next call needs not load the model first."""
+        ...
 
 
 class Lexicon(Protocol):
@@ -83,10 +89,56 @@ class Channel(Protocol):
 
 
 class VectorStore(Protocol):
+    """Vectors of chunks by knowledge base, model and kind ("content", "keywords", "question")."""
+
     def search(
-        self, kb_id: int, model_id: str, vector: NDArray[np.float32], k: int
+        self,
+        kb_id: int,
+        model_id: str,
+        vector: NDArray[np.float32],
+        k: int,
+        *,
+        kind: str = "content",
+        only: NDArray[np.int64] | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Returns chunk ids and cosine similarities, best first, ties by chunk id."""
+        """Returns chunk ids, each once, and cosine similarities, best first, ties by chunk id.
+
+        Args:
+            kb_id: the knowledge base.
+            model_id: whose vectors are compared.
+            vector: shape (dimension,).
+            k: at most so many.
+            kind: which of the chunks' vectors.
+            only: ids of the chunks that may be found, ascending; None: all.
+        """
+        ...
+
+    def similarities(
+        self,
+        kb_id: int,
+        model_id: str,
+        vector: NDArray[np.float32],
+        chunk_ids: NDArray[np.int64],
+        *,
+        kind: str = "content",
+    ) -> NDArray[np.float64]:
+        """Returns exact cosine similarities, shape (n_chunks,), NaN for a chunk without such a vector."""
+        ...
+
+
+class TextStore(Protocol):
+    """Full text and character n-grams of chunks."""
+
+    def search_terms(
+        self, kb_id: int, tokenizer_id: str, terms: Sequence[str], k: int, *, only: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Returns chunks that hold any of the terms and their scores, best first, ties by chunk id."""
+        ...
+
+    def search_ngrams(
+        self, kb_id: int, tokenizer_id: str, text: str, k: int, *, only: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Returns chunks and the share of the text's character n-grams that they hold, best first, ties by chunk id."""
         ...
 
 
@@ -95,13 +147,77 @@ class PassageStore(Protocol):
         """Returns the passages that exist and that the caller may see."""
         ...
 
+    def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
+        """Returns, by chunk id, up to `count` chunks before and after each passage in its document, in reading order."""
+        ...
+
+
+class ConceptStore(Protocol):
+    def mentions(self, kb_ids: Sequence[int], text: str) -> tuple[ConceptMention, ...]:
+        """Returns the concepts of the knowledge bases whose name, synonym or abbreviation stands in the text.
+
+        The longest mention wins where two overlap.
+        """
+        ...
+
+
+class FactStore(Protocol):
+    def facts(self, kb_ids: Sequence[int], text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
+        """Returns facts whose subject or object stands in the text or among the names."""
+        ...
+
 
 class Reranker(Protocol):
-    @property
-    def scale(self) -> str: ...
+    """One link of the chain of rerankers."""
 
-    def scores(
-        self, analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
-    ) -> NDArray[np.float64]:
-        """Returns shape (n_candidates,), higher is better, on this reranker's scale."""
+    @property
+    def name(self) -> str:
+        """As in `RetrievalConfig.rerankers`."""
+        ...
+
+    @property
+    def scale(self) -> ScoreScale: ...
+
+    def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
+        """Returns shape (n_candidates,), higher is better, on this reranker's scale.
+
+        Raises:
+            RerankerUnavailable: it cannot score them, or not by the deadline (of `time.monotonic`).
+            RerankerNotApplicable: it is of no use for these candidates, which is no fault.
+        """
+        ...
+
+
+class Generator(Protocol):
+    """A language model that continues a conversation."""
+
+    @property
+    def model(self) -> str: ...
+
+    def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
+        """The whole answer; a system prompt is a turn of the role "system".
+
+        Raises:
+            GenerationFailed: with a code of the enumeration.
+        """
+        ...
+
+    def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
+        """The answer in pieces, as they come; raises as `complete`, also in the middle."""
+        ...
+
+
+class Rewriter(Protocol):
+    def rewrite(self, text: str, history: Sequence[Turn], most: int, deadline: float) -> Rewritten:
+        """Completes references from the conversation, expands abbreviations, and finds sub-queries.
+
+        Args:
+            text: the query.
+            history: earlier turns, oldest first.
+            most: how many queries there may be in all, the rewritten one included.
+            deadline: of `time.monotonic`.
+
+        Raises:
+            GenerationFailed: the query is searched for as it is.
+        """
         ...

@@ -13,9 +13,23 @@ class DegradationCode(StrEnum):
     BM25_POSTINGS_OUTDATED = "bm25_postings_outdated"
     BM25_INDEX_BUILDING = "bm25_index_building"
     CHANNEL_FAILED = "channel_failed"
+    CHANNEL_TIMEOUT = "channel_timeout"
     EMBEDDER_FAILED = "embedder_failed"
+    EMBEDDER_TIMEOUT = "embedder_timeout"
+    FACTS_FAILED = "facts_failed"
     HASHING_EMBEDDER = "hashing_embedder"
+    LLM_NOT_CONFIGURED = "llm_not_configured"
+    LLM_STREAM_BROKEN = "llm_stream_broken"
+    LLM_TIMEOUT = "llm_timeout"
+    LLM_UNAVAILABLE = "llm_unavailable"
+    LLM_UNUSABLE = "llm_unusable"
+    MODEL_CIRCUIT_OPEN = "model_circuit_open"
     MODEL_UNAVAILABLE = "model_unavailable"
+    RERANKER_FAILED = "reranker_failed"
+    RERANKER_TIMEOUT = "reranker_timeout"
+    RERANKER_UNAVAILABLE = "reranker_unavailable"
+    SHARED_CACHE_UNAVAILABLE = "shared_cache_unavailable"
+    THRESHOLD_NOT_APPLIED = "threshold_not_applied"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The values that flow through the pipeline. A stage returns new ones and never changes one."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,17 +14,61 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class Turn:
+    """One turn of a conversation; `role` is "user" or "assistant"."""
+
+    role: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """A query as a language model has rewritten it; `sub_queries` are further ones, for other aspects."""
+
+    text: str
+    sub_queries: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConceptMention:
+    """A concept of a knowledge base's taxonomy that stands in a query.
+
+    Attributes:
+        mention: as the query writes it.
+        names: the concept's other names: its name, synonyms and abbreviations, without the one mentioned.
+    """
+
+    concept_id: int
+    kb_id: int
+    name: str
+    mention: str
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Analysis:
     """A query as the channels use it.
 
     Attributes:
-        text: the query, stripped.
+        text: the query, normalised; after a rewrite, the rewritten one.
         tokens_by_kb: by knowledge base, each has its own tokenizer; in order of appearance, repeats kept. One without a
             tokenizer at hand is missing.
+        variants_by_kb: by knowledge base, the tokens of the text with a concept's mention replaced by another name of it.
+        language: "zh" or "en".
+        keywords: fine-grained keywords, the most telling ones first.
+        concepts: concepts that the query names.
+        intent: the query without courtesies and question words.
+        sub_queries: further queries for other aspects of the question; they have none of their own.
     """
 
     text: str
     tokens_by_kb: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    variants_by_kb: Mapping[int, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    language: str = "zh"
+    keywords: tuple[str, ...] = ()
+    concepts: tuple[ConceptMention, ...] = ()
+    intent: str = ""
+    sub_queries: tuple["Analysis", ...] = ()
 
     def tokens(self, kb_id: int) -> tuple[str, ...]:
         """The query's tokens for a knowledge base."""
@@ -34,31 +78,47 @@ class Analysis:
         """The distinct tokens for a knowledge base in order of appearance."""
         return tuple(dict.fromkeys(self.tokens(kb_id)))
 
+    def search_tokens(self, kb_id: int) -> tuple[str, ...]:
+        """The query's tokens, and once each those that only other names of its concepts have."""
+        tokens = self.tokens(kb_id)
+        others = (token for variant in self.variants_by_kb.get(kb_id, ()) for token in variant)
+        return (*tokens, *dict.fromkeys(token for token in others if token not in tokens))
+
     @property
     def all_terms(self) -> tuple[str, ...]:
         """The distinct tokens over all knowledge bases."""
         return tuple(dict.fromkeys(token for tokens in self.tokens_by_kb.values() for token in tokens))
 
+    @property
+    def queries(self) -> tuple["Analysis", ...]:
+        """This query and its sub-queries."""
+        return (self, *self.sub_queries)
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """What one channel found in one knowledge base, best first.
+    """What one channel found in one knowledge base for one query, best first.
 
     Attributes:
         chunk_ids: shape (n,), int64.
         scores: shape (n,), float64, on the channel's own scale (cosine similarity, BM25).
+        query: position in `Analysis.queries`; 0 is the query itself.
         detail: what the trace should tell, for example which cache tier answered.
         degradations: what the channel could not do although it answered.
         lexicon: term statistics of the knowledge base, if the channel has them.
+        score: exact scores of any chunk ids of the knowledge base, shape (n,), NaN for a chunk that has none; None where
+            the channel cannot tell.
     """
 
     channel: str
     kb_id: int
     chunk_ids: NDArray[np.int64]
     scores: NDArray[np.float64]
+    query: int = 0
     detail: Mapping[str, Any] = field(default_factory=dict)
     degradations: tuple[Degradation, ...] = ()
     lexicon: "Lexicon | None" = None
+    score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +134,20 @@ class Passage:
     text: str
     heading_path: tuple[str, ...] = ()
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    source_type: str = "book"
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a candidate was found: the chunk, by a channel, for a query (position in `Analysis.queries`)."""
+
+    channel: str
+    kb_id: int
+    chunk_id: int
+    query: int
+    rank: int
+    score: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +155,10 @@ class Candidate:
     """A chunk on its way through the stages.
 
     Attributes:
-        ranks: rank from 1 by stage ("vector", "bm25", "fused", "rerank").
-        scores: score by stage, each on that stage's own scale.
+        ranks: rank from 1 by channel and stage ("vector", "bm25", "fused", "rerank").
+        scores: score by channel and stage, each on its own scale.
+        provenance: every place where it, or a chunk of the same content, was found.
+        neighbours: chunks before and after it in its document, where they were asked for.
         agreement: the fused score as a share of the best that the channels could have given, 0 to 1.
         matched_terms: query terms that the chunk holds.
         cut_by: the stage that dropped it; None while it is a result.
@@ -96,6 +172,27 @@ class Candidate:
     passage: Passage | None = None
     matched_terms: tuple[str, ...] = ()
     cut_by: str | None = None
+    provenance: tuple[Provenance, ...] = ()
+    neighbours: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RerankJob:
+    """What a reranker is given.
+
+    Attributes:
+        candidates: best first by fused score, each with its passage.
+        lexicons: term statistics by knowledge base, where the keyword index has answered.
+        spaces: id of the embedding model by knowledge base.
+        similarity: by knowledge base, exact cosine similarities of any chunk ids to the query, shape (n,), NaN where there
+            is no vector; missing where the vector channel has not answered.
+    """
+
+    analysis: Analysis
+    candidates: tuple[Candidate, ...]
+    lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)
+    spaces: Mapping[int, str] = field(default_factory=dict)
+    similarity: Mapping[int, Callable[[NDArray[np.int64]], NDArray[np.float64]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +205,28 @@ class Hit:
     ranks: Mapping[str, int]
     scores: Mapping[str, float]
     matched_terms: tuple[str, ...] = ()
+    provenance: tuple[Provenance, ...] = ()
+    neighbours: tuple[Passage, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A row of a knowledge base's graph; `chunk_id` is the chunk that it was taken from, if that is known."""
+
+    kb_id: int
+    subject: str
+    predicate: str
+    object: str
+    chunk_id: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "knowledge_base_id": self.kb_id,
+            "subject": self.subject,
+            "predicate": self.predicate,
+            "object": self.object,
+            "chunk_id": self.chunk_id,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +238,7 @@ class Result:
         candidates: every candidate that any channel found, in final order, with the stage that cut it.
         analysis: the query as it was searched for.
         timings_ms: milliseconds by stage, and "total".
+        facts: of the graph, for the query's entities; beside the results, never among them.
     """
 
     query: str
@@ -130,3 +250,4 @@ class Result:
     degraded: tuple[Degradation, ...]
     spans: tuple[Span, ...]
     timings_ms: Mapping[str, float]
+    facts: tuple[Fact, ...] = ()
