@@ -8,43 +8,108 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.errors import ChannelUnavailable, ModelUnavailable
+from retrieval.errors import ChannelUnavailable
 from retrieval.postings import hash_terms
-from retrieval.protocols import Embedder, VectorStore
+from retrieval.protocols import QueryVectors, TextStore, VectorStore
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Ranking
 
 
 class VectorChannel:
-    """Cosine similarity of the query's vector and the chunks' vectors of one model."""
+    """Cosine similarity of the query's vector and the chunks' vectors of one model.
+
+    Where chunks have a vector of their keywords too, each kind is searched by itself, through its own index, and the
+    union is scored exactly: `(1 - share) * content + share * keywords`, or content alone for a chunk without keywords.
+
+    Args:
+        kb_id: the knowledge base.
+        vectors: the query's vectors.
+        store: the chunks' vectors.
+        keyword_share: 0 leaves the vectors of keywords out.
+        only: ids of the chunks that may be found, ascending; None: all.
+        notes: what every answer should say.
+    """
 
     name = "vector"
     in_memory = False
 
-    def __init__(self, kb_id: int, embedder: Embedder, store: VectorStore, notes: Sequence[Degradation] = ()) -> None:
+    def __init__(
+        self,
+        kb_id: int,
+        vectors: QueryVectors,
+        store: VectorStore,
+        *,
+        keyword_share: float = 0.0,
+        only: NDArray[np.int64] | None = None,
+        notes: Sequence[Degradation] = (),
+    ) -> None:
         self.kb_id = kb_id
-        self._embedder = embedder
+        self._vectors = vectors
         self._store = store
+        self._keyword_share = keyword_share
+        self._only = only
         self._notes = tuple(notes)
 
-    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - models have timeouts of their own
-        vector = self._embed(analysis.text)
-        chunk_ids, scores = self._store.search(self.kb_id, self._embedder.model_id, vector, k)
-        detail = {"model": self._embedder.model_id}
-        return Ranking(self.name, self.kb_id, chunk_ids, scores, detail, self._notes)
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        vector, source = self._vectors.embed(analysis.text, deadline)
+        detail = {"model": self._vectors.model_id, "query_vector": source}
+        model = self._vectors.model_id
+        chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, only=self._only)
+        if self._keyword_share:
+            others, _ = self._store.search(self.kb_id, model, vector, k, kind="keywords", only=self._only)
+            union = np.union1d(chunk_ids, others)
+            joined = self._similarities(vector, union)
+            here = np.flatnonzero(~np.isnan(joined))
+            best = here[np.lexsort((union[here], -joined[here]))][:k]
+            chunk_ids, scores = union[best], joined[best]
+            detail["keyword_share"] = self._keyword_share
+        return Ranking(
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail=detail,
+            degradations=self._notes,
+            score=lambda wanted: self._similarities(vector, wanted),
+        )
 
-    def _embed(self, text: str) -> NDArray[np.float32]:
-        try:
-            vector = self._embedder.embed_query(text)
-        except ModelUnavailable as error:
-            raise ChannelUnavailable(DegradationCode.MODEL_UNAVAILABLE, str(error)) from error
-        if vector.shape != (self._embedder.dimension,) or not np.isfinite(vector).all():
-            model = self._embedder.model_id
-            raise ChannelUnavailable(
-                DegradationCode.EMBEDDER_FAILED,
-                f"model {model!r} returned an unusable query vector: check the model or its endpoint",
-            )
-        return vector
+    def _similarities(self, vector: NDArray[np.float32], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        model = self._vectors.model_id
+        content = self._store.similarities(self.kb_id, model, vector, chunk_ids)
+        if not self._keyword_share:
+            return content
+        keywords = self._store.similarities(self.kb_id, model, vector, chunk_ids, kind="keywords")
+        joined = (1 - self._keyword_share) * content + self._keyword_share * keywords
+        return np.where(np.isnan(keywords), content, joined)
+
+
+class QuestionChannel:
+    """Cosine similarity of the query's vector and the vectors of the questions that chunks answer."""
+
+    name = "question"
+    in_memory = False
+
+    def __init__(
+        self, kb_id: int, vectors: QueryVectors, store: VectorStore, *, only: NDArray[np.int64] | None = None
+    ) -> None:
+        self.kb_id = kb_id
+        self._vectors = vectors
+        self._store = store
+        self._only = only
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        vector, source = self._vectors.embed(analysis.text, deadline)
+        model = self._vectors.model_id
+        chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, kind="question", only=self._only)
+        detail = {"model": model, "query_vector": source}
+        return Ranking(
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail=detail,
+            score=lambda wanted: self._store.similarities(self.kb_id, model, vector, wanted, kind="question"),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +126,7 @@ class BM25Channel:
     Args:
         kb_id: the knowledge base.
         wait_for_index: given a deadline of `time.monotonic`; raises ChannelUnavailable if the index is not there by then.
+        only: ids of the chunks that may be found, ascending; None: all.
         detail: what else the trace should tell.
     """
 
@@ -68,18 +134,70 @@ class BM25Channel:
     in_memory = True
 
     def __init__(
-        self, kb_id: int, wait_for_index: Callable[[float], LoadedIndex], detail: Mapping[str, Any] | None = None
+        self,
+        kb_id: int,
+        wait_for_index: Callable[[float], LoadedIndex],
+        *,
+        only: NDArray[np.int64] | None = None,
+        detail: Mapping[str, Any] | None = None,
     ) -> None:
         self.kb_id = kb_id
         self._wait_for_index = wait_for_index
+        self._only = only
         self._detail = detail or {}
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         loaded = self._wait_for_index(deadline)
-        chunk_ids, scores = loaded.index.search(hash_terms(analysis.tokens(self.kb_id)), k)
+        terms = hash_terms(analysis.search_tokens(self.kb_id))
+        chunk_ids, scores = loaded.index.search(terms, k, self._only)
         return Ranking(
-            self.name, self.kb_id, chunk_ids, scores, {**self._detail, **loaded.detail}, lexicon=loaded.index
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail={**self._detail, **loaded.detail},
+            lexicon=loaded.index,
+            score=lambda wanted: loaded.index.score(terms, wanted),
         )
+
+
+class FullTextChannel:
+    """PostgreSQL's full text over the tokens of the keyword index, which it stands in for."""
+
+    name = "fts"
+    in_memory = False
+
+    def __init__(
+        self, kb_id: int, tokenizer_id: str, store: TextStore, *, only: NDArray[np.int64] | None = None
+    ) -> None:
+        self.kb_id = kb_id
+        self._tokenizer_id = tokenizer_id
+        self._store = store
+        self._only = only
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - statements have a time limit
+        terms = tuple(dict.fromkeys(analysis.search_tokens(self.kb_id)))
+        chunk_ids, scores = self._store.search_terms(self.kb_id, self._tokenizer_id, terms, k, only=self._only)
+        return Ranking(self.name, self.kb_id, chunk_ids, scores, detail={"terms": len(terms)})
+
+
+class LexicalChannel:
+    """Character n-grams: finds misspelt words and parts of words, where words and vectors find next to nothing."""
+
+    name = "lexical"
+    in_memory = False
+
+    def __init__(
+        self, kb_id: int, tokenizer_id: str, store: TextStore, *, only: NDArray[np.int64] | None = None
+    ) -> None:
+        self.kb_id = kb_id
+        self._tokenizer_id = tokenizer_id
+        self._store = store
+        self._only = only
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - statements have a time limit
+        chunk_ids, scores = self._store.search_ngrams(self.kb_id, self._tokenizer_id, analysis.text, k, only=self._only)
+        return Ranking(self.name, self.kb_id, chunk_ids, scores)
 
 
 class UnavailableChannel:

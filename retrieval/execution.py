@@ -48,6 +48,10 @@ class Budget:
         reserved = min(_RESERVED_SHARE * seconds, _MOST_RESERVED_S)
         return cls(now, now + seconds - reserved, now + seconds)
 
+    def remaining(self) -> float:
+        """Seconds until the answer is due, not less than 0."""
+        return max(0.0, self.end - time.monotonic())
+
     def channel_deadline(self, timeout_ms: int | None) -> float:
         """When a channel with a time limit of its own must have answered."""
         return self.channels_end if timeout_ms is None else min(self.channels_end, self.started + timeout_ms / 1_000)

@@ -1,6 +1,9 @@
 """Only calibrated scores meet a threshold: each scale has its own default cut, and RRF sums have none."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+
+from retrieval.config import RetrievalConfig
 
 
 class ScoreScale(StrEnum):
@@ -11,19 +14,45 @@ class ScoreScale(StrEnum):
 
 
 # 0 lets everything pass: a cut is only set for a scale once it has been chosen on judged data.
-DEFAULT_CUTS = {ScoreScale.COSINE: 0.0, ScoreScale.OVERLAP: 0.0}
+COSINE_CUT = 0.0
+OVERLAP_CUT = 0.0
 
 
-def cut_for(scale: ScoreScale, threshold: float | None) -> float:
-    """The cut that applies to scores of a scale.
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The least score that passes; 0 lets everything pass.
+
+    Attributes:
+        replaced: an explicit threshold was meant for another scale, and this scale's default applies instead.
+    """
+
+    threshold: float
+    replaced: bool = False
+
+
+def default_cut(scale: ScoreScale, config: RetrievalConfig) -> float:
+    """The cut of a scale where nothing else is asked for; 0 for a scale without meaning."""
+    if scale is ScoreScale.CROSS_ENCODER:
+        return config.similarity_threshold
+    if scale is ScoreScale.COSINE:
+        return COSINE_CUT if config.cosine_threshold is None else config.cosine_threshold
+    if scale is ScoreScale.OVERLAP:
+        return OVERLAP_CUT if config.overlap_threshold is None else config.overlap_threshold
+    return 0.0
+
+
+def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale) -> Cut:
+    """The cut that applies to the scores of a search.
 
     Args:
         scale: what the scores mean.
-        threshold: an explicit cut; None asks for the default of the scale.
-
-    Returns:
-        The least score that passes; 0 lets everything pass, and is the answer for a scale without meaning.
+        config: whose `score_threshold` is None for the scale's default, 0 for no gate, or an explicit cut.
+        meant_for: the scale of the explicit cut: that of the first reranker in the chain.
     """
-    if scale not in DEFAULT_CUTS:
-        return 0.0
-    return DEFAULT_CUTS[scale] if threshold is None else threshold
+    if config.score_threshold == 0:
+        return Cut(0.0)
+    if config.score_threshold is None:
+        return Cut(default_cut(scale, config))
+    if scale is meant_for:
+        return Cut(config.score_threshold)
+    return Cut(default_cut(scale, config), replaced=True)

@@ -88,6 +88,21 @@ class Channel(Protocol):
         ...
 
 
+class QueryVectors(Protocol):
+    """The vectors of queries in the space of one model."""
+
+    @property
+    def model_id(self) -> str: ...
+
+    def embed(self, text: str, deadline: float) -> tuple[NDArray[np.float32], str]:
+        """Returns a vector of shape (dimension,) and where it came from.
+
+        Raises:
+            ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
+        """
+        ...
+
+
 class VectorStore(Protocol):
     """Vectors of chunks by knowledge base, model and kind ("content", "keywords", "question")."""
 

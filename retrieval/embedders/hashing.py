@@ -40,6 +40,10 @@ class HashingEmbedder:
     model_id = HASHING_MODEL_ID
     dimension = DIMENSION
 
+    @property
+    def is_loaded(self) -> bool:
+        return True
+
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, 1024)."""
         vectors = np.empty((len(texts), DIMENSION), dtype=np.float32)

@@ -93,6 +93,10 @@ class OpenAIEmbedder:
             return int(self._embed(["dimension"], self._for_queries).shape[1])
         return self._dimension
 
+    @property
+    def is_loaded(self) -> bool:
+        return True
+
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, dimension).
 

@@ -46,6 +46,10 @@ class SentenceTransformerEmbedder:
     def dimension(self) -> int:
         return self._ready().dimension
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._loaded is not None
+
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """L2-normalised vectors, shape (n_texts, dimension).
 

@@ -1,0 +1,156 @@
+"""Searches the channels of all knowledge bases at once, each until its deadline; one that fails costs its candidates."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+
+from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
+from retrieval.execution import Budget, InlineExecutor
+from retrieval.protocols import Channel
+from retrieval.scope import Scope, StandIn
+from retrieval.trace import Degradation, DegradationCode, Span, Trace
+from retrieval.types import Analysis, Ranking
+
+logger = logging.getLogger(__name__)
+
+_OWN_THREAD = InlineExecutor()
+_OF_VECTORS = frozenset({"vector", "question"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One channel's search for one query."""
+
+    scope: Scope
+    channel: Channel
+    query: int
+    deadline: float
+
+
+_Outcome = tuple[Ranking | Degradation, float]
+
+
+def search_channels(
+    scopes: Sequence[Scope], analysis: Analysis, budget: Budget, executor: Executor, trace: Trace
+) -> list[Ranking]:
+    """The rankings of all channels, for the query and its sub-queries.
+
+    Args:
+        scopes: the knowledge bases.
+        analysis: the query; blank text searches nothing.
+        budget: of the search. Stand-ins have some of the time that is reserved for later stages.
+        executor: runs the channels that wait for other servers; those in memory run on this thread.
+        trace: takes spans and degradations.
+
+    Raises:
+        NoChannelAvailable: no channel of any knowledge base could answer.
+        ScopeOutdated: a knowledge base has changed in a way that these channels cannot serve.
+    """
+    if not analysis.text:
+        return []
+    jobs = [
+        _Job(scope, channel, query, _deadline(scope, channel, budget))
+        for scope in scopes
+        for channel in scope.channels
+        for query in range(len(analysis.queries))
+    ]
+    rankings, failed = _run(jobs, analysis, executor, trace)
+    late = (budget.channels_end + budget.end) / 2
+    stand_ins = [
+        _Job(scope, stand_in.channel, query, late)
+        for scope in scopes
+        for stand_in in scope.stand_ins
+        if _is_needed(stand_in, scope, rankings, failed)
+        for query in range(len(analysis.queries))
+    ]
+    rankings += _run(stand_ins, analysis, executor, trace)[0]
+    if jobs and not rankings:
+        raise NoChannelAvailable(tuple(trace.degradations))
+    return rankings
+
+
+def _deadline(scope: Scope, channel: Channel, budget: Budget) -> float:
+    config = scope.config
+    return budget.channel_deadline(
+        config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
+    )
+
+
+def _is_needed(
+    stand_in: StandIn, scope: Scope, rankings: Iterable[Ranking], failed: Mapping[int, frozenset[str]]
+) -> bool:
+    if stand_in.failed & failed.get(scope.kb_id, frozenset()):
+        return True
+    found = sum(
+        len(ranking.chunk_ids)
+        for ranking in rankings
+        if ranking.kb_id == scope.kb_id and ranking.channel in stand_in.short and ranking.query == 0
+    )
+    return found < stand_in.below
+
+
+def _run(
+    jobs: Sequence[_Job], analysis: Analysis, executor: Executor, trace: Trace
+) -> tuple[list[Ranking], dict[int, frozenset[str]]]:
+    """The rankings in the order of the jobs, and the names of the channels that failed by knowledge base."""
+    futures: dict[int, Future[_Outcome]] = {}
+    # Those that wait for other servers start first, and wait while this thread does the rest.
+    for place in sorted(range(len(jobs)), key=lambda place: jobs[place].channel.in_memory):
+        runs_here = jobs[place].channel.in_memory
+        futures[place] = (_OWN_THREAD if runs_here else executor).submit(_search, jobs[place], analysis)
+    rankings: list[Ranking] = []
+    failed: dict[int, frozenset[str]] = {}
+    for place, job in enumerate(jobs):
+        outcome, milliseconds = _await(futures[place], job)
+        name, kb_id = job.channel.name, job.channel.kb_id
+        about = {"kb_id": kb_id} | ({"query": job.query} if job.query else {})
+        if isinstance(outcome, Degradation):
+            trace.degrade(outcome)
+            trace.add(Span(name, milliseconds, {**about, "error": outcome.code.value}))
+            failed[kb_id] = failed.get(kb_id, frozenset()) | {name}
+            continue
+        for degradation in outcome.degradations:
+            trace.degrade(degradation)
+        trace.add(Span(name, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
+        rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
+    return rankings, failed
+
+
+def _await(future: "Future[_Outcome]", job: _Job) -> _Outcome:
+    """Waits until the job's deadline; its thread goes on and its late answer is not used."""
+    started = time.monotonic()
+    try:
+        return future.result(timeout=max(0.0, job.deadline - started))
+    except TimeoutError:
+        if future.done():
+            return future.result()
+        future.cancel()
+        message = (
+            f"the {job.channel.name} channel did not answer in time: allow more time, or look at the load of its server"
+        )
+        degradation = Degradation(job.channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
+        return degradation, (time.monotonic() - started) * 1_000
+
+
+def _search(job: _Job, analysis: Analysis) -> _Outcome:
+    started = time.perf_counter()
+    channel, config = job.channel, job.scope.config
+    depth = config.vector_candidates if channel.name in _OF_VECTORS else config.bm25_candidates
+    outcome: Ranking | Degradation
+    try:
+        outcome = channel.search(analysis.queries[job.query], depth, job.deadline)
+    except ScopeOutdated:
+        raise
+    except ChannelUnavailable as error:
+        outcome = Degradation(channel.name, error.code, str(error))
+    except Exception:
+        logger.exception("channel %s of knowledge base %s failed", channel.name, channel.kb_id)
+        outcome = Degradation(
+            channel.name,
+            DegradationCode.CHANNEL_FAILED,
+            f"the {channel.name} channel failed: see the server's log and run `manage.py doctor`",
+        )
+    return outcome, (time.perf_counter() - started) * 1_000

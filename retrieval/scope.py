@@ -1,0 +1,37 @@
+from dataclasses import dataclass
+
+from retrieval.config import RetrievalConfig
+from retrieval.protocols import Channel, Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class StandIn:
+    """A channel that is searched only where others could not do their part.
+
+    Attributes:
+        failed: names of channels; one of them has failed.
+        short: names of channels; together they found fewer chunks than `below`.
+    """
+
+    channel: Channel
+    failed: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
+    below: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """One knowledge base of a search: its channels, and its own weights.
+
+    Attributes:
+        space: id of the embedding model; cosines of different spaces are never compared.
+        tokenizer: None when there is none to be had.
+        stand_ins: searched after the channels, in this order, where they are needed.
+    """
+
+    kb_id: int
+    space: str
+    tokenizer: Tokenizer | None
+    channels: tuple[Channel, ...]
+    config: RetrievalConfig
+    stand_ins: tuple[StandIn, ...] = ()
