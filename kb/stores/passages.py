@@ -1,7 +1,35 @@
-from collections.abc import Mapping, Sequence
+"""Passages as the stages after the fusion read them: hundreds at once, so without the cost of model instances."""
 
-from kb.models import Chunk, Principal
+import json
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+from django.db import connection
+
+from kb.models import Principal
+from kb.stores.scope import Statement, visible_knowledge_bases
 from retrieval.types import Passage
+
+NO_METADATA = "{}"
+
+PASSAGES = """
+SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path, d.metadata,
+    d.source_type, d.tags, c.position
+FROM kb_chunk c JOIN kb_document d ON d.id = c.document_id
+WHERE c.enabled AND c.id = ANY(%s) AND c.knowledge_base_id = ANY(ARRAY({visible}))
+"""
+
+NEIGHBOURS = """
+SELECT passage.id, c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path,
+    d.metadata, d.source_type, d.tags, c.position
+FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS passage (id, document_id, position)
+JOIN kb_chunk c ON c.document_id = passage.document_id AND c.id <> passage.id
+    AND c.position BETWEEN passage.position - %s AND passage.position + %s
+JOIN kb_document d ON d.id = c.document_id
+WHERE c.enabled AND c.knowledge_base_id = ANY(ARRAY({visible}))
+ORDER BY passage.id, c.position
+"""
 
 
 class PassageReader:
@@ -10,26 +38,46 @@ class PassageReader:
     def __init__(self, principal: Principal) -> None:
         self._principal = principal
 
+    @cached_property
+    def _visible(self) -> Statement | None:
+        return visible_knowledge_bases(self._principal)
+
     def fetch(self, chunk_ids: Sequence[int]) -> Mapping[int, Passage]:
-        chunks = (
-            Chunk.objects.visible_to(self._principal)
-            .filter(pk__in=chunk_ids, enabled=True)
-            .select_related("document")
-            .defer("document__error", "content_hash")
-        )
-        return {chunk.pk: _passage(chunk) for chunk in chunks}
+        if not chunk_ids:
+            return {}
+        return {row[0]: _passage(row) for row in self._rows(PASSAGES, [*map(int, chunk_ids)])}
+
+    def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
+        if not passages or count < 1:
+            return {}
+        keys = [[getattr(each, name) for each in passages] for name in ("chunk_id", "document_id", "position")]
+        found: dict[int, list[Passage]] = {passage.chunk_id: [] for passage in passages}
+        for chunk_id, *row in self._rows(NEIGHBOURS, *keys, count, count):
+            found[chunk_id].append(_passage(row))
+        return {chunk_id: tuple(others) for chunk_id, others in found.items()}
+
+    def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+        if self._visible is None:
+            return []
+        visible, visible_values = self._visible
+        with connection.cursor() as cursor:
+            cursor.execute(statement.format(visible=visible), [*values, *visible_values])
+            rows: list[tuple[Any, ...]] = cursor.fetchall()
+        return rows
 
 
-def _passage(chunk: Chunk) -> Passage:
-    document = chunk.document
+def _passage(row: Sequence[Any]) -> Passage:
+    chunk_id, document_id, kb_id, title, source, page, text, heading_path, metadata, source_type, tags, position = row
     return Passage(
-        chunk_id=chunk.pk,
-        document_id=document.pk,
-        kb_id=chunk.knowledge_base_id,
-        title=document.title,
-        source=document.source,
-        page=chunk.page,
-        text=chunk.text,
-        heading_path=tuple(chunk.heading_path),
-        metadata={**document.metadata, "source_type": document.source_type, "tags": document.tags},
+        chunk_id,
+        document_id,
+        kb_id,
+        title,
+        source,
+        page,
+        text,
+        tuple(heading_path),
+        {**(json.loads(metadata) if metadata != NO_METADATA else {}), "source_type": source_type, "tags": tags},
+        source_type,
+        position,
     )
