@@ -1,0 +1,206 @@
+"""One content, one candidate: the best rank counts, and every place where it was found is kept."""
+
+import dataclasses
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.types import Passage, Provenance, Ranking
+
+Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Deduplicated:
+    """Rankings in which every content stands for itself.
+
+    Attributes:
+        rankings: one for each channel and knowledge base.
+        dropped: the chunk that represents its content, by each chunk that no longer stands in a ranking.
+        found: what the channels found, query by query.
+    """
+
+    rankings: tuple[Ranking, ...]
+    dropped: Mapping[int, int]
+    found: tuple[Ranking, ...]
+
+    def provenance_of(self, chunk_ids: Collection[int]) -> dict[int, tuple[Provenance, ...]]:
+        """Every place where each of some candidates, or a chunk of the same content, was found.
+
+        Ranks and scores are as the channel gave them, before chunks without a passage were taken out.
+        """
+        wanted = {chunk_id: chunk_id for chunk_id in chunk_ids}
+        wanted |= {
+            member: representative for member, representative in self.dropped.items() if representative in wanted
+        }
+        places: dict[int, list[Provenance]] = {chunk_id: [] for chunk_id in chunk_ids}
+        for ranking in self.found:
+            scores = ranking.scores.tolist()
+            for row, chunk_id in enumerate(ranking.chunk_ids.tolist()):
+                if chunk_id in wanted:
+                    place = Provenance(
+                        ranking.channel, ranking.kb_id, chunk_id, ranking.query, rank=row + 1, score=scores[row]
+                    )
+                    places[wanted[chunk_id]].append(place)
+        return {chunk_id: tuple(found) for chunk_id, found in places.items()}
+
+
+class _Representative(NamedTuple):
+    """The chunk that stands for all of its content, and its knowledge base."""
+
+    chunk_id: int
+    kb_id: int
+
+
+def fingerprint(passage: Passage) -> bytes:
+    """SHA-256 of url, snippet (the path of headings) and content, each with its length before it."""
+    parts = (passage.source, *passage.heading_path, passage.text)
+    return hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode()).digest()
+
+
+def merge_queries(rankings: Sequence[Ranking]) -> list[Ranking]:
+    """Makes one ranking of those of one channel and knowledge base for several queries.
+
+    A chunk keeps its best rank and the score that it has there; equal ranks go by the position of the query, then by
+    chunk id. A chunk's exact score is the best over the queries. A ranking that is alone is returned as it is.
+    """
+    by_place: dict[tuple[str, int], list[Ranking]] = {}
+    for ranking in rankings:
+        by_place.setdefault((ranking.channel, ranking.kb_id), []).append(ranking)
+    return [same[0] if len(same) == 1 else _merge(same) for same in by_place.values()]
+
+
+def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> Deduplicated:
+    """Merges the queries of each channel, then the chunks of equal content across channels and knowledge bases.
+
+    Of equal chunks the one with the best rank in any ranking stands for all; ties go by the order in which the rankings
+    name their knowledge bases, then by chunk id. In a channel's ranking of its knowledge base it takes the best rank that
+    any of them has in that channel; rankings of other knowledge bases lose them. Scores follow the chunks, so they need
+    not descend. NaN is the score of one that its own knowledge base's channel has not found: a score of another
+    knowledge base, perhaps of another model, is not one of this.
+
+    Args:
+        rankings: of all channels, knowledge bases and queries.
+        passages: those that exist and may be seen; chunks without one are taken out first.
+    """
+    merged = [_with_passages(ranking, passages) for ranking in merge_queries(rankings)]
+    alike = _equal_chunks(merged, passages)
+    if not alike:
+        return Deduplicated(tuple(merged), {}, tuple(rankings))
+    representatives = _representatives(merged, alike)
+    best = _best_ranks(merged, representatives)
+    kept = tuple(_represented(ranking, representatives, best[ranking.channel]) for ranking in merged)
+    dropped = {member: stands.chunk_id for member, stands in representatives.items() if member != stands.chunk_id}
+    return Deduplicated(kept, dropped, tuple(rankings))
+
+
+def _merge(rankings: Sequence[Ranking]) -> Ranking:
+    ids = np.concatenate([ranking.chunk_ids for ranking in rankings])
+    ranks = np.concatenate([np.arange(len(ranking.chunk_ids)) for ranking in rankings])
+    queries = np.repeat([ranking.query for ranking in rankings], [len(ranking.chunk_ids) for ranking in rankings])
+    order = np.lexsort((ids, queries, ranks))
+    first = order[np.sort(np.unique(ids[order], return_index=True)[1])]
+    return dataclasses.replace(
+        rankings[0],
+        chunk_ids=ids[first],
+        scores=np.concatenate([ranking.scores for ranking in rankings])[first],
+        query=min(ranking.query for ranking in rankings),
+        detail={key: value for ranking in reversed(rankings) for key, value in ranking.detail.items()},
+        degradations=tuple(dict.fromkeys(each for ranking in rankings for each in ranking.degradations)),
+        lexicon=next((ranking.lexicon for ranking in rankings if ranking.lexicon is not None), None),
+        score=_best_score([ranking.score for ranking in rankings if ranking.score is not None]),
+    )
+
+
+def _best_score(functions: Sequence[Score]) -> Score | None:
+    if len(functions) < 2:
+        return functions[0] if functions else None
+
+    def score(chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        best: NDArray[np.float64] = np.fmax.reduce([function(chunk_ids) for function in functions])
+        return best
+
+    return score
+
+
+def _with_passages(ranking: Ranking, passages: Mapping[int, Passage]) -> Ranking:
+    present = [chunk_id in passages for chunk_id in ranking.chunk_ids.tolist()]
+    if all(present):
+        return ranking
+    return dataclasses.replace(ranking, chunk_ids=ranking.chunk_ids[present], scores=ranking.scores[present])
+
+
+def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) -> list[list[int]]:
+    """Chunks of equal fingerprints; only those of one source and length are hashed, as most have no equal."""
+    similar: dict[tuple[str, int], list[int]] = defaultdict(list)
+    for chunk_id in dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()):
+        passage = passages[chunk_id]
+        similar[passage.source, len(passage.text)].append(chunk_id)
+    equal: dict[bytes, list[int]] = defaultdict(list)
+    for chunk_ids in similar.values():
+        if len(chunk_ids) > 1:
+            for chunk_id in chunk_ids:
+                equal[fingerprint(passages[chunk_id])].append(chunk_id)
+    return [chunk_ids for chunk_ids in equal.values() if len(chunk_ids) > 1]
+
+
+def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]) -> dict[int, _Representative]:
+    """What stands for each of the chunks that have equals, themselves included."""
+    ranks: dict[int, int] = {}
+    homes: dict[int, int] = {}
+    for ranking in rankings:
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            ranks[chunk_id] = min(rank, ranks.get(chunk_id, rank))
+            homes[chunk_id] = ranking.kb_id
+    bases = list(dict.fromkeys(ranking.kb_id for ranking in rankings))
+
+    def precedence(chunk_id: int) -> tuple[int, int, int]:
+        return ranks[chunk_id], bases.index(homes[chunk_id]), chunk_id
+
+    representatives: dict[int, _Representative] = {}
+    for members in alike:
+        first = min(members, key=precedence)
+        representatives |= dict.fromkeys(members, _Representative(first, homes[first]))
+    return representatives
+
+
+def _best_ranks(
+    rankings: Iterable[Ranking], representatives: Mapping[int, _Representative]
+) -> dict[str, dict[_Representative, int]]:
+    """By channel, the best rank of each content that several chunks have."""
+    best: dict[str, dict[_Representative, int]] = defaultdict(dict)
+    for ranking in rankings:
+        ranks = best[ranking.channel]
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            if representative := representatives.get(chunk_id):
+                ranks[representative] = min(rank, ranks.get(representative, rank))
+    return best
+
+
+def _represented(
+    ranking: Ranking, representatives: Mapping[int, _Representative], best: Mapping[_Representative, int]
+) -> Ranking:
+    """The ranking with representatives in place of the chunks they stand for; they go before others of their rank."""
+    places: dict[int, tuple[int, float]] = {}
+    for rank, (chunk_id, score) in enumerate(
+        zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True), start=1
+    ):
+        representative = representatives.get(chunk_id)
+        if representative is None:
+            places[chunk_id] = (rank, score)
+        elif representative.kb_id == ranking.kb_id:
+            places.setdefault(representative.chunk_id, (best[representative], score))
+    for representative, rank in best.items():
+        if representative.kb_id == ranking.kb_id:
+            places.setdefault(representative.chunk_id, (rank, np.nan))
+    order = sorted(places, key=lambda chunk_id: (places[chunk_id][0], chunk_id not in representatives, chunk_id))
+    return dataclasses.replace(
+        ranking,
+        chunk_ids=np.array(order, dtype=np.int64),
+        scores=np.array([places[chunk_id][1] for chunk_id in order], dtype=np.float64),
+    )
