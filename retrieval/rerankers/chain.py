@@ -1,0 +1,113 @@
+"""The rerankers in order: the first that can score the candidates does."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
+from retrieval.gate import ScoreScale
+from retrieval.protocols import Reranker
+from retrieval.rerankers.guarded import out_of_time
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import RerankJob
+
+logger = logging.getLogger(__name__)
+
+RESERVED_S = 0.05
+STAGE = "rerank"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RerankOutcome:
+    """What the chain has made of the candidates.
+
+    Attributes:
+        name: of the reranker that has answered; None where none could.
+        scale: of its scores; None likewise.
+        scores: shape (n_candidates,), finite, higher is better; None likewise.
+        degradations: why rerankers before it could not answer.
+        tried: by name, why each of those has not answered, also those that were of no use here.
+    """
+
+    name: str | None
+    scale: ScoreScale | None
+    scores: NDArray[np.float64] | None
+    degradations: tuple[Degradation, ...]
+    tried: Mapping[str, str]
+
+
+class RerankChain:
+    """Asks its links in order until one answers.
+
+    A model that reads passages may use the time up to a short reserve, in which the links after it answer; those take
+    milliseconds. `overlap` as the last link always answers, also past the deadline.
+    """
+
+    def __init__(self, links: Sequence[Reranker]) -> None:
+        self.links = tuple(links)
+
+    @property
+    def scale(self) -> ScoreScale:
+        """Of the first link: what an explicit threshold is meant for; that of fusion where there is none."""
+        return self.links[0].scale if self.links else ScoreScale.RRF
+
+    def rerank(self, job: RerankJob, deadline: float) -> RerankOutcome:
+        """The scores of the first link that can give them; no error of a link leaves the chain.
+
+        Args:
+            job: the candidates.
+            deadline: of `time.monotonic`.
+        """
+        degradations: list[Degradation] = []
+        tried: dict[str, str] = {}
+        for place, link in enumerate(self.links, start=1):
+            reserved = RESERVED_S if _reads_passages(link) and place < len(self.links) else 0.0
+            try:
+                scores = _ask(link, job, deadline - reserved)
+            except RerankerNotApplicable as reason:
+                tried[link.name] = str(reason)
+            except RerankerUnavailable as error:
+                tried[link.name] = error.code.value
+                degradations.append(Degradation(STAGE, error.code, str(error)))
+            else:
+                return RerankOutcome(link.name, link.scale, scores, tuple(degradations), tried)
+        return RerankOutcome(None, None, None, tuple(degradations), tried)
+
+
+def _reads_passages(link: Reranker) -> bool:
+    """Whether a link waits for a model; only one that reads query and passage together has this scale."""
+    return link.scale == ScoreScale.CROSS_ENCODER
+
+
+def _ask(link: Reranker, job: RerankJob, deadline: float) -> NDArray[np.float64]:
+    """One link's scores, checked.
+
+    Raises:
+        RerankerUnavailable: also for an error that nobody foresaw.
+        RerankerNotApplicable: the link is of no use here.
+    """
+    if _reads_passages(link) and time.monotonic() >= deadline:
+        raise out_of_time(link.name)
+    try:
+        scores = np.asarray(link.scores(job, deadline), dtype=np.float64)
+    except (RerankerUnavailable, RerankerNotApplicable):
+        raise
+    except Exception as error:
+        logger.exception("reranker %s failed", link.name)
+        raise _failed(link, "failed") from error
+    if scores.shape != (len(job.candidates),):
+        raise _failed(link, f"returned scores of shape {scores.shape} for {len(job.candidates)} candidates")
+    if not np.isfinite(scores).all():
+        raise _failed(link, "returned scores that are not finite")
+    return scores
+
+
+def _failed(link: Reranker, fault: str) -> RerankerUnavailable:
+    return RerankerUnavailable(
+        DegradationCode.RERANKER_FAILED,
+        f"the {link.name} reranker {fault}: see the server's log, or take it out of the profile's chain",
+    )

@@ -1,0 +1,193 @@
+"""A local model that reads query and passage together, loaded on first use and from local files only."""
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.embedders.sentence_transformer import _no_loading_bars
+from retrieval.errors import ModelUnavailable, RerankerUnavailable
+from retrieval.execution import ModelGuard
+from retrieval.gate import ScoreScale
+from retrieval.model_files import libraries_available, local_path
+from retrieval.rerankers.guarded import UnusableAnswer, ask, out_of_time, relevance
+from retrieval.rerankers.text import text_of
+from retrieval.trace import DegradationCode
+from retrieval.types import RerankJob
+
+DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"
+RETRY_AFTER_S = 300.0
+
+_Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _FailedLoad:
+    reason: str
+    retry_at: float
+
+
+class CrossEncoderReranker:
+    """A sentence-transformers CrossEncoder by Hugging Face id, installed package or path; scores are sigmoids, 0 to 1.
+
+    One job at a time is predicted, batch by batch: a forward pass uses all cores. The first job also loads the model,
+    within its deadline as far as its caller is concerned. A call that hangs, or the loading of a model, keeps the others
+    waiting until the breaker opens.
+
+    Args:
+        model_id: with one label.
+        device: torch's name for one; None lets sentence-transformers choose.
+        cache_dir: the Hugging Face cache; None for its usual place.
+        batch_size: pairs a forward pass.
+        retry_after_s: how long a failed load is remembered before another try.
+        clock: in seconds, as `time.monotonic`.
+    """
+
+    name = "cross_encoder"
+    scale = ScoreScale.CROSS_ENCODER
+
+    def __init__(
+        self,
+        model_id: str = DEFAULT_MODEL_ID,
+        device: str | None = None,
+        cache_dir: Path | None = None,
+        batch_size: int = 8,
+        retry_after_s: float = RETRY_AFTER_S,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.model_id = model_id
+        self._device = device
+        self._cache_dir = cache_dir
+        self._batch_size = batch_size
+        self._retry_after_s = retry_after_s
+        self._clock = clock
+        self._guard = ModelGuard(model_id, slots=1)
+        self._lock = threading.Lock()
+        self._model: Any = None
+        self._failed_load: _FailedLoad | None = None
+        self._least_s_per_pair = 0.0
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the next job needs not load the model first."""
+        return self._model is not None
+
+    def load(self) -> None:
+        """Loads the model however long that takes, for callers outside of a request.
+
+        Raises:
+            RerankerUnavailable: it cannot be loaded, or could not a short while ago.
+        """
+        self._ready()
+
+    def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
+        """Returns shape (n_candidates,), from 0 to 1.
+
+        Raises:
+            RerankerUnavailable: the model is not here, fails, or cannot score all candidates by the deadline.
+        """
+        if not job.candidates:
+            return np.empty(0, dtype=np.float64)
+        self._refuse_after_failed_load()
+        if self._clock() + self._least_s_per_pair * len(job.candidates) > deadline:
+            raise out_of_time(self.model_id)
+        pairs = [(job.analysis.text, text_of(candidate)) for candidate in job.candidates]
+        scores = ask(self._guard, partial(self._predict, pairs, deadline), deadline)
+        if scores is None:
+            raise out_of_time(self.model_id)
+        return scores
+
+    def _predict(self, pairs: Sequence[_Pair], deadline: float) -> NDArray[np.float64] | None:
+        """The scores, or None where a model that does answer takes longer than there is time."""
+        model = self._ready()
+        scores = np.empty(len(pairs), dtype=np.float64)
+        # Texts of like length share a batch, which is padded to its longest.
+        order = sorted(range(len(pairs)), key=lambda row: -len(pairs[row][1]))
+        for start in range(0, len(pairs), self._batch_size):
+            began = self._clock()
+            if began >= deadline:
+                return None
+            rows = order[start : start + self._batch_size]
+            scores[rows] = self._predict_batch(model, [pairs[row] for row in rows])
+            # The best ever seen, so that a slow moment does not keep later jobs from being tried.
+            pace = (self._clock() - began) / len(rows)
+            self._least_s_per_pair = min(self._least_s_per_pair or pace, pace)
+        return scores
+
+    def _predict_batch(self, model: Any, pairs: list[_Pair]) -> NDArray[np.float64]:
+        try:
+            scores = model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
+        except (RuntimeError, IndexError) as error:  # torch's: out of memory, a lost device, a position out of range
+            raise UnusableAnswer(
+                f"reranker {self.model_id!r} failed on {len(pairs)} passages ({error}): use device 'cpu', or another model"
+            ) from error
+        return relevance(scores, len(pairs), model=self.model_id)
+
+    def _ready(self) -> Any:
+        if self._model is None:
+            with self._lock:
+                if self._model is None:
+                    self._refuse_after_failed_load()
+                    self._model = self._load()
+        return self._model
+
+    def _refuse_after_failed_load(self) -> None:
+        failed = self._failed_load
+        if failed is not None and self._clock() < failed.retry_at:
+            raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, failed.reason)
+
+    def _load(self) -> Any:
+        try:
+            model = self._open()
+        except ModelUnavailable as error:
+            reason = f"{error}; it is tried again after {self._retry_after_s:g} s"
+            self._failed_load = _FailedLoad(reason, self._clock() + self._retry_after_s)
+            raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, reason) from error
+        self._failed_load = None
+        return model
+
+    def _open(self) -> Any:
+        if not libraries_available():
+            raise ModelUnavailable(
+                f"reranker {self.model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
+                "or set RERANKER_MODEL= to go without"
+            )
+        path = local_path(self.model_id, cache_dir=self._cache_dir)
+        if path is None:
+            raise ModelUnavailable(
+                f"reranker {self.model_id!r} is not on this machine: run `manage.py download_model {self.model_id}`, or "
+                "set RERANKER_MODEL= to go without"
+            )
+        from safetensors import SafetensorError  # noqa: PLC0415 - optional
+        from sentence_transformers import CrossEncoder  # noqa: PLC0415 - optional, and seconds to import
+        from torch.nn import Sigmoid  # noqa: PLC0415 - optional
+
+        try:
+            with _no_loading_bars():
+                # Some models are stored with an activation of their own, which would leave raw logits.
+                model = CrossEncoder(str(path), device=self._device, local_files_only=True, activation_fn=Sigmoid())
+        except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+            raise ModelUnavailable(
+                f"the files of reranker {self.model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
+                f"run `manage.py download_model {self.model_id}`, or set RERANKER_MODEL= to go without"
+            ) from error
+        if not _is_cross_encoder(model):
+            raise ModelUnavailable(
+                f"model {self.model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
+                f"{DEFAULT_MODEL_ID}"
+            )
+        return model
+
+
+def _is_cross_encoder(model: Any) -> bool:
+    """The library puts an untrained head on an embedding model and says so in its log only."""
+    architectures = model.config.architectures or ()
+    has_head = len(model) > 1 or any(each.endswith("ForSequenceClassification") for each in architectures)
+    return has_head and model.num_labels == 1

@@ -1,0 +1,72 @@
+"""What the rerankers that ask a model have in common: the guard around it, and what its scores must be."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable, RerankerUnavailable
+from retrieval.execution import ModelGuard
+from retrieval.trace import DegradationCode
+
+R = TypeVar("R")
+
+
+class UnusableAnswer(ModelUnavailable):
+    """A model has answered, but not with a relevance for every passage."""
+
+
+def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
+    """What the function returns, at the latest at `deadline` (of `time.monotonic`).
+
+    Without any time left the model is not asked, which its breaker does not count as a failure.
+
+    Raises:
+        RerankerUnavailable: with the code for what went wrong.
+    """
+    if time.monotonic() >= deadline:
+        raise out_of_time(guard.name)
+    try:
+        return guard.call(function, deadline)
+    except CircuitOpen as error:
+        raise RerankerUnavailable(DegradationCode.MODEL_CIRCUIT_OPEN, str(error)) from error
+    except ModelTimeout as error:
+        raise RerankerUnavailable(DegradationCode.RERANKER_TIMEOUT, str(error)) from error
+    except UnusableAnswer as error:
+        raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, str(error)) from error
+    except ModelUnavailable as error:
+        raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, str(error)) from error
+
+
+def out_of_time(name: str) -> RerankerUnavailable:
+    """The error for a search that leaves a reranker too little time."""
+    return RerankerUnavailable(
+        DegradationCode.RERANKER_TIMEOUT,
+        f"too little time was left for reranker {name!r}: allow a longer latency budget, or rerank fewer candidates",
+    )
+
+
+def relevance(scores: ArrayLike, count: int, *, model: str) -> NDArray[np.float64]:
+    """The scores, shape (count,), each from 0 to 1.
+
+    Raises:
+        UnusableAnswer: there are more or fewer, or one is no number or out of range.
+    """
+    checked = np.asarray(scores, dtype=np.float64)
+    if checked.shape != (count,):
+        raise UnusableAnswer(
+            f"reranker {model!r} returned scores of shape {checked.shape} for {count} passages: choose a cross-encoder "
+            "with one label"
+        )
+    if not np.isfinite(checked).all():
+        raise UnusableAnswer(
+            f"reranker {model!r} returned scores that are not finite: check its files or its precision settings"
+        )
+    if count and not (checked.min() >= 0.0 and checked.max() <= 1.0):
+        raise UnusableAnswer(
+            f"reranker {model!r} returned scores from {checked.min():g} to {checked.max():g}: have its server apply the "
+            "sigmoid (not `raw_scores`), so that they are from 0 to 1"
+        )
+    return checked

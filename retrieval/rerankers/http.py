@@ -1,0 +1,137 @@
+"""Scores from a server that speaks the `POST /rerank` of Jina, Cohere and their like, or that of TEI."""
+
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Literal
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.errors import ModelTimeout, ModelUnavailable
+from retrieval.execution import ModelGuard
+from retrieval.gate import ScoreScale
+from retrieval.rerankers.guarded import UnusableAnswer, ask, relevance
+from retrieval.rerankers.text import text_of
+from retrieval.types import RerankJob
+
+RerankForm = Literal["jina", "cohere", "tei"]
+
+_CALLS_AT_ONCE = 16
+_REMEDY = "check that RERANKER_BASE_URL serves it as a reranker in the chosen form"
+
+
+class HttpReranker:
+    """A cross-encoder behind HTTP; one attempt a search, since the next link is at hand.
+
+    Its scores must be probabilities from 0 to 1, as Jina, Cohere, vLLM and TEI answer by default. A server that returns
+    raw logits (TEI asked for `raw_scores`, llama.cpp, a plain CrossEncoder with an identity activation) is refused,
+    since no threshold would mean anything.
+
+    Args:
+        base_url: the endpoint, or the part before `/rerank`, as in "https://api.jina.ai/v1".
+        api_key: sent as a bearer token; empty for none.
+        model: the server's name for it; TEI serves one and needs none.
+        form: "jina" (Cohere's is the same) for `documents`, "tei" for `texts`.
+        timeout_s: of one request; a search that ends sooner waits no longer than that.
+    """
+
+    name = "http"
+    scale = ScoreScale.CROSS_ENCODER
+
+    def __init__(
+        self, base_url: str, api_key: str = "", model: str = "", *, form: RerankForm = "jina", timeout_s: float = 5.0
+    ) -> None:
+        address = base_url.rstrip("/")
+        self._endpoint = address if address.endswith("/rerank") else f"{address}/rerank"
+        self._api_key = api_key
+        self._form = form
+        self._timeout_s = timeout_s
+        self.model_id = model or self._endpoint
+        self._model = model
+        self._guard = ModelGuard(self.model_id, slots=_CALLS_AT_ONCE)
+        self._lock = threading.Lock()
+        self._http: httpx.Client | None = None
+
+    def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
+        """Returns shape (n_candidates,), from 0 to 1.
+
+        Raises:
+            RerankerUnavailable: the server cannot be reached, refuses, is too slow, or answers with unusable scores.
+        """
+        if not job.candidates:
+            return np.empty(0, dtype=np.float64)
+        # Servers refuse empty strings.
+        texts = [text_of(candidate) or " " for candidate in job.candidates]
+        end = min(deadline, time.monotonic() + self._timeout_s)
+        return ask(self._guard, partial(self._rerank, job.analysis.text, texts, end), end)
+
+    def close(self) -> None:
+        """Closes the connections; the next call opens new ones."""
+        with self._lock:
+            client, self._http = self._http, None
+        if client is not None:
+            client.close()
+
+    def _rerank(self, query: str, texts: Sequence[str], end: float) -> NDArray[np.float64]:
+        body = self._post(self._payload(query, texts), max(0.001, end - time.monotonic()))
+        return relevance(self._parse(body, len(texts)), len(texts), model=self.model_id)
+
+    def _payload(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
+        if self._form == "tei":
+            return {"query": query, "texts": texts, "truncate": True}
+        return {
+            "model": self._model,
+            "query": query,
+            "documents": texts,
+            "top_n": len(texts),
+            "return_documents": False,
+        }
+
+    def _post(self, payload: dict[str, Any], timeout_s: float) -> Any:
+        try:
+            response = self._client().post(self._endpoint, json=payload, timeout=timeout_s)
+        except httpx.TimeoutException as error:
+            raise ModelTimeout(
+                f"the rerank server at {self._endpoint} did not answer in time: check its load, or allow more time"
+            ) from error
+        except (httpx.TransportError, httpx.InvalidURL) as error:
+            raise ModelUnavailable(
+                f"the rerank server at {self._endpoint} cannot be reached ({type(error).__name__}: {error}): check that "
+                "it runs and that RERANKER_BASE_URL is right"
+            ) from error
+        if not response.is_success:
+            raise ModelUnavailable(
+                f"the rerank server at {self._endpoint} refused (HTTP {response.status_code}: {response.text[:200]}): "
+                "check RERANKER_BASE_URL, RERANKER_API_KEY and the model's name"
+            )
+        try:
+            return response.json()
+        except ValueError as error:
+            raise self._unusable("is not JSON") from error
+
+    def _parse(self, body: Any, count: int) -> list[float]:
+        """The scores in the order of the texts."""
+        try:
+            rows = body if self._form == "tei" else body["results"]
+            key = "score" if self._form == "tei" else "relevance_score"
+            pairs = sorted((int(row["index"]), float(row[key])) for row in rows)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise self._unusable(f"does not follow the form {self._form!r}") from error
+        if [index for index, _ in pairs] != list(range(count)):
+            raise self._unusable(f"has {len(pairs)} scores for {count} passages, or not one for each")
+        return [score for _, score in pairs]
+
+    def _unusable(self, fault: str) -> UnusableAnswer:
+        return UnusableAnswer(f"the answer of the rerank server at {self._endpoint} {fault}: {_REMEDY}")
+
+    def _client(self) -> httpx.Client:
+        with self._lock:
+            if self._http is None:
+                headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
+                self._http = httpx.Client(headers=headers)
+                weakref.finalize(self, self._http.close)
+            return self._http
