@@ -1,0 +1,391 @@
+"""Answers of language models behind servers that speak OpenAI's `POST /chat/completions`."""
+
+import ipaddress
+import json
+import re
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from tenacity import (
+    RetryCallState,
+    Retrying,
+    retry_if_exception,
+    stop_after_attempt,
+    stop_before_delay,
+    wait_random,
+)
+
+from retrieval.errors import CircuitOpen, GenerationFailed, ModelTimeout, ModelUnavailable
+from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
+from retrieval.trace import DegradationCode
+from retrieval.types import Turn
+
+if TYPE_CHECKING:
+    from openai import APIResponse, APIStatusError, OpenAI
+    from openai.types.chat import ChatCompletion
+
+REMEDY = "check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"
+
+_SLOTS = 16
+_ATTEMPTS = 2
+_CONNECT_TIMEOUT_S = 3.0
+_BACKOFF = wait_random(0.2, 0.6)
+_LONGEST_QUOTE = 200
+# The server is in order; it is this request that it does not take.
+_REFUSED_STATUSES = {400, 413, 422}
+
+
+class OpenAIGenerator:
+    """Asks a model over HTTP; one retry where the time allows it, and a pause for a server that keeps failing.
+
+    Args:
+        base_url: the part before `/chat/completions`, as in "https://api.deepseek.com/v1".
+        api_key: sent as a bearer token; a server on the loopback may have none.
+        model: the server's name for it.
+        temperature: of the sampling; None: the server's default.
+        breaker: of the server, if other generators share it.
+        sleep: called with the seconds to wait before the retry.
+    """
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        model: str,
+        *,
+        temperature: float | None = 0.0,
+        breaker: CircuitBreaker | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.model = model
+        self._base_url = base_url.strip()
+        self._api_key = api_key.strip()
+        self._problem = _problem(self._base_url, self._api_key, model)
+        self._name = f"language model '{model}'" + ("" if self._problem else f" at {_host(self._base_url)}")
+        self._temperature = temperature
+        self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker)
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._openai: OpenAI | None = None
+
+    def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
+        """The whole answer.
+
+        Args:
+            messages: the conversation; a system prompt is a turn of the role "system".
+            timeout_s: in all, the retry included.
+            as_json: asks the server for a JSON object.
+
+        Raises:
+            GenerationFailed: with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
+                `model_circuit_open`.
+        """
+        self._require_configured()
+        options = {"response_format": {"type": "json_object"}} if as_json else {}
+        deadline = time.monotonic() + timeout_s
+        try:
+            body = self._guard.call(lambda: self._body(messages, deadline, options), deadline)
+        except CircuitOpen as error:
+            raise self._not_asked() from error
+        except ModelTimeout as error:
+            raise GenerationFailed(DegradationCode.LLM_TIMEOUT, self._late()) from error
+        except _ServerFailed as error:
+            raise GenerationFailed(error.code, str(error)) from error
+        except GenerationFailed:
+            self._guard.breaker.succeeded()
+            raise
+        return self._content(body)
+
+    def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
+        """The answer in pieces; who stops reading early closes the connection.
+
+        Args:
+            messages: as for `complete`.
+            timeout_s: until the first piece, and from each to the next; up to twice that where the server fills the
+                silence with signs of life.
+
+        Raises:
+            GenerationFailed: as `complete`, and `llm_stream_broken` when the answer ends in the middle.
+        """
+        self._require_configured()
+        breaker = self._guard.breaker
+        if not breaker.allows():
+            raise self._not_asked()
+        try:
+            yield from self._pieces(messages, timeout_s)
+        except _ServerFailed as error:
+            breaker.failed()
+            raise GenerationFailed(error.code, str(error)) from error
+        except (GenerationFailed, GeneratorExit):
+            breaker.succeeded()
+            raise
+        breaker.succeeded()
+
+    def close(self) -> None:
+        """Closes the connections; the next call opens new ones."""
+        with self._lock:
+            client, self._openai = self._openai, None
+        if client is not None:
+            client.close()
+
+    def _body(self, messages: Sequence[Turn], deadline: float, options: dict[str, Any]) -> bytes:
+        seconds = deadline - time.monotonic()
+        with self._response(messages, seconds, options, lost=DegradationCode.LLM_UNAVAILABLE) as response:
+            return b"".join(response.chunks())
+
+    def _content(self, body: bytes) -> str:
+        try:
+            content = json.loads(body)["choices"][0]["message"]["content"]
+        except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
+            raise self._unusable("does not follow OpenAI's chat completions API") from error
+        if not isinstance(content, str) or not content.strip():
+            raise self._unusable("is empty")
+        return content
+
+    def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
+        last = _Event()
+        empty = True
+        with self._response(messages, timeout_s, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN) as response:
+            for line in _lines(response.chunks()):
+                if not line.startswith(b"data:"):
+                    continue
+                last = self._event(line.removeprefix(b"data:").strip())
+                if last.progress:
+                    response.deadline = time.monotonic() + timeout_s
+                if last.text:
+                    empty = False
+                    yield last.text
+                    # What the consumer did with the piece is no silence of the server's.
+                    response.deadline = time.monotonic() + timeout_s
+                if last.ends:
+                    break
+            if not last.seen:
+                raise self._unusable("is no stream of events")
+            if not last.ends:
+                raise self._broken("ended")
+        if empty:
+            raise self._unusable("is empty")
+
+    def _event(self, data: bytes) -> "_Event":
+        if data == b"[DONE]":
+            return _Event(seen=True, ends=True)
+        try:
+            event = json.loads(data)
+            if "error" in event:
+                raise self._broken(f"was cut short by the server ({self._quote(event['error'])})")
+            if not event["choices"]:  # statistics
+                return _Event(seen=True)
+            choice = event["choices"][0]
+            delta = choice.get("delta") or {}
+            text = delta.get("content") or ""
+            return _Event(
+                text=str(text),
+                seen=True,
+                progress=bool(text or delta.get("reasoning_content")),
+                ends=bool(choice.get("finish_reason")),
+            )
+        except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
+            raise self._broken("went on with what is no piece of an answer") from error
+
+    @contextmanager
+    def _response(
+        self, messages: Sequence[Turn], seconds: float, options: dict[str, Any], *, lost: DegradationCode
+    ) -> Iterator["_TimedResponse"]:
+        """An open response, closed at the end; every fault until then becomes one of ours.
+
+        Args:
+            messages: the conversation.
+            seconds: until the deadline that the response starts with.
+            options: further ones of the request.
+            lost: the code of a connection that is lost within the response.
+        """
+        import httpx2  # noqa: PLC0415 - as slow to import as what it belongs to
+        import openai  # noqa: PLC0415 - slow to import
+
+        deadline = time.monotonic() + seconds
+        try:
+            with ExitStack() as stack:
+                response = self._retrying(seconds)(
+                    lambda: stack.enter_context(self._post(messages, deadline - time.monotonic(), options))
+                )
+                yield _TimedResponse(response, deadline)
+        except (openai.APITimeoutError, httpx2.TimeoutException, TimeoutError) as error:
+            raise _ServerFailed(DegradationCode.LLM_TIMEOUT, self._late()) from error
+        except openai.APIStatusError as error:
+            raise self._refused(error) from error
+        except openai.APIError as error:
+            raise _ServerFailed(
+                DegradationCode.LLM_UNAVAILABLE,
+                f"the {self._name} cannot be reached ({type(error.__cause__ or error).__name__}): {REMEDY}, and that the "
+                "server runs",
+            ) from error
+        except httpx2.RequestError as error:
+            raise _ServerFailed(lost, str(self._broken("broke off"))) from error
+
+    def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
+        from openai import Timeout  # noqa: PLC0415 - slow to import
+
+        if seconds <= 0:
+            raise TimeoutError
+        if self._temperature is not None:
+            options = {"temperature": self._temperature, **options}
+        return self._client().chat.completions.with_streaming_response.create(
+            model=self.model,
+            messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
+            timeout=Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT_S)),
+            **options,
+        )
+
+    def _retrying(self, seconds: float) -> Retrying:
+        return Retrying(
+            stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(seconds),
+            wait=_wait,
+            retry=retry_if_exception(_is_passing),
+            sleep=self._sleep,
+            reraise=True,
+        )
+
+    def _client(self) -> "OpenAI":
+        from openai import OpenAI  # noqa: PLC0415 - slow to import
+
+        with self._lock:
+            if self._openai is None:
+                # The client insists on a key.
+                self._openai = OpenAI(base_url=self._base_url, api_key=self._api_key or "none", max_retries=0)
+                weakref.finalize(self, self._openai.close)
+            return self._openai
+
+    def _require_configured(self) -> None:
+        if self._problem:
+            raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, self._problem)
+
+    def _refused(self, error: "APIStatusError") -> Exception:
+        message = f"the {self._name} refused (HTTP {error.status_code}: {self._quote(error.body)}): {REMEDY}"
+        if error.status_code in _REFUSED_STATUSES:
+            return GenerationFailed(DegradationCode.LLM_UNAVAILABLE, message)
+        return _ServerFailed(DegradationCode.LLM_UNAVAILABLE, message)
+
+    def _quote(self, body: object) -> str:
+        """What the server says is wrong; some repeat the key."""
+        said = str(body.get("message", body) if isinstance(body, dict) else body or "no reason given")
+        return (said.replace(self._api_key, "***") if self._api_key else said)[:_LONGEST_QUOTE]
+
+    def _not_asked(self) -> GenerationFailed:
+        return GenerationFailed(
+            DegradationCode.MODEL_CIRCUIT_OPEN,
+            f"the {self._name} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s: {REMEDY}",
+        )
+
+    def _late(self) -> str:
+        return f"the {self._name} did not answer in time: check LLM_BASE_URL and the server's load, or allow more time"
+
+    def _broken(self, fault: str) -> "_ServerFailed":
+        return _ServerFailed(
+            DegradationCode.LLM_STREAM_BROKEN,
+            f"the answer of the {self._name} {fault} before it was complete: ask again, and look into the server's log",
+        )
+
+    def _unusable(self, fault: str) -> GenerationFailed:
+        return GenerationFailed(
+            DegradationCode.LLM_UNUSABLE,
+            f"the answer of the {self._name} {fault}: check that LLM_BASE_URL serves it as a chat model",
+        )
+
+
+class _ServerFailed(ModelUnavailable):
+    """The server is out of order, as far as one call can tell; counts for its circuit breaker."""
+
+    def __init__(self, code: DegradationCode, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """An event of a stream; `progress` when the model has said or thought something in it."""
+
+    text: str = ""
+    seen: bool = False
+    progress: bool = False
+    ends: bool = False
+
+
+class _TimedResponse:
+    """A response with a deadline (of `time.monotonic`) that also holds for a server that trickles."""
+
+    def __init__(self, response: "APIResponse[ChatCompletion]", deadline: float) -> None:
+        self._response = response
+        self.deadline = deadline
+
+    def chunks(self) -> Iterator[bytes]:
+        for chunk in self._response.iter_bytes():
+            if time.monotonic() > self.deadline:
+                raise TimeoutError
+            yield chunk
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Lines as server-sent events have them: a line separator of Unicode within a text ends none."""
+    rest = b""
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+    yield rest
+
+
+def _problem(base_url: str, api_key: str, model: str) -> str | None:
+    """What is missing or wrong in the settings, and what to do."""
+    if not base_url or not model:
+        return "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL"
+    if not _is_web_address(base_url):
+        return "LLM_BASE_URL is not a web address: set it to one such as https://api.deepseek.com/v1"
+    if not api_key and not _is_loopback(urlsplit(base_url).hostname or ""):
+        return (
+            f"there is no key for the language model at {_host(base_url)}: set LLM_API_KEY (any word if it needs none)"
+        )
+    if not (api_key.isascii() and api_key.isprintable()):
+        return "LLM_API_KEY holds characters that no key has: copy it again"
+    return None
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        name = (parts.hostname or "").encode("idna")
+        return parts.scheme in {"http", "https"} and bool(name) and parts.port != 0 and not re.search(r"\s", url)
+    except ValueError:
+        return False
+
+
+def _host(url: str) -> str:
+    """Host and port, without the credentials that an address may hold."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _is_passing(error: BaseException) -> bool:
+    """Whether a second attempt may not meet the fault; after a timeout there is no time for one."""
+    from openai import APIConnectionError, APIStatusError, APITimeoutError  # noqa: PLC0415 - slow to import
+
+    if isinstance(error, APIStatusError):
+        return error.status_code in {408, 429} or error.status_code >= 500
+    return isinstance(error, APIConnectionError) and not isinstance(error, APITimeoutError)
+
+
+def _wait(state: RetryCallState) -> float:
+    """Seconds until the retry: those that the server asks for, or a fraction of one."""
+    response: Any = getattr(state.outcome and state.outcome.exception(), "response", None)
+    asked: str = "" if response is None else response.headers.get("Retry-After", "")
+    return float(asked) if asked.isdecimal() else _BACKOFF(state)
