@@ -16,7 +16,11 @@ NO_METADATA = "{}"
 PASSAGES = """
 SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path, d.metadata,
     d.source_type, d.tags, c.position
-FROM kb_chunk c JOIN kb_document d ON d.id = c.document_id
+FROM kb_chunk c
+CROSS JOIN LATERAL (
+    -- The limit makes it a look-up for each chunk: for some hundreds the planner would read all documents once.
+    SELECT * FROM kb_document WHERE id = c.document_id LIMIT 1
+) d
 WHERE c.enabled AND c.id = ANY(%s) AND c.knowledge_base_id = ANY(ARRAY({visible}))
 """
 
