@@ -114,6 +114,6 @@ def write_vectors(pairs: Iterable[tuple[Chunk, NDArray[np.float32]]], model_id: 
         rows,
         batch_size=ROWS_A_STATEMENT,
         update_conflicts=True,
-        unique_fields=["chunk", "kind", "model"],
+        unique_fields=["chunk", "kind", "model", "ordinal"],
         update_fields=["vector", "enabled"],
     )

@@ -1,6 +1,8 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
+from kb.models.conversations import Conversation, Message
 from kb.models.evaluation import EvalQuery, EvalSet, Judgment
+from kb.models.graph import Concept, ConceptTerm, DocumentConcept, GraphFact
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
 from kb.models.knowledge import Chunk, Document, KnowledgeBase, Membership
 from kb.models.search import RetrievalProfile, SearchLog
@@ -13,14 +15,20 @@ __all__ = [
     "ChunkChange",
     "ChunkEmbedding",
     "ChunkPostings",
+    "Concept",
+    "ConceptTerm",
+    "Conversation",
     "Document",
+    "DocumentConcept",
     "EvalQuery",
     "EvalSet",
+    "GraphFact",
     "Installation",
     "Judgment",
     "KnowledgeBase",
     "KnowledgeBaseVersion",
     "Membership",
+    "Message",
     "Principal",
     "RetrievalProfile",
     "ScopedQuerySet",

@@ -1,13 +1,15 @@
 import uuid
 from typing import ClassVar
 
+from django.contrib.postgres.indexes import GinIndex
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 from pgvector.django import HalfVectorField
 
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import Chunk, KnowledgeBase
-from kb.models.triggers import postings_triggers
+from kb.models.lexemes import LexemesField, no_lexemes
+from kb.models.triggers import embedding_triggers, postings_triggers
 
 
 class Installation(models.Model):
@@ -20,10 +22,15 @@ class Installation(models.Model):
 
 
 class KnowledgeBaseVersion(models.Model):
-    """The version of a knowledge base's chunks and active postings; only the database's triggers write it."""
+    """Which state of a knowledge base's content is the present one; only the database's triggers write it.
+
+    `version` is that of its chunks and active postings, `content_version` that of everything else that can change a
+    response: vectors, what is shown and filtered of documents, concepts, facts, and the knowledge base's own settings.
+    """
 
     knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, primary_key=True, related_name="version_row")
     version = models.BigIntegerField()
+    content_version = models.BigIntegerField(db_default=0)
 
     class Meta:
         db_table = "kb_versions"
@@ -36,6 +43,7 @@ class ChunkPostings(models.Model):
     """The terms of a chunk under one tokenizer, made once at ingestion.
 
     `terms` are sorted 64-bit term hashes, `frequencies` their 32-bit counts, both little-endian; `length` counts tokens.
+    `lexemes` are the tokens once more and, after "~", the text's character n-grams, for full-text search in the database.
     The database deletes a row with its chunk (ON DELETE CASCADE), so that deleting chunks loads none of them.
     """
 
@@ -45,6 +53,7 @@ class ChunkPostings(models.Model):
     terms = models.BinaryField()
     frequencies = models.BinaryField()
     length = models.PositiveIntegerField()
+    lexemes = LexemesField(default=list, db_default=no_lexemes())
 
     objects = ScopedQuerySet.as_manager()
 
@@ -52,7 +61,10 @@ class ChunkPostings(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["chunk", "tokenizer_id"], name="postings_once_per_tokenizer"),
         ]
-        indexes: ClassVar = [models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb")]
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb"),
+            GinIndex(fields=["lexemes"], name="postings_lexemes"),
+        ]
         triggers: ClassVar = postings_triggers()
 
     def __str__(self) -> str:
@@ -91,15 +103,19 @@ class ChunkChange(models.Model):
 class ChunkEmbedding(models.Model):
     """A vector of a chunk in the space of one model; vectors of different models are never compared.
 
-    `enabled` follows the chunk's by trigger, so that a search reads this table alone.
+    `ordinal` tells a chunk's questions apart. `enabled` follows the chunk's by trigger, so that a search reads this table
+    alone.
     """
 
     class Kind(models.TextChoices):
         CONTENT = "content", _("content")
+        KEYWORDS = "keywords", _("keywords")
+        QUESTION = "question", _("question")
 
     chunk = models.ForeignKey(Chunk, models.DO_NOTHING, db_constraint=False, related_name="embeddings")
     knowledge_base = models.ForeignKey(KnowledgeBase, models.DO_NOTHING, db_constraint=False, related_name="+")
     kind = models.CharField(max_length=10, choices=Kind, default=Kind.CONTENT)
+    ordinal = models.PositiveSmallIntegerField(default=0, db_default=0)
     model = models.CharField(max_length=255)
     vector = HalfVectorField()
     enabled = models.BooleanField(default=True)
@@ -108,9 +124,12 @@ class ChunkEmbedding(models.Model):
 
     class Meta:
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["chunk", "kind", "model"], name="vector_once_per_kind_and_model"),
+            models.UniqueConstraint(
+                fields=["chunk", "kind", "model", "ordinal"], name="vector_once_per_kind_and_model"
+            ),
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
+        triggers: ClassVar = embedding_triggers()
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.kind} {self.model}"

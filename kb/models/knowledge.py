@@ -8,7 +8,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
-from kb.models.triggers import chunk_triggers, knowledge_base_triggers
+from kb.models.triggers import chunk_triggers, document_triggers, knowledge_base_triggers
 from kb.models.validators import validate_metadata
 
 
@@ -45,6 +45,17 @@ class KnowledgeBase(models.Model):
         models.PROTECT,
         related_name="knowledge_bases",
         verbose_name=_("retrieval profile"),
+    )
+    keyword_vectors = models.BooleanField(
+        _("keyword vectors"),
+        default=False,
+        help_text=_("Extract keywords and embed them beside the content."),
+    )
+    no_answer = models.CharField(
+        _("answer when nothing is found"),
+        max_length=500,
+        blank=True,
+        help_text=_("Blank: a sentence in the knowledge base’s language."),
     )
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     updated_at = models.DateTimeField(_("updated"), auto_now=True)
@@ -128,6 +139,7 @@ class Document(models.Model):
     sha256 = models.CharField(max_length=64)
     metadata = models.JSONField(_("metadata"), default=dict, blank=True, validators=[validate_metadata])
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
+    concepts = models.ManyToManyField("kb.Concept", related_name="documents", verbose_name=_("concepts"), blank=True)
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.PENDING)
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
@@ -161,6 +173,7 @@ class Document(models.Model):
                 name="document_unfinished",
             ),
         ]
+        triggers: ClassVar = document_triggers()
 
     def __str__(self) -> str:
         return self.title or self.source
@@ -177,6 +190,10 @@ class Chunk(models.Model):
     text = models.TextField(_("text"))
     page = models.PositiveIntegerField(_("page"), null=True, blank=True)
     heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
+    keywords = ArrayField(
+        models.CharField(max_length=300), verbose_name=_("keywords"), default=list, db_default=[], blank=True
+    )
+    questions = ArrayField(models.TextField(), verbose_name=_("questions"), default=list, db_default=[], blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     content_hash = models.CharField(max_length=64, editable=False)
     token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)

@@ -45,6 +45,33 @@ _SWITCHED = """
 _SWAPPED = """
     SELECT id AS knowledge_base_id FROM
         (SELECT id, tokenizer_id FROM new_rows EXCEPT SELECT id, tokenizer_id FROM old_rows) swapped"""
+# A cascade or a foreign key's SET NULL runs one statement a deleted row, mostly one that changes nothing.
+_TAKE_CONTENT_VERSION = """
+    IF EXISTS ({affected}) THEN
+        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN ({affected})
+            ORDER BY v.knowledge_base_id FOR UPDATE;
+        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')
+            WHERE v.knowledge_base_id IN ({affected});
+    END IF;
+"""
+_CHANGED = """
+    SELECT {kb} AS knowledge_base_id FROM (
+        (SELECT {columns} FROM new_rows EXCEPT SELECT {columns} FROM old_rows)
+        UNION ALL
+        (SELECT {columns} FROM old_rows EXCEPT SELECT {columns} FROM new_rows)) changed"""
+_OF_DOCUMENTS = "SELECT d.knowledge_base_id FROM {rows} r JOIN kb_document d ON d.id = r.document_id"
+_SHOWN_OF_KNOWLEDGE_BASE = (
+    "name",
+    "language",
+    "no_answer",
+    "profile_id",
+    "embedding_model",
+    "target_embedding_model",
+    "dimension",
+    "keyword_vectors",
+    "tokenizer_id",
+    "lacks_postings",
+)
 _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
 
@@ -56,6 +83,15 @@ def _take_version(affected: str) -> str:
 def _log(changes: str, operation: str) -> str:
     """Writes the change log under the version just taken; `changes` selects knowledge_base_id and chunk_id."""
     return _LOG.format(changes=changes, operation=operation, limit=MAX_LOGGED_ROWS)
+
+
+def _take_content_version(affected: str) -> str:
+    return _TAKE_CONTENT_VERSION.format(affected=affected)
+
+
+def _changed(kb: str, columns: str) -> str:
+    """The knowledge bases of rows in which one of the columns has changed; `kb` names the base in such a row."""
+    return _CHANGED.format(kb=kb, columns=columns)
 
 
 def _statement_trigger(
@@ -71,12 +107,33 @@ def _statement_trigger(
     )
 
 
+def _update_trigger(name: str, body: str) -> pgtrigger.Trigger:
+    return _statement_trigger(name, pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), body)
+
+
+def _content_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
+    """A new content version; each argument selects the knowledge bases that a statement has changed."""
+    return [
+        _statement_trigger(
+            "content_insert",
+            pgtrigger.Insert,
+            pgtrigger.Referencing(new="new_rows"),
+            _take_content_version(on_insert),
+        ),
+        _update_trigger("content_update", _take_content_version(on_update)),
+        _statement_trigger(
+            "content_delete",
+            pgtrigger.Delete,
+            pgtrigger.Referencing(old="old_rows"),
+            _take_content_version(on_delete),
+        ),
+    ]
+
+
 def _version_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
     return [
         _statement_trigger("version_insert", pgtrigger.Insert, pgtrigger.Referencing(new="new_rows"), on_insert),
-        _statement_trigger(
-            "version_update", pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), on_update
-        ),
+        _update_trigger("version_update", on_update),
         _statement_trigger("version_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), on_delete),
     ]
 
@@ -94,7 +151,8 @@ def chunk_triggers() -> list[pgtrigger.Trigger]:
     """
     return _version_triggers(
         on_insert=_take_version(_NEW),
-        on_update=hide_vectors + _take_version(f"{_OLD} UNION {_NEW}") + _log(_SWITCHED, "write"),
+        # The vectors' own trigger locks some of the version rows, and must not do so before this one has locked them all.
+        on_update=_take_version(f"{_OLD} UNION {_NEW}") + hide_vectors + _log(_SWITCHED, "write"),
         on_delete=_take_version(_OLD) + _log("SELECT knowledge_base_id, id AS chunk_id FROM old_rows", "delete"),
     )
 
@@ -118,19 +176,49 @@ def postings_triggers() -> list[pgtrigger.Trigger]:
     )
 
 
+def embedding_triggers() -> list[pgtrigger.Trigger]:
+    """A new content version for every change of vectors, but not for those that go with their chunk, which has moved on."""
+    return _content_triggers(on_insert=_NEW, on_update=f"{_OLD} UNION {_NEW}", on_delete=f"{_OLD} r {_WITH_CHUNK}")
+
+
+def content_triggers() -> list[pgtrigger.Trigger]:
+    """A new content version for every change of rows that belong to a knowledge base."""
+    return _content_triggers(on_insert=_NEW, on_update=f"{_OLD} UNION {_NEW}", on_delete=_OLD)
+
+
+def fact_triggers() -> list[pgtrigger.Trigger]:
+    """As `content_triggers`, but not where only the chunk that a fact was taken from has gone: its own trigger knows."""
+    told = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
+    return _content_triggers(on_insert=_NEW, on_update=told, on_delete=_OLD)
+
+
+def document_triggers() -> list[pgtrigger.Trigger]:
+    """A new content version for what results show and filters read of a document, and not for its progress."""
+    shown = _changed("knowledge_base_id", "knowledge_base_id, id, title, source, source_type, metadata, tags")
+    return [_update_trigger("content_update", _take_content_version(shown))]
+
+
+def document_concept_triggers() -> list[pgtrigger.Trigger]:
+    """A new content version for giving a document concepts or taking them."""
+    new, old = _OF_DOCUMENTS.format(rows="new_rows"), _OF_DOCUMENTS.format(rows="old_rows")
+    return _content_triggers(on_insert=new, on_update=f"{old} UNION {new}", on_delete=old)
+
+
 def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
-    """Every knowledge base has its version row from its first moment; another tokenizer ends the change log."""
+    """Every knowledge base has its version row from its first moment; another tokenizer ends the change log.
+
+    What a response can show of it takes a new content version. It holds the tokenizer too, and its trigger runs first, by
+    name: it locks at least the rows that the other one locks, so that both lock them in order.
+    """
+    shown = _changed("id", f"id, {', '.join(_SHOWN_OF_KNOWLEDGE_BASE)}")
     return [
         _statement_trigger(
             "version_row",
             pgtrigger.Insert,
             pgtrigger.Referencing(new="new_rows"),
-            "INSERT INTO kb_versions (knowledge_base_id, version) SELECT id, nextval('kb_version_seq') FROM new_rows;",
+            "INSERT INTO kb_versions (knowledge_base_id, version, content_version)"
+            " SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows;",
         ),
-        _statement_trigger(
-            "tokenizer_swap",
-            pgtrigger.Update,
-            pgtrigger.Referencing(old="old_rows", new="new_rows"),
-            _take_version(_SWAPPED) + _END_LOG.format(affected=_SWAPPED),
-        ),
+        _update_trigger("content_update", _take_content_version(shown)),
+        _update_trigger("tokenizer_swap", _take_version(_SWAPPED) + _END_LOG.format(affected=_SWAPPED)),
     ]

@@ -1,0 +1,176 @@
+"""A knowledge base's taxonomy, and the facts of its graph."""
+
+from typing import Any, ClassVar
+
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.db.models.functions import Left
+from django.utils.translation import gettext_lazy as _
+
+from kb.models.access import ScopedQuerySet
+from kb.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.models.locks import lock_knowledge_bases
+from kb.models.names import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
+from kb.models.triggers import content_triggers, document_concept_triggers, fact_triggers
+
+
+class Concept(models.Model):
+    """A concept of a taxonomy; `parent` is the wider one. Its name is one of its terms, always."""
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="concepts", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=200)
+    description = models.TextField(_("description"), blank=True)
+    parent = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="children", verbose_name=_("wider concept")
+    )
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("concept")
+        verbose_name_plural = _("concepts")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb"),
+        ]
+        triggers: ClassVar = content_triggers()
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+            self._keep_name_as_term()
+
+    def clean(self) -> None:
+        """Refuses a wider concept of another knowledge base, and one that is this concept or narrower than it."""
+        if self.parent is None:
+            return
+        if self.parent.knowledge_base_id != self.knowledge_base_id:
+            raise ValidationError({"parent": _("Choose a wider concept of the same knowledge base.")})
+        met: set[int] = set()
+        wider: Concept | None = self.parent
+        while wider is not None and wider.pk not in met:
+            if wider.pk == self.pk:
+                message = _("“%(name)s” is narrower than this concept: choose another one.") % {"name": self.parent}
+                raise ValidationError({"parent": message})
+            met.add(wider.pk)
+            wider = wider.parent
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            return super().delete(*args, **kwargs)
+
+    def _keep_name_as_term(self) -> None:
+        key = normalized_key(self.name)
+        names = self.terms.filter(kind=ConceptTerm.Kind.NAME)
+        names.exclude(key=key, text=self.name).delete()
+        ConceptTerm.objects.update_or_create(
+            concept=self,
+            key=key,
+            defaults={"knowledge_base_id": self.knowledge_base_id, "text": self.name, "kind": ConceptTerm.Kind.NAME},
+        )
+
+
+class ConceptTerm(models.Model):
+    """One way to write a concept. The same key may belong to several concepts: an abbreviation of two names."""
+
+    class Kind(models.TextChoices):
+        NAME = "name", _("name")
+        SYNONYM = "synonym", _("synonym")
+        ABBREVIATION = "abbreviation", _("abbreviation")
+
+    concept = models.ForeignKey(Concept, models.CASCADE, related_name="terms", verbose_name=_("concept"))
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
+    text = models.CharField(_("text"), max_length=200)
+    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.SYNONYM)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("term")
+        verbose_name_plural = _("terms")
+        ordering = ("concept_id", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "key", "concept"], name="term_once_per_concept"),
+        ]
+        indexes: ClassVar = [
+            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
+        ]
+        triggers: ClassVar = content_triggers()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.knowledge_base_id = self.concept.knowledge_base_id
+        self.key = normalized_key(self.text)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class GraphFact(models.Model):
+    """An edge of a knowledge base's graph.
+
+    The database forgets the source chunk when it goes (ON DELETE SET NULL), so that deleting chunks loads no facts.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="facts", verbose_name=_("knowledge base")
+    )
+    subject = models.CharField(_("subject"), max_length=200)
+    predicate = models.CharField(_("predicate"), max_length=200)
+    object = models.CharField(_("object"), max_length=200)
+    subject_key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    object_key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    source_chunk = models.ForeignKey(
+        Chunk,
+        models.DO_NOTHING,
+        db_constraint=False,
+        null=True,
+        blank=True,
+        related_name="facts",
+        verbose_name=_("source"),
+    )
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("graph fact")
+        verbose_name_plural = _("graph facts")
+        ordering = ("subject", "predicate", "object")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["knowledge_base", "subject_key", "predicate", "object_key"], name="fact_once_per_kb"
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "object_key"], name="fact_by_object"),
+            models.Index("knowledge_base", Left("subject_key", PREFIX_CHARACTERS), name="fact_by_subject_prefix"),
+            models.Index("knowledge_base", Left("object_key", PREFIX_CHARACTERS), name="fact_by_object_prefix"),
+        ]
+        triggers: ClassVar = fact_triggers()
+
+    def __str__(self) -> str:
+        return f"{self.subject} · {self.predicate} · {self.object}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.subject_key, self.object_key = normalized_key(self.subject), normalized_key(self.object)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class DocumentConcept(Document.concepts.through):  # type: ignore[misc, name-defined]
+    """The concepts of documents, as far as versions are concerned."""
+
+    class Meta:
+        proxy = True
+        triggers: ClassVar = document_concept_triggers()
