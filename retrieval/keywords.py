@@ -1,0 +1,273 @@
+"""Keywords: of a query, fast, and of a chunk at ingestion, with named entities and key phrases."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import chain, permutations
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.dependencies import import_dependency
+from retrieval.function_words import CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
+from retrieval.intent import QUOTED
+from retrieval.scripts import CJK, LATIN
+from retrieval.segmenters import Engine, Segmenter, load_segmenter
+from retrieval.tokenize import CONNECTORS, RUNS, normalize
+
+MOST_KEYWORDS: Final = 10
+LONGEST_QUOTATION: Final = 30
+
+_NUMBER = r"\d{1,3}(?:,\d{3})+(?:\.\d+)?"
+_LATIN_RUN = re.compile(rf"{_NUMBER}|{RUNS.pattern}")
+_CHINESE = re.compile(f"[{CJK}]")
+_CHINESE_RUN = re.compile(f"[{CJK}]+")
+_QUOTATION = re.compile(QUOTED)
+_TITLE_MARKS = ("《", "〈")
+# A Chinese character says about as much as so many letters.
+_LETTERS_A_CHARACTER = 3
+
+
+def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) -> tuple[str, ...]:
+    """A query's keywords: quotations, then codes and names, then words, longer ones first.
+
+    Length stands in for rarity: a table of idf would cost a process 50 MB, and 0.3 s of the first search.
+
+    Args:
+        text: the query.
+        tokens: its terms by a tokenizer in search mode; the Chinese ones are used, the others would be stems.
+        most: how many at most.
+    """
+    plain = normalize(text)
+    chinese = [token for token in tokens if _CHINESE.match(token)]
+    words = _telling_words(chinese)
+    latin = list(_latin_words(plain))
+    # A capital at the start tells nothing.
+    marked = [word for word in latin if _is_marked(word) or (word[0].isupper() and not plain.startswith(word))]
+    ranked = sorted(chain(words, latin), key=_width, reverse=True)
+    return _distinct(chain(_quotations(plain), marked, ranked), most) or _distinct(chinese, most)
+
+
+def extract_keywords(text: str, language: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
+    """A chunk's named entities and key phrases, the most telling ones first. Loads jieba's tables at the first call.
+
+    Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more than once, and
+    as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of content words, likewise with a premium on names.
+
+    Source: Rose, Engel, Cramer, Cowley, "Automatic keyword extraction from individual documents", 2010.
+
+    Args:
+        text: the chunk.
+        language: "en", or another for a text that is mostly Chinese.
+        most: how many at most.
+
+    Raises:
+        DependencyMissing: jieba is not installed.
+    """
+    plain = normalize(text)
+    scores = _english_phrases(plain) if language == "en" else _chinese_words(plain, most)
+    titles = _distinct(_quotations(plain, titles_only=True), most // 2)
+    ranked = sorted(scores, key=lambda word: -scores[word])
+    return _distinct(chain(titles, ranked), most)
+
+
+def _quotations(plain: str, *, titles_only: bool = False) -> Iterator[str]:
+    for found in _QUOTATION.finditer(plain):
+        inside = found[0][1:-1].strip()
+        if (
+            1 < len(inside) <= LONGEST_QUOTATION
+            and any(map(str.isalnum, inside))
+            and (not titles_only or found[0].startswith(_TITLE_MARKS))
+        ):
+            yield inside
+
+
+def _latin_words(plain: str) -> Iterator[str]:
+    """Words, codes and numbers as they are written, without function words."""
+    for found in _LATIN_RUN.finditer(plain):
+        word = found[0].removesuffix("'s")
+        if found["cjk"] is None and (word.casefold() not in ENGLISH_FUNCTION_WORDS or _is_name(word)):
+            yield word
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word is written in capitals, as names of several letters are (`IT`)."""
+    return len(word) > 1 and word.isupper()
+
+
+def _is_marked(word: str) -> bool:
+    """Whether a word is a code, or a name in capitals; a bare number is neither."""
+    has_letter = not word.replace(",", "").replace(".", "").isdigit()
+    return has_letter and (_is_name(word) or any(map(str.isdigit, word)) or bool(CONNECTORS.search(word)))
+
+
+def _width(word: str) -> int:
+    return len(word) * (_LETTERS_A_CHARACTER if _CHINESE.match(word) else 1)
+
+
+def _distinct(words: Iterable[str], most: int) -> tuple[str, ...]:
+    """The first so many words, each in its first spelling."""
+    first: dict[str, str] = {}
+    for word in words:
+        if len(first) >= most:
+            break
+        first.setdefault(word.casefold(), word)
+    return tuple(first.values())
+
+
+def _telling_words(pieces: Iterable[str]) -> list[str]:
+    """Words in search mode, of two or more characters, without stop words.
+
+    Search mode writes the shorter words inside a word before it, those that overlap too (数据 and 据库 of 数据库): of
+    these the first stays.
+    """
+    words: list[str] = []
+    for piece in pieces:
+        if len(piece) > 2:
+            first = len(words)
+            while first and len(words[first - 1]) < len(piece) and words[first - 1] in piece:
+                first -= 1
+            words[first:] = _side_by_side(words[first:], piece) if piece not in CHINESE_STOP_WORDS else ()
+        if len(piece) > 1:
+            words.append(piece)
+    return [word for word in words if word not in CHINESE_STOP_WORDS]
+
+
+def _side_by_side(parts: Iterable[str], word: str) -> Iterator[str]:
+    end = 0
+    for part in parts:
+        start = word.find(part, end)
+        if start >= 0:
+            yield part
+            end = start + len(part)
+
+
+# Chinese chunks
+
+_NAME_TAGS = ("nr", "ns", "nt", "nz")
+_TOPIC_TAGS = ("n", "v", "i", "l", "j", "a", "b", "eng", "t", "s")
+_NAME_PREMIUM = 1.5
+
+
+class _Weights(NamedTuple):
+    """Weights of words, as arrays: a dictionary of strings takes ten times the memory.
+
+    Attributes:
+        hashes: of the words, ascending, shape (n_words,), int64.
+        weights: idf, with the premium on names; 0 for function words; shape (n_words,), float32.
+        unknown: of any other word: the median idf.
+    """
+
+    hashes: NDArray[np.int64]
+    weights: NDArray[np.float32]
+    unknown: float
+
+    def of(self, words: Sequence[str]) -> list[float]:
+        """The weight of each word."""
+        wanted = _hashes(words)
+        places = np.minimum(np.searchsorted(self.hashes, wanted), self.hashes.size - 1)
+        known = self.hashes[places] == wanted
+        weights: list[float] = np.where(known, self.weights[places], self.unknown).tolist()
+        return weights
+
+
+def _hashes(words: Sequence[str]) -> NDArray[np.int64]:
+    # Python's own hashes are fast, and differ between processes: they must not be stored.
+    return np.fromiter(map(hash, words), dtype=np.int64, count=len(words))
+
+
+@cache
+def _load_weights() -> _Weights:
+    folder = Path(str(import_dependency("jieba").__file__)).parent
+    idf_lines = (line.split(" ") for line in (folder / "analyse" / "idf.txt").read_text("utf-8").splitlines())
+    idf = {word: float(value) for word, value in idf_lines}
+    median = float(np.median(np.fromiter(idf.values(), dtype=np.float64)))
+    weights = dict(idf)
+    for line in (folder / "dict.txt").read_text("utf-8").splitlines():
+        word, _, tag = line.split(" ")
+        weights[word] = idf.get(word, median) * _premium(tag)
+    hashes = _hashes(tuple(weights))
+    order = np.argsort(hashes)
+    values = np.fromiter(weights.values(), dtype=np.float32, count=len(weights))
+    return _Weights(hashes[order], values[order], median)
+
+
+def _premium(tag: str) -> float:
+    if tag.startswith(_NAME_TAGS):
+        return _NAME_PREMIUM
+    return 1.0 if tag.startswith(_TOPIC_TAGS) else 0.0
+
+
+@cache
+def _segmenter() -> Segmenter:
+    return load_segmenter(Engine.JIEBA)
+
+
+def _chinese_words(plain: str, most: int) -> Mapping[str, float]:
+    """Scores of a Chinese text's words and phrases; parts that stand nowhere alone are left out."""
+    cut = _segmenter()
+    pieces = chain.from_iterable(cut(run[0]) for run in _CHINESE_RUN.finditer(plain))
+    counts = Counter(_telling_words(pieces))
+    words = list(counts)
+    scores = {
+        word: counts[word] * weight
+        for word, weight in zip(words, _load_weights().of(words), strict=True)
+        if weight and word[0].isalnum()
+    }
+    unknown = _load_weights().unknown
+    for word, count in Counter(word for word in _latin_words(plain) if not word[0].isdigit() and len(word) > 1).items():
+        counts[word] = count
+        scores[word] = count * unknown * (_NAME_PREMIUM if _is_marked(word) or word[0].isupper() else 1.0)
+    best = sorted(scores, key=lambda word: -scores[word])[: 2 * most]
+    for first, second in permutations([word for word in best if _CHINESE.match(word)], 2):
+        count = plain.count(first + second)
+        if count > 1 and 4 * count >= counts[first] + counts[second]:
+            counts[first + second] = count
+            scores[first + second] = scores[first] + scores[second]
+            best.append(first + second)
+    return {word: scores[word] for word in best if not _is_part(word, best, counts)}
+
+
+def _is_part(word: str, others: Iterable[str], counts: Mapping[str, int]) -> bool:
+    """Whether a word stands only within a longer one of the others."""
+    return any(word in other and word != other and counts[word] <= counts[other] for other in others)
+
+
+# English chunks
+
+_LONGEST_PHRASE = 3
+_BREAK = re.compile(rf"(?:(?!{LATIN})[^\s'_-])+|\n")
+
+
+def _english_phrases(plain: str) -> Mapping[str, float]:
+    """Scores of an English text's phrases: the sum of degree by frequency of their words."""
+    phrases = [phrase for clause in _BREAK.split(plain) for phrase in _content_runs(clause)]
+    frequency: Counter[str] = Counter()
+    degree: Counter[str] = Counter()
+    for phrase in phrases:
+        for word in phrase:
+            frequency[word.casefold()] += 1
+            degree[word.casefold()] += len(phrase)
+    scores: dict[str, float] = {}
+    for phrase in phrases:
+        score = sum(degree[word.casefold()] / frequency[word.casefold()] for word in phrase)
+        is_name = any(_is_marked(word) or word[0].isupper() for word in phrase)
+        spelling = " ".join(phrase)
+        scores[spelling] = max(scores.get(spelling, 0.0), score * (_NAME_PREMIUM if is_name else 1.0))
+    return scores
+
+
+def _content_runs(clause: str) -> Iterator[tuple[str, ...]]:
+    """Runs of words without function words; of a long run its last words, where the head of a noun phrase stands."""
+    run: list[str] = []
+    for word in chain(clause.split(), [""]):
+        plain = word.strip("'_-").removesuffix("'s")
+        if plain and (plain.casefold() not in ENGLISH_FUNCTION_WORDS or _is_name(plain)):
+            run.append(plain)
+            continue
+        if run and not all(word.isdigit() for word in run):
+            yield tuple(run[-_LONGEST_PHRASE:])
+        run = []
