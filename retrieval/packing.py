@@ -1,0 +1,269 @@
+"""Results as numbered, cited fragments under a budget, for a prompt or an agent's tool."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from retrieval.types import Hit, Passage
+
+ELLIPSIS = "…"
+LEAST_CHARACTERS = 20
+"""A fragment after the first is left out rather than cut to fewer."""
+
+_SEPARATOR = "\n\n"
+_PAGE_LABELS = {"en": "{name} page {page}", "zh": "{name} 第 {page} 页"}
+_NOTHING_FOUND = {
+    "en": "No relevant content found in the knowledge base.",
+    "zh": "知识库中没有找到相关内容。",
+}
+_SENTENCE_END = re.compile(r"[。！？!?；;]+[”’」』）)\"']*|\.(?=\s)|\n")
+_WORD_AT_END = re.compile(r"[0-9A-Za-z][0-9A-Za-z.,%'_-]*\Z")
+# Chunks repeat whole sentences of the one before; fewer equal characters are chance.
+_LEAST_OVERLAP, _MOST_OVERLAP = 8, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A result as packing reads it.
+
+    Attributes:
+        before: chunks that precede it in its document, in reading order; `after` likewise.
+    """
+
+    text: str
+    title: str
+    source: str
+    page: int | None
+    chunk_id: int | None = None
+    document_id: int | None = None
+    kb_id: int | None = None
+    before: tuple[Passage, ...] = ()
+    after: tuple[Passage, ...] = ()
+
+    @classmethod
+    def of_hit(cls, hit: Hit) -> Self:
+        """A result of the pipeline with its neighbours."""
+        passage = hit.passage
+        return cls(
+            passage.text,
+            passage.title,
+            passage.source,
+            passage.page,
+            passage.chunk_id,
+            passage.document_id,
+            passage.kb_id,
+            before=tuple(each for each in hit.neighbours if each.position < passage.position),
+            after=tuple(each for each in hit.neighbours if each.position > passage.position),
+        )
+
+    @classmethod
+    def of_chunk(cls, chunk: Mapping[str, Any]) -> Self:
+        """A chunk as the API gives it: text, title, source and page, and where there are any, its ids."""
+        return cls(
+            chunk["text"],
+            chunk["title"],
+            chunk["source"],
+            chunk["page"],
+            chunk.get("chunk_id"),
+            chunk.get("document_id"),
+            chunk.get("knowledge_base_id"),
+        )
+
+    @property
+    def document(self) -> tuple[int | None, int | str]:
+        """What tells its document from others."""
+        return self.kb_id, self.source or self.title if self.document_id is None else self.document_id
+
+    def label(self, language: str) -> str:
+        """How readers are told where it stands: source, or title, and page, on one line."""
+        name = " ".join((self.source or self.title).split())
+        if not self.page:
+            return name
+        return _PAGE_LABELS.get(language, _PAGE_LABELS["en"]).format(name=name, page=self.page)
+
+
+@dataclass(frozen=True, slots=True)
+class Citation:
+    """A fragment of a context: the number that answers cite it by, its label, and its text as packed."""
+
+    number: int
+    label: str
+    chunk_id: int | None
+    document_id: int | None
+    kb_id: int | None
+    page: int | None
+    text: str
+
+    def __str__(self) -> str:
+        return f"[{self.number}] {self.label}\n{self.text}"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Fragments packed for a prompt.
+
+    Attributes:
+        text: the fragments, numbered from 1 and cited.
+        citations: the same one by one.
+        tokens: size of the text, by the caller's count.
+    """
+
+    text: str
+    citations: tuple[Citation, ...]
+    tokens: int
+
+
+def pack(
+    fragments: Sequence[Fragment],
+    *,
+    max_tokens: int,
+    max_chunk_chars: int,
+    max_sources: int,
+    count_tokens: Callable[[str], int],
+    language: str = "en",
+) -> Context:
+    """Packs fragments, best first, until a budget is spent.
+
+    A fragment takes in its neighbours as far as they fit. One that does not fit the budget is cut, visibly and where
+    possible after a sentence, and is then the last; so the text is never larger than the budget.
+
+    Args:
+        fragments: best first.
+        max_tokens: size of the text, labels included.
+        max_chunk_chars: most characters of a fragment, neighbours included.
+        max_sources: from at most so many documents; fragments of further ones are left out.
+        count_tokens: size of a text.
+        language: of the labels, "zh" or "en".
+    """
+    taken = {fragment.chunk_id for fragment in fragments}
+    documents: set[tuple[int | None, int | str]] = set()
+    citations: list[Citation] = []
+    for fragment in fragments:
+        if fragment.document not in documents and len(documents) == max_sources:
+            continue
+        documents.add(fragment.document)
+        citations.append(
+            Citation(
+                number=len(citations) + 1,
+                label=fragment.label(language),
+                chunk_id=fragment.chunk_id,
+                document_id=fragment.document_id,
+                kb_id=fragment.kb_id,
+                page=fragment.page,
+                text=shorten(_with_neighbours(fragment, max_chunk_chars, taken), max_chunk_chars),
+            )
+        )
+    kept = _within(citations, max_tokens, count_tokens)
+    text = _joined(kept)
+    return Context(text, tuple(kept), count_tokens(text) if text else 0)
+
+
+def format_for_context(
+    chunks: Sequence[Mapping[str, Any]], max_chars: int, *, max_chunk_chars: int, language: str = "en"
+) -> str:
+    """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""
+    context = pack(
+        [Fragment.of_chunk(chunk) for chunk in chunks],
+        max_tokens=max_chars,
+        max_chunk_chars=max_chunk_chars,
+        max_sources=len(chunks),
+        count_tokens=len,
+        language=language,
+    )
+    return context.text
+
+
+def format_for_tool_output(
+    chunks: Sequence[Mapping[str, Any]], max_chunks: int, *, max_chunk_chars: int, language: str = "en"
+) -> str:
+    """What an agent's tool returns: the first chunks with citation and score, or a sentence when there are none."""
+    if not chunks:
+        return _NOTHING_FOUND.get(language, _NOTHING_FOUND["en"])
+    return _SEPARATOR.join(
+        f"[{number}] {Fragment.of_chunk(chunk).label(language)} ({chunk['score_scale']} {chunk['score']:.3f})\n"
+        f"{shorten(chunk['text'], max_chunk_chars)}"
+        for number, chunk in enumerate(chunks[:max_chunks], start=1)
+    )
+
+
+def shorten(text: str, limit: int) -> str:
+    """At most `limit` characters of a text; where something is cut off, an ellipsis says so.
+
+    It is cut after a sentence if one ends in the second half of what would fit, else before a word or number in it.
+    """
+    if len(text) <= limit:
+        return text
+    room = limit - len(ELLIPSIS)
+    if room < 1:
+        return ""
+    ends = [match.end() for match in _SENTENCE_END.finditer(text, room // 2, room + 1) if match.end() <= room]
+    if ends:
+        return text[: ends[-1]].rstrip() + ELLIPSIS
+    word = _WORD_AT_END.search(text[:room])
+    if word and word.start() > room // 2 and text[room].isascii() and text[room].isalnum():
+        room = word.start()
+    return text[:room].rstrip() + ELLIPSIS
+
+
+def _with_neighbours(fragment: Fragment, limit: int, taken: set[int | None]) -> str:
+    """A fragment's text with the chunks around it, nearest first, each once in a context and only whole.
+
+    Args:
+        fragment: what is extended.
+        limit: characters of the whole.
+        taken: chunks that stand in the context already; those added here join them.
+    """
+    text = fragment.text
+    for neighbours, follows in ((fragment.after, True), (reversed(fragment.before), False)):
+        for neighbour in neighbours:
+            extended = _chained(text, neighbour.text) if follows else _chained(neighbour.text, text)
+            if neighbour.chunk_id in taken or len(extended) > limit:
+                break
+            taken.add(neighbour.chunk_id)
+            text = extended
+    return text
+
+
+def _chained(first: str, second: str) -> str:
+    """Two chunks that follow one another; the end of the first that opens the second stands there once."""
+    for size in range(min(len(first), len(second), _MOST_OVERLAP), _LEAST_OVERLAP - 1, -1):
+        if first.endswith(second[:size]):
+            return first + second[size:]
+    return f"{first}\n{second}"
+
+
+def _within(citations: Sequence[Citation], max_tokens: int, count_tokens: Callable[[str], int]) -> list[Citation]:
+    """The first citations that fit a budget; the last may be cut to do so."""
+
+    def fits(parts: Sequence[Citation]) -> bool:
+        return count_tokens(_joined(parts)) <= max_tokens
+
+    if not citations or fits(citations):
+        return list(citations)
+    whole = _most(len(citations) - 1, lambda count: fits(citations[:count]))
+    kept, following = list(citations[:whole]), citations[whole]
+
+    def cut(characters: int) -> Citation:
+        return dataclasses.replace(following, text=shorten(following.text, characters))
+
+    most = _most(len(following.text), lambda characters: fits([*kept, cut(characters)]))
+    least = LEAST_CHARACTERS if kept else len(ELLIPSIS) + 1
+    return [*kept, cut(most)] if most >= least else kept
+
+
+def _most(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to a limit that fits, if whatever is smaller than one that fits does so too; 0 if none."""
+    low, high = 0, limit
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _joined(citations: Sequence[Citation]) -> str:
+    return _SEPARATOR.join(map(str, citations))
