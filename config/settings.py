@@ -11,9 +11,16 @@ from django.urls import reverse_lazy
 from django.utils.translation import gettext_lazy as _
 
 from config.redis_urls import broker_url, cache_url
+from retrieval.config import RERANKERS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
+
+
+def _optional_int(name: str) -> int | None:
+    value: str = env.str(name, default="")
+    return int(value) if value else None
+
 
 DATA_DIR = Path(env.str("ZHIKU_DATA_DIR", default=str(BASE_DIR / ".data"))).resolve()
 EMBEDDED = env.bool("ZHIKU_EMBEDDED", default="DATABASE_URL" not in env.ENVIRON)
@@ -189,22 +196,64 @@ EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
 EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
 EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
 HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
+RERANKER_MODEL = env.str("RERANKER_MODEL", default="BAAI/bge-reranker-base")  # empty: no cross-encoder
+RERANK_BASE_URL = env.str("RERANK_BASE_URL", default="")  # of a server with /rerank; empty: none
+RERANK_API_KEY = env.str("RERANK_API_KEY", default="")
+RERANK_MODEL = env.str("RERANK_MODEL", default="")
+RERANK_FORM = env.str("RERANK_FORM", default="jina")
+LLM_BASE_URL_IS_SET = bool(env.str("LLM_BASE_URL", default=""))  # a server of one's own may need no key
+LLM_BASE_URL = env.str("LLM_BASE_URL", default="") or "https://api.deepseek.com"
+LLM_MODEL = env.str("LLM_MODEL", default="") or "deepseek-chat"
+LLM_API_KEY = env.str("LLM_API_KEY", default="")
+LLM_SECONDS = env.float("LLM_SECONDS", default=60.0)
+LLM_REWRITE_SECONDS = env.float("LLM_REWRITE_SECONDS", default=5.0)
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {
     "top_k": env.int("TOP_K", default=5),
-    "vector_top_k": env.int("VECTOR_TOP_K", default=0) or None,
-    "bm25_top_k": env.int("BM25_TOP_K", default=0) or None,
+    "vector_top_k": _optional_int("VECTOR_TOP_K"),
+    "bm25_top_k": _optional_int("BM25_TOP_K"),
     "candidate_floor": env.int("CANDIDATE_FLOOR", default=60),
-    "rerank_candidates": env.int("RERANK_CANDIDATES", default=25),
+    "vector_timeout_ms": _optional_int("VECTOR_TIMEOUT_MS"),
+    "keyword_timeout_ms": _optional_int("KEYWORD_TIMEOUT_MS"),
+    "enable_fts": env.bool("ENABLE_FTS", default=True),
+    "lexical_fallback": env.bool("LEXICAL_FALLBACK", default=True),
+    "fusion": env.str("HYBRID_FUSION", default="rrf"),
     "rrf_k": env.int("RRF_K", default=60),
     "vector_weight": env.float("RRF_VECTOR_WEIGHT", default=0.6),
     "keyword_weight": env.float("RRF_KEYWORD_WEIGHT", default=0.4),
+    "question_weight": env.float("QUESTION_WEIGHT", default=0.4),
+    "hybrid_vector_weight": env.float("HYBRID_VECTOR_WEIGHT", default=0.7),
+    "hybrid_text_weight": env.float("HYBRID_TEXT_WEIGHT", default=0.3),
+    "keyword_vector_share": env.float("KEYWORD_VECTOR_SHARE", default=0.5),
     "use_rerank": env.bool("USE_RERANK", default=True),
+    "rerankers": tuple(env.list("RERANKERS", default=list(RERANKERS))),
+    "rerank_candidates": env.int("RERANK_CANDIDATES", default=25),
+    "rerank_top_k": _optional_int("RERANK_TOP_K"),
+    "similarity_threshold": env.float("SIMILARITY_THRESHOLD", default=env.float("MIN_RELEVANCE_SCORE", default=0.6)),
+    "rewrite": env.str("REWRITE", default="conversation"),
+    "max_retrieval_queries": env.int("MAX_RETRIEVAL_QUERIES", default=3),
+    "general_retrieval": env.bool("GENERAL_RETRIEVAL_ENABLED", default=True),
+    "general_final_count": env.int("GENERAL_RETRIEVAL_FINAL_COUNT", default=10),
+    "max_books": env.int("MAX_BOOKS", default=5),
+    "max_videos": env.int("MAX_VIDEOS", default=3),
+    "max_qa": env.int("MAX_QA", default=5),
+    "max_web": env.int("MAX_WEB", default=3),
+    "neighbours": env.int("NEIGHBOURS", default=0),
+    "graph_facts": env.bool("GRAPH_FACTS_ENABLED", default=True),
+    "max_graph_facts": env.int("MAX_GRAPH_FACTS", default=50),
+    "max_chunk_chars": env.int("MAX_CHUNK_CHARS", default=800),
+    "max_source_count": env.int("MAX_SOURCE_COUNT", default=3),
+    "context_tokens": env.int("CONTEXT_TOKENS", default=3_000),
 }
 LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024
 BM25_REDIS_MAX_BYTES = env.int("BM25_REDIS_MAX_MB", default=64) * 1024 * 1024
+CACHE_ENABLED = env.bool("CACHE_ENABLED", default=True)  # of whole responses ("hot queries")
+CACHE_TTL_SECONDS = env.int("CACHE_TTL_SECONDS", default=3_600)
+HOT_QUERY_MEMORY_BYTES = env.int("HOT_QUERY_MEMORY_MB", default=64) * 1024 * 1024
+QUERY_VECTOR_MEMORY_BYTES = env.int("QUERY_VECTOR_MEMORY_MB", default=32) * 1024 * 1024
+QUERY_VECTOR_TTL_SECONDS = env.int("QUERY_VECTOR_TTL_SECONDS", default=86_400)
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open

@@ -7,26 +7,43 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from django.conf import settings
 from django.db import connection, connections
 from django.utils.translation import gettext as _
+from numpy.typing import NDArray
 
+from kb import providers
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
+from kb.stores.concepts import ConceptReader
+from kb.stores.facts import FactReader
+from kb.stores.filters import Filters, chunk_ids
+from kb.stores.fulltext import PgTextStore
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
 from kb.stores.threads import ConnectionReturningExecutor
 from kb.stores.tokenizers import tokenizer_options
+from retrieval.analysis import Analyser
 from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
-from retrieval.channels import BM25Channel, UnavailableChannel, VectorChannel
+from retrieval.channels import (
+    BM25Channel,
+    FullTextChannel,
+    LexicalChannel,
+    QuestionChannel,
+    UnavailableChannel,
+    VectorChannel,
+)
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.registry import EmbedderOptions, get_embedder
-from retrieval.errors import DependencyMissing, RetrievalError
+from retrieval.errors import DependencyMissing
 from retrieval.execution import InlineExecutor
-from retrieval.pipeline import Pipeline, Scope
-from retrieval.protocols import Channel, Embedder
-from retrieval.rerank import OverlapReranker
+from retrieval.pipeline import Pipeline
+from retrieval.protocols import Channel, Embedder, Reranker
+from retrieval.query_vectors import QueryEmbedder
+from retrieval.rerankers.chain import RerankChain
+from retrieval.rerankers.overlap import OverlapReranker
+from retrieval.scope import Scope, StandIn
 from retrieval.tokenize import JiebaTokenizer
 from retrieval.trace import Degradation, DegradationCode
 
@@ -34,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 CHANNEL_THREADS = 8
 TOKENIZERS_HELD = 8
+# With fewer chunks than this, keywords have found next to nothing.
+LEXICAL_BELOW = 3
 
 
 @lru_cache(maxsize=1)
@@ -80,8 +99,7 @@ def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
 
 def embedder(model_id: str) -> Embedder:
     """The embedder of a model; the model itself is loaded at its first use, once a process."""
-    options = EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
-    return get_embedder(model_id, options)
+    return providers.embedder(model_id)
 
 
 def environment_config() -> RetrievalConfig:
@@ -89,16 +107,13 @@ def environment_config() -> RetrievalConfig:
 
 
 def warm_up() -> None:
-    """Loads the tokenizer and the models in use, so that no request waits for them."""
+    """Loads the tokenizers and the models in use, so that no request waits for them."""
     try:
         for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
             if cutter := tokenizer(tokenizer_id):
                 cutter("预热")
-        for model_id in KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct():
-            try:
-                embedder(model_id).embed_query("预热")
-            except RetrievalError as error:
-                logger.warning("%s", error)
+        models = KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct()
+        providers.load(map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({})))
     finally:
         connections.close_all()
 
@@ -110,6 +125,12 @@ class Wiring:
     pipeline: Pipeline
     profile: RetrievalProfile
     config: RetrievalConfig
+    vectors: tuple[QueryEmbedder, ...]
+    links: tuple[Reranker, ...]
+
+    def load_models(self) -> None:
+        """Loads the local models that are not loaded yet, for a caller that would rather wait than do without them."""
+        providers.load(self.vectors, self.links)
 
 
 def build_pipeline(
@@ -118,39 +139,59 @@ def build_pipeline(
     *,
     profile: RetrievalProfile | None = None,
     overrides: Mapping[str, Any] | None = None,
+    filters: Filters | None = None,
 ) -> Wiring:
     """Wires a pipeline.
 
     Args:
-        knowledge_bases: in the caller's order, read through `visible_to`, with `profile` and `version_row`.
+        knowledge_bases: in the caller's order, read by `selectors.searchable`.
         principal: whose passages may be read.
         profile: serves all of them; None: each searches by its own.
         overrides: settings of this request, over any profile.
+        filters: which chunks may be found.
 
     Raises:
         InvalidConfiguration: an override is unknown or out of range.
     """
-    overrides = overrides or {}
+    asked = _explicit_count(overrides or {})
     environment = environment_config()
     common = profile or _common_profile(knowledge_bases)
+    config = environment.override(common.settings).override(asked)
     scopes = tuple(
-        Scope(
-            kb_id=kb.pk,
-            space=kb.embedding_model,
-            tokenizer=tokenizer(kb.tokenizer_id),
-            channels=_channels(kb),
-            config=environment.override((profile or kb.profile).settings).override(overrides),
+        _scope(
+            kb,
+            environment.override((profile or kb.profile).settings).override(asked),
+            None if filters is None else chunk_ids(kb.pk, principal, filters),
         )
         for kb in knowledge_bases
     )
     tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes if scope.tokenizer}
+    links = providers.rerankers(config, OverlapReranker(tokenizers))
+    with_concepts = tuple(kb.pk for kb in knowledge_bases if kb.has_concepts)
+    with_facts = tuple(kb.pk for kb in knowledge_bases if kb.has_facts)
     pipeline = Pipeline(
         scopes=scopes,
+        analyser=Analyser(
+            tokenizers=tokenizers,
+            concepts=ConceptReader(principal) if with_concepts else None,
+            concept_kb_ids=with_concepts,
+            rewriter=providers.rewriter(),
+        ),
         passages=PassageReader(principal),
-        reranker=OverlapReranker(tokenizers) if tokenizers else None,
+        chain=RerankChain(links),
         executor=InlineExecutor() if connection.in_atomic_block else _channel_threads(),
+        facts=FactReader(principal) if with_facts else None,
+        fact_kb_ids=with_facts,
     )
-    return Wiring(pipeline, common, environment.override(common.settings).override(overrides))
+    vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
+    return Wiring(pipeline, common, config, tuple(vectors.values()), tuple(links))
+
+
+def _explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A count that a request asks for wins over the final counts of environment and profile."""
+    if overrides.get("top_k") is None:
+        return {name: value for name, value in overrides.items() if name != "top_k"}
+    return {"rerank_top_k": None, "general_final_count": overrides["top_k"], **overrides}
 
 
 def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:
@@ -161,7 +202,37 @@ def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfil
     return RetrievalProfile.objects.filter(name="default").latest("version")
 
 
-def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
+def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Scope:
+    channels = [_vector_channel(kb, config, only), _keyword_channel(kb, only)]
+    if kb.has_questions and config.question_weight:
+        vectors = providers.query_vectors(kb.embedding_model)
+        channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), only=only))
+    return Scope(
+        kb_id=kb.pk,
+        space=kb.embedding_model,
+        tokenizer=tokenizer(kb.tokenizer_id),
+        channels=tuple(channels),
+        config=config,
+        stand_ins=_stand_ins(kb, config, only),
+    )
+
+
+def _stand_ins(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> tuple[StandIn, ...]:
+    """Full text for a keyword index that cannot answer; n-grams where keywords find nothing or the embedder is out."""
+    stand_ins = []
+    store = PgTextStore()
+    if config.enable_fts and tokenizer(kb.tokenizer_id) is not None:
+        channel = FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only)
+        stand_ins.append(StandIn(channel, failed=frozenset({"bm25"})))
+    if config.lexical_fallback:
+        lexical = LexicalChannel(kb.pk, kb.tokenizer_id, store, only=only)
+        stand_ins.append(
+            StandIn(lexical, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=LEXICAL_BELOW)
+        )
+    return tuple(stand_ins)
+
+
+def _vector_channel(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Channel:
     notes = []
     if kb.embedding_model == HASHING_MODEL_ID:
         notes.append(
@@ -175,10 +246,17 @@ def _channels(kb: KnowledgeBase) -> tuple[Channel, ...]:
                 % {"name": kb.name, "quoted": shlex.quote(kb.name)},
             )
         )
-    return VectorChannel(kb.pk, embedder(kb.embedding_model), PgVectorStore(), notes), _keyword_channel(kb)
+    return VectorChannel(
+        kb.pk,
+        providers.query_vectors(kb.embedding_model),
+        PgVectorStore(),
+        keyword_share=config.keyword_vector_share if kb.has_keyword_vectors else 0.0,
+        only=only,
+        notes=notes,
+    )
 
 
-def _keyword_channel(kb: KnowledgeBase) -> Channel:
+def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Channel:
     cutter = _load_tokenizer(kb.tokenizer_id)
     if isinstance(cutter, DependencyMissing):
         message = _("The keyword search’s packages are not installed: %(reason)s") % {"reason": cutter}
@@ -197,4 +275,4 @@ def _keyword_channel(kb: KnowledgeBase) -> Channel:
     detail = {"tokenizer": cutter.id}
     if kb.target_tokenizer_id:
         detail["target_tokenizer"] = kb.target_tokenizer_id
-    return BM25Channel(kb.pk, index.wait, detail)
+    return BM25Channel(kb.pk, index.wait, only=only, detail=detail)

@@ -1,6 +1,7 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -67,7 +68,8 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking], passages: Ma
     for chunk_id, score in zip(chunk_ids.tolist(), scores.tolist(), strict=True):
         found = {channel: place[chunk_id] for channel, place in places.items() if chunk_id in place}
         ranks = {channel: rank for channel, (rank, _) in found.items()}
-        of_channels = {channel: value for channel, (_, value) in found.items()}
+        # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
+        of_channels = {channel: value for channel, (_, value) in found.items() if not math.isnan(value)}
         of_channels |= {channel: known[chunk_id] for channel, known in exact.items() if chunk_id in known}
         candidates.append(
             Candidate(

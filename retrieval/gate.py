@@ -49,10 +49,8 @@ def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale) -
         config: whose `score_threshold` is None for the scale's default, 0 for no gate, or an explicit cut.
         meant_for: the scale of the explicit cut: that of the first reranker in the chain.
     """
-    if config.score_threshold == 0:
-        return Cut(0.0)
     if config.score_threshold is None:
         return Cut(default_cut(scale, config))
-    if scale is meant_for:
+    if config.score_threshold == 0 or (scale is meant_for and scale is not ScoreScale.RRF):
         return Cut(config.score_threshold)
     return Cut(default_cut(scale, config), replaced=True)

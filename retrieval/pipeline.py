@@ -239,10 +239,9 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
 
 
 def _with_provenance(candidates: list[Candidate], unique: Deduplicated, *, explain: bool) -> list[Candidate]:
-    return [
-        dataclasses.replace(c, provenance=unique.provenance_of(c.chunk_id)) if explain or c.cut_by is None else c
-        for c in candidates
-    ]
+    """Notes where candidates were found; those that are cut are only told of where the search is explained."""
+    found = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
+    return [dataclasses.replace(c, provenance=found[c.chunk_id]) if c.chunk_id in found else c for c in candidates]
 
 
 def _lexicons(rankings: Sequence[Ranking]) -> dict[int, Lexicon]:

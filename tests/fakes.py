@@ -5,6 +5,7 @@ from threading import get_ident
 import numpy as np
 
 from retrieval.errors import ChannelUnavailable
+from retrieval.gate import ScoreScale
 from retrieval.postings import hash_terms
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Passage, Ranking
@@ -62,7 +63,13 @@ class FakePassages:
         self.fetched.append(list(chunk_ids))
         return {
             chunk_id: Passage(
-                chunk_id, chunk_id * 10, self._kb_id, "title", "source.txt", None, self._texts.get(chunk_id, "")
+                chunk_id,
+                chunk_id * 10,
+                self._kb_id,
+                "title",
+                "source.txt",
+                None,
+                self._texts.get(chunk_id, f"text of {chunk_id}"),
             )
             for chunk_id in chunk_ids
             if chunk_id not in self._gone
@@ -103,13 +110,13 @@ class TableLexicon:
 class FixedReranker:
     """Scores by a table; chunks it does not name score 0."""
 
-    scale = "overlap"
+    name, scale = "overlap", ScoreScale.OVERLAP
 
     def __init__(self, scores):
         self._scores = scores
 
-    def scores(self, analysis, candidates, lexicons):
-        return np.array([self._scores.get(candidate.chunk_id, 0.0) for candidate in candidates])
+    def scores(self, job, deadline):
+        return np.array([self._scores.get(candidate.chunk_id, 0.0) for candidate in job.candidates])
 
 
 class Blob:

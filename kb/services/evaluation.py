@@ -1,18 +1,22 @@
 """Runs an evaluation set through the pipeline that every search runs, and measures each stage."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import numpy as np
+from django.db.models import QuerySet
 
 from kb.conf import Wiring
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, KnowledgeBase, Principal
 from kb.services.search import SearchRequest, wire
-from retrieval.eval.metrics import evaluate_run
+from retrieval.eval.metrics import auroc, evaluate_run
+from retrieval.gate import ScoreScale, default_cut
 from retrieval.types import Result
 
 STAGES = {"bm25": "bm25", "vector": "vector", "fused": "fused", "reranked": "rerank"}
 DEPTH = 20
+BUDGET_S = 60.0  # a slow model is measured, not left out
 
 
 def evaluate(
@@ -29,7 +33,7 @@ def evaluate(
         principal: whose rights apply.
         eval_set: with its knowledge base.
         profile: blank: the knowledge base's own.
-        limit: only the first so many queries.
+        limit: only the first so many queries, with an answer and without.
         on_progress: told how many further queries are done.
 
     Returns:
@@ -37,21 +41,20 @@ def evaluate(
     """
     kb = eval_set.knowledge_base
     wiring = wire(principal, _request(kb, profile))
-    queries = list(
-        EvalQuery.objects.filter(eval_set=eval_set, answerable=True, judgments__grade__gt=0)
-        .distinct()
-        .order_by("pk")[:limit]
-    )
+    wiring.load_models()
     documents = dict(Chunk.objects.filter(knowledge_base=kb).values_list("pk", "document_id"))
     runs: dict[str, dict[str, list[str]]] = {stage: {} for stage in STAGES}
-    latencies = []
-    degraded: dict[str, dict[str, str]] = {}
+    measured = _Measured()
+    queries = list(ranked_queries(eval_set, limit))
     for query in queries:
-        result = wiring.pipeline.run(query.text, wiring.config)
+        result = wiring.pipeline.run(query.text, wiring.config, latency_budget=BUDGET_S)
         for stage, key in STAGES.items():
             runs[stage][query.external_id] = stage_ranking(result, key, documents)
-        latencies.append(result.timings_ms["total"])
-        degraded |= {degradation.code.value: degradation.as_dict() for degradation in result.degraded}
+        measured.add(result, measured.answerable)
+        on_progress(1)
+    for query in unanswerable_queries(eval_set, limit):
+        result = wiring.pipeline.run(query.text, wiring.config, latency_budget=BUDGET_S)
+        measured.add(result, measured.unanswerable)
         on_progress(1)
     qrels = _qrels(queries)
     return {
@@ -61,10 +64,65 @@ def evaluate(
         "queries": len(queries),
         "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
         "stages": {stage: _figures(qrels, run) for stage, run in runs.items()},
-        "latency_ms": _latency(latencies),
-        "gate": None,
-        "degraded": list(degraded.values()),
+        "latency_ms": _latency(measured.latencies),
+        "gate": _gate(measured, wiring),
+        "degraded": list(measured.degraded.values()),
         "configuration": _configuration(wiring),
+    }
+
+
+@dataclass(slots=True)
+class _Measured:
+    """What a run leaves behind besides rankings.
+
+    Attributes:
+        answerable: the best score of each query that has an answer, before the gate; None: nothing was found.
+        unanswerable: likewise of each query that has none.
+        scales: of these scores.
+    """
+
+    latencies: list[float] = field(default_factory=list)
+    answerable: list[float] = field(default_factory=list)
+    unanswerable: list[float] = field(default_factory=list)
+    scales: set[str] = field(default_factory=set)
+    degraded: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def add(self, result: Result, scores: list[float]) -> None:
+        scores.append(result.hits[0].score if result.hits else 0.0)
+        if result.hits:
+            self.scales.add(result.score_scale)
+        self.latencies.append(result.timings_ms["total"])
+        self.degraded |= {degradation.code.value: degradation.as_dict() for degradation in result.degraded}
+
+
+def ranked_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
+    """The queries by which rankings are measured: those with a relevant document."""
+    queries = EvalQuery.objects.filter(eval_set=eval_set, answerable=True, judgments__grade__gt=0)
+    return queries.distinct().order_by("pk")[:limit]
+
+
+def unanswerable_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
+    """The queries by which only the gate is measured."""
+    return EvalQuery.objects.filter(eval_set=eval_set, answerable=False).order_by("pk")[:limit]
+
+
+def _gate(measured: _Measured, wiring: Wiring) -> dict[str, Any] | None:
+    """How well the scores tell queries with an answer from those without, and what the default cut does to both.
+
+    None for a set without unanswerable queries, and where the scores of one run are on several scales or on none.
+    """
+    if not measured.unanswerable or not measured.answerable or len(measured.scales) != 1:
+        return None
+    scale = ScoreScale(next(iter(measured.scales)))
+    cut = default_cut(scale, wiring.config)
+    answerable, unanswerable = np.array(measured.answerable), np.array(measured.unanswerable)
+    return {
+        "scale": scale.value,
+        "cut": cut,
+        "auroc": round(auroc(answerable, unanswerable), 4),
+        "answerable_kept": round(float((answerable >= cut).mean()), 4),
+        "unanswerable_passed": round(float((unanswerable >= cut).mean()), 4),
+        "unanswerable": len(measured.unanswerable),
     }
 
 

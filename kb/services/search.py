@@ -14,10 +14,14 @@ from kb.metrics import Outcome, observe_search
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.models.validators import storable
 from kb.services import search_log
+from kb.selectors import searchable
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
+from kb.stores.filters import Filters
+from kb.stores.query_caches import shared_cache_unavailable
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
-from retrieval.types import Candidate, Hit, Result
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Candidate, Hit, Passage, Result, Turn
 
 MAX_LATENCY_BUDGET_MS = 60_000
 
@@ -31,7 +35,10 @@ class SearchRequest:
         profile: name of a profile that serves all of them; blank: each knowledge base's own.
         overrides: settings by the names of RetrievalConfig.
         explain: keep the whole trace, with every candidate.
-        latency_budget_ms: how long a search waits for a keyword index that is being built, before it answers without it.
+        latency_budget_ms: after how long the search answers with what it has. None: the server's, which does not count
+            the loading of a local model.
+        filters: which chunks may be found; see `kb.stores.filters`.
+        history: earlier turns of the conversation that the query stands in.
         log: False keeps the search out of the search log (evaluation).
     """
 
@@ -41,6 +48,8 @@ class SearchRequest:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False
     latency_budget_ms: int | None = None
+    filters: Filters | None = None
+    history: Sequence[Turn] = ()
     log: bool = True
 
 
@@ -72,14 +81,27 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
 
 def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
     wiring = wire(principal, request)
+    if request.latency_budget_ms is None:
+        wiring.load_models()
     budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
     try:
-        result = wiring.pipeline.run(request.query, wiring.config, explain=request.explain, latency_budget=budget)
+        result = wiring.pipeline.run(
+            request.query, wiring.config, history=request.history, explain=request.explain, latency_budget=budget
+        )
     except NoChannelAvailable as error:
         observe_search(Outcome.UNAVAILABLE, error.degradations)
         raise
+    result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
     observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
     return SearchOutcome(request, result, wiring, uuid.uuid4())
+
+
+def shared_cache_notes() -> tuple[Degradation, ...]:
+    """Says that Redis is out of reach, where the last attempt to use it has failed."""
+    if not shared_cache_unavailable():
+        return ()
+    message = _("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")
+    return (Degradation("cache", DegradationCode.SHARED_CACHE_UNAVAILABLE, message),)
 
 
 def wire(principal: Principal, request: SearchRequest) -> Wiring:
@@ -91,19 +113,15 @@ def wire(principal: Principal, request: SearchRequest) -> Wiring:
     """
     knowledge_bases = _visible(principal, request.knowledge_base_ids)
     profile = _profile(request.profile) if request.profile else None
-    return build_pipeline(knowledge_bases, principal, profile=profile, overrides=request.overrides)
+    return build_pipeline(
+        knowledge_bases, principal, profile=profile, overrides=request.overrides, filters=request.filters
+    )
 
 
 def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
-    """Permission, version, model and profile of each knowledge base in one query."""
     if not kb_ids:
         raise NotVisible(_("Name at least one knowledge base."))
-    found = (
-        KnowledgeBase.objects.visible_to(principal)
-        .filter(pk__in=kb_ids)
-        .select_related("profile", "version_row")
-        .in_bulk()
-    )
+    found = searchable(principal, kb_ids)
     missing = [str(kb_id) for kb_id in kb_ids if kb_id not in found]
     if missing:
         raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": ", ".join(missing)})
@@ -125,7 +143,7 @@ def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
     response: dict[str, Any] = {
         "query": result.query,
         "results": [hit_as_json(hit) for hit in result.hits],
-        "facts": [],
+        "facts": [fact.as_dict() for fact in result.facts],
         "degraded": [degradation.as_dict() for degradation in result.degraded],
         "profile": {"name": profile.name, "version": profile.version},
         "timings_ms": dict(result.timings_ms),
@@ -151,7 +169,12 @@ def hit_as_json(hit: Hit) -> dict[str, Any]:
         "ranks": dict(hit.ranks),
         "scores": dict(hit.scores),
         "metadata": {**passage.metadata, "heading_path": list(passage.heading_path)},
+        "neighbours": [_neighbour_as_json(each) for each in hit.neighbours],
     }
+
+
+def _neighbour_as_json(passage: Passage) -> dict[str, Any]:
+    return {"chunk_id": passage.chunk_id, "position": passage.position, "page": passage.page, "text": passage.text}
 
 
 def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
@@ -179,6 +202,7 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
         "scores": dict(candidate.scores),
         "matched_terms": list(candidate.matched_terms),
         "cut_by": candidate.cut_by,
+        "provenance": [dataclasses.asdict(each) for each in candidate.provenance],
     }
 
 

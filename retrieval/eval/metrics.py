@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import ir_measures
+import numpy as np
 from ir_measures import RR, R, Success, nDCG
+from numpy.typing import NDArray
 
 from retrieval.errors import RetrievalError
 
@@ -79,3 +81,15 @@ def _stage_metrics(values: Mapping[str, float]) -> StageMetrics:
         "mrr@10": values["mrr@10"],
         "ndcg@10": values["ndcg@10"],
     }
+
+
+def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
+    """The probability that a score of the first kind is above one of the second, ties counting half.
+
+    Source: the Mann-Whitney U statistic as in Hanley and McNeil, "The meaning and use of the area under a receiver
+    operating characteristic (ROC) curve", Radiology 1982.
+    """
+    ordered = np.sort(negative)
+    below = np.searchsorted(ordered, positive, side="left")
+    not_above = np.searchsorted(ordered, positive, side="right")
+    return float((below + not_above).mean() / (2 * negative.size))

@@ -2,8 +2,16 @@ import numpy as np
 import pytest
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.channels import BM25Channel, LoadedIndex, UnavailableChannel, VectorChannel
-from retrieval.errors import ChannelUnavailable, ModelUnavailable
+from retrieval.channels import (
+    BM25Channel,
+    FullTextChannel,
+    LexicalChannel,
+    LoadedIndex,
+    QuestionChannel,
+    UnavailableChannel,
+    VectorChannel,
+)
+from retrieval.errors import ChannelUnavailable
 from retrieval.postings import count_postings
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis
@@ -13,25 +21,30 @@ QUERY = Analysis("the query", {1: ("cat", "dog", "dog"), 2: ("fish",)})
 DEADLINE = 1_000.0
 
 
-class FixedEmbedder:
-    """Answers with a vector, or raises an error."""
+class FixedVectors:
+    """The vectors of queries: always the same one, from memory."""
 
-    model_id, dimension = "model", 2
+    model_id = "model"
 
-    def __init__(self, answer):
-        self._answer = answer
-
-    def embed_query(self, text):
-        if isinstance(self._answer, Exception):
-            raise self._answer
-        self.text = text
-        return np.array(self._answer, dtype=np.float32)
+    def embed(self, text, deadline):
+        self.asked = text, deadline
+        return np.array([0.6, 0.8], dtype=np.float32), "memory"
 
 
-class RecordingStore:
-    def search(self, kb_id, model_id, vector, k):
-        self.asked = kb_id, model_id, vector.tolist(), k
-        return np.array([3, 4]), np.array([0.75, 0.5])
+class TableStore:
+    """Vectors by kind, as the similarities that they have to any query."""
+
+    def __init__(self, **similarities):
+        self._similarities = similarities
+        self.asked = []
+
+    def search(self, kb_id, model_id, vector, k, *, kind="content", only=None):
+        self.asked.append((kb_id, model_id, k, kind, only))
+        best = sorted(self._similarities[kind].items(), key=lambda item: (-item[1], item[0]))[:k]
+        return np.array([chunk for chunk, _ in best], dtype=np.int64), np.array([score for _, score in best])
+
+    def similarities(self, kb_id, model_id, vector, chunk_ids, *, kind="content"):
+        return np.array([self._similarities[kind].get(chunk_id, np.nan) for chunk_id in chunk_ids.tolist()])
 
 
 @pytest.fixture
@@ -49,31 +62,78 @@ def answers(ranking):
 
 
 def test_vectors_are_searched_for_the_whole_text_in_the_models_own_space():
-    embedder, store = FixedEmbedder([0.6, 0.8]), RecordingStore()
+    vectors, store, only = FixedVectors(), TableStore(content={3: 0.75, 4: 0.5}), np.array([3, 4])
 
-    ranking = VectorChannel(1, embedder, store, [HASHING_NOTE]).search(QUERY, 9, DEADLINE)
+    ranking = VectorChannel(1, vectors, store, only=only, notes=[HASHING_NOTE]).search(QUERY, 9, DEADLINE)
 
-    assert embedder.text == "the query"
-    assert store.asked == (1, "model", pytest.approx([0.6, 0.8]), 9)
+    assert vectors.asked == ("the query", DEADLINE)
+    assert store.asked == [(1, "model", 9, "content", only)]
     assert answers(ranking) == ("vector", 1, [3, 4], [0.75, 0.5])
-    assert (ranking.detail, ranking.degradations, ranking.lexicon) == ({"model": "model"}, (HASHING_NOTE,), None)
+    assert ranking.detail == {"model": "model", "query_vector": "memory"}
+    assert (ranking.degradations, ranking.lexicon) == ((HASHING_NOTE,), None)
 
 
-def test_a_model_that_is_away_makes_the_vector_channel_unavailable():
-    channel = VectorChannel(1, FixedEmbedder(ModelUnavailable("fetch it")), RecordingStore())
+def test_the_vectors_of_keywords_join_and_the_union_is_scored_exactly():
+    store = TableStore(content={1: 0.9, 2: 0.8, 3: 0.2}, keywords={1: 0.1, 3: 0.6})
 
-    with pytest.raises(ChannelUnavailable, match="fetch it") as caught:
-        channel.search(QUERY, 9, DEADLINE)
-    assert caught.value.code == DegradationCode.MODEL_UNAVAILABLE
+    ranking = VectorChannel(1, FixedVectors(), store, keyword_share=0.5).search(QUERY, 2, DEADLINE)
+
+    # The second has no keywords and keeps its content's; the third is only found by its keywords.
+    assert answers(ranking) == ("vector", 1, [2, 1], pytest.approx([0.8, 0.5]))
+    assert [asked[3] for asked in store.asked] == ["content", "keywords"]
+    assert ranking.score(np.array([3, 1])) == pytest.approx([0.4, 0.5])
 
 
-@pytest.mark.parametrize("vector", [[1.0], [[0.6, 0.8]], [np.nan, 1.0], [np.inf, 0.0]])
-def test_an_unusable_vector_makes_the_vector_channel_unavailable(vector):
-    channel = VectorChannel(1, FixedEmbedder(vector), RecordingStore())
+def test_any_chunk_can_be_scored_exactly():
+    store = TableStore(content={3: 0.75, 4: 0.5})
 
-    with pytest.raises(ChannelUnavailable, match="check the model or its endpoint") as caught:
-        channel.search(QUERY, 9, DEADLINE)
-    assert caught.value.code == DegradationCode.EMBEDDER_FAILED
+    ranking = VectorChannel(1, FixedVectors(), store).search(QUERY, 1, DEADLINE)
+
+    np.testing.assert_array_equal(ranking.score(np.array([4, 5])), [0.5, np.nan])
+
+
+def test_questions_are_searched_by_their_own_vectors():
+    store = TableStore(question={7: 0.9})
+
+    ranking = QuestionChannel(1, FixedVectors(), store).search(QUERY, 9, DEADLINE)
+
+    assert answers(ranking) == ("question", 1, [7], [0.9])
+    assert store.asked == [(1, "model", 9, "question", None)]
+
+
+class RecordingTextStore:
+    def search_terms(self, kb_id, tokenizer_id, terms, k, *, only=None):
+        self.asked = kb_id, tokenizer_id, terms, k, only
+        return np.array([3, 4]), np.array([0.75, 0.5])
+
+    search_ngrams = search_terms
+
+
+@pytest.mark.parametrize(
+    ("channel", "name", "searched"),
+    [(FullTextChannel, "fts", ("cat", "dog")), (LexicalChannel, "lexical", "the query")],
+)
+def test_text_is_searched_by_terms_or_by_the_query_itself(channel, name, searched):
+    store = RecordingTextStore()
+
+    ranking = channel(1, "tokenizer", store).search(QUERY, 9, DEADLINE)
+
+    assert store.asked == (1, "tokenizer", searched, 9, None)
+    assert answers(ranking) == (name, 1, [3, 4], [0.75, 0.5])
+
+
+def test_other_names_of_a_concept_are_searched_as_keywords_too(index):
+    query = Analysis("cat", {1: ("cat",)}, variants_by_kb={1: (("fish",), ("cat", "fish"))})
+
+    ranking = BM25Channel(1, lambda deadline: LoadedIndex(index, {})).search(query, 9, DEADLINE)
+
+    assert sorted(ranking.chunk_ids.tolist()) == [1, 3, 4]
+
+
+def test_keywords_are_only_searched_among_the_chunks_that_may_be_found(index):
+    channel = BM25Channel(1, lambda deadline: LoadedIndex(index, {}), only=np.array([1, 2]))
+
+    assert channel.search(QUERY, 9, DEADLINE).chunk_ids.tolist() == [2, 1]
 
 
 @pytest.mark.parametrize(("kb_id", "found"), [(1, [3, 2, 1]), (2, [4]), (3, [])])

@@ -2,37 +2,9 @@ import logging
 
 import pytest
 
-from retrieval.config import RetrievalConfig
 from retrieval.errors import NoChannelAvailable
-from retrieval.execution import InlineExecutor
-from retrieval.pipeline import Pipeline, Scope
-from tests.fakes import (
-    HASHING_NOTE,
-    BrokenChannel,
-    FakeChannel,
-    FakePassages,
-    FixedReranker,
-    WordTokenizer,
-)
-
-WORDS = WordTokenizer()
-
-
-def scope(kb_id, *channels, space="m", tokenizer=WORDS, **settings):
-    return Scope(kb_id, space, tokenizer, channels, RetrievalConfig(**settings))
-
-
-def pipeline(*scopes, passages=None, reranker=None, executor=None):
-    return Pipeline(scopes, passages or FakePassages(), reranker, executor or InlineExecutor())
-
-
-def run(pipe, query="a query", *, explain=False, **settings):
-    return pipe.run(query, RetrievalConfig(**settings), explain=explain)
-
-
-def chunk_ids(result):
-    return [hit.passage.chunk_id for hit in result.hits]
-
+from tests.fakes import HASHING_NOTE, BrokenChannel, FakeChannel, FakePassages, FixedReranker
+from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 
 def two_channels(kb_id=1, vector=None, bm25=None):
     return (
@@ -42,7 +14,7 @@ def two_channels(kb_id=1, vector=None, bm25=None):
 
 
 def test_hits_carry_ranks_and_scores_of_every_stage():
-    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({2: 0.9, 1: 0.5, 3: 0.1}))
+    pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({2: 0.9, 1: 0.5, 3: 0.1})])
     first = run(pipe).hits[0]
     assert first.passage.chunk_id == 2
     assert first.ranks == {"vector": 2, "bm25": 1, "fused": 1, "rerank": 1}
@@ -51,13 +23,13 @@ def test_hits_carry_ranks_and_scores_of_every_stage():
 
 
 def test_the_reranker_decides_the_order_and_ties_keep_the_fused_one():
-    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({3: 0.9}))
+    pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({3: 0.9})])
     assert chunk_ids(run(pipe)) == [3, 2, 1]
 
 
 def test_each_channel_is_asked_for_the_default_depth():
     vector, bm25 = two_channels()
-    run(pipeline(scope(1, vector, bm25)), top_k=30)
+    run(pipeline(scope(1, vector, bm25, top_k=30)))
     assert (vector.asked, bm25.asked) == ([90], [90])
 
 
@@ -68,12 +40,12 @@ def test_weights_come_from_the_knowledge_base():
 
 def test_candidates_beyond_the_reranker_are_cut_by_fusion():
     channel = FakeChannel("bm25", 1, {n: 100.0 - n for n in range(1, 41)})
-    result = run(pipeline(scope(1, channel), reranker=FixedReranker({})), top_k=5, rerank_candidates=10)
+    result = run(pipeline(scope(1, channel), rerankers=[FixedReranker({})]), top_k=5, rerank_candidates=10)
     assert [candidate.cut_by for candidate in result.candidates] == [None] * 5 + ["top_k"] * 5 + ["fusion"] * 30
 
 
 def test_the_gate_cuts_scores_below_the_threshold_on_the_rerankers_scale():
-    pipe = pipeline(scope(1, *two_channels()), reranker=FixedReranker({1: 0.5, 2: 0.3, 3: 0.1}))
+    pipe = pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({1: 0.5, 2: 0.3, 3: 0.1})])
     result = run(pipe, score_threshold=0.3)
     assert chunk_ids(result) == [1, 2]
     assert {c.chunk_id: c.cut_by for c in result.candidates} == {1: None, 2: None, 3: "gate"}
@@ -81,7 +53,7 @@ def test_the_gate_cuts_scores_below_the_threshold_on_the_rerankers_scale():
 
 
 def test_use_rerank_false_returns_the_vector_results_directly():
-    result = run(pipeline(scope(1, *two_channels()), reranker=FixedReranker({3: 1.0})), use_rerank=False)
+    result = run(pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({3: 1.0})]), use_rerank=False)
     assert chunk_ids(result) == [1, 2]
     assert [(hit.score, hit.score_scale) for hit in result.hits] == [(0.9, "cosine"), (0.8, "cosine")]
 
@@ -98,7 +70,7 @@ def test_several_knowledge_bases_merge_by_score_with_ties_in_their_order():
     pipe = pipeline(
         scope(2, FakeChannel("bm25", 2, {21: 3.0, 22: 2.0})),
         scope(1, FakeChannel("bm25", 1, {11: 9.0, 12: 8.0})),
-        reranker=FixedReranker({11: 0.5, 21: 0.5, 12: 0.7, 22: 0.1}),
+        rerankers=[FixedReranker({11: 0.5, 21: 0.5, 12: 0.7, 22: 0.1})],
     )
     assert chunk_ids(run(pipe)) == [12, 21, 11, 22]
 
@@ -152,17 +124,17 @@ def test_a_chunk_that_is_gone_is_no_candidate():
     assert chunk_ids(result) == [1, 3]
 
 
-def test_only_what_the_reranker_reads_is_loaded_unless_the_search_is_explained():
-    found = {n: 100.0 - n for n in range(1, 51)}
-    for explain, loaded in ((False, 25), (True, 50)):
-        passages = FakePassages()
-        run(pipeline(scope(1, FakeChannel("bm25", 1, found)), passages=passages), explain=explain)
-        assert [len(ids) for ids in passages.fetched] == [loaded]
+def test_all_candidates_are_loaded_at_once():
+    passages = FakePassages()
+    run(pipeline(scope(1, FakeChannel("bm25", 1, {n: 100.0 - n for n in range(1, 51)})), passages=passages))
+    assert [sorted(ids) for ids in passages.fetched] == [list(range(1, 51))]
 
 
 def test_the_trace_times_every_stage():
-    result = run(pipeline(scope(1, *two_channels()), reranker=FixedReranker({})))
-    assert set(result.timings_ms) == {"analysis", "vector", "bm25", "fusion", "passages", "rerank", "gate", "total"}
+    result = run(pipeline(scope(1, *two_channels()), rerankers=[FixedReranker({})]))
+    assert set(result.timings_ms) == {
+        *("analysis", "vector", "bm25", "passages", "dedupe", "fusion", "rerank", "gate", "selection", "total")
+    }
 
 
 def test_a_knowledge_base_without_tokenizer_has_no_terms():
@@ -170,9 +142,7 @@ def test_a_knowledge_base_without_tokenizer_has_no_terms():
     assert (result.analysis.all_terms, len(result.hits)) == ((), 3)
 
 
-def test_a_chunk_that_is_gone_lets_no_unloaded_one_take_its_place():
+def test_the_next_candidate_takes_the_place_of_a_chunk_that_is_gone():
     channel = FakeChannel("bm25", 1, {n: 10.0 - n for n in range(1, 10)})
-    pipe = pipeline(scope(1, channel), passages=FakePassages(gone=[1]), reranker=FixedReranker({4: 1.0}))
-    result = run(pipe, top_k=3, rerank_candidates=3)
-    assert chunk_ids(result) == [2, 3]
-    assert all(candidate.passage for candidate in result.candidates if candidate.cut_by is None)
+    pipe = pipeline(scope(1, channel), passages=FakePassages(gone=[1]), rerankers=[FixedReranker({4: 1.0})])
+    assert chunk_ids(run(pipe, top_k=3, rerank_candidates=3)) == [4, 2, 3]

@@ -7,11 +7,12 @@ from threading import Barrier, get_ident
 import pytest
 
 from retrieval.channels import BM25Channel
-from retrieval.config import RetrievalConfig
 from retrieval.errors import ChannelUnavailable
-from retrieval.pipeline import DEFAULT_LATENCY_BUDGET, Pipeline, Scope
+from retrieval.execution import Budget
 from retrieval.trace import DegradationCode
-from tests.fakes import FakeChannel, FakePassages, WordTokenizer
+from tests.fakes import FakeChannel
+from tests.retrieval.pipelines import pipeline, scope
+from tests.retrieval.pipelines import run as run_pipeline
 
 PATIENCE = 30
 
@@ -22,11 +23,8 @@ def run():
     with ThreadPoolExecutor(4) as executor:
 
         def search(*channels, **options):
-            scopes = tuple(
-                Scope(kb_id, "m", WordTokenizer(), own, RetrievalConfig())
-                for kb_id, own in enumerate(channels, start=1)
-            )
-            return Pipeline(scopes, FakePassages(), None, executor).run("a query", RetrievalConfig(), **options)
+            scopes = [scope(kb_id, *own) for kb_id, own in enumerate(channels, start=1)]
+            return run_pipeline(pipeline(*scopes, executor=executor), **options)
 
         yield search
 
@@ -67,17 +65,16 @@ def test_the_trace_lists_channels_as_they_were_given_whichever_ran_first(run):
     assert ran == [("bm25", 1), ("vector", 1), ("vector", 2), ("bm25", 2)]
 
 
-@pytest.mark.parametrize(("options", "budget"), [({"latency_budget": 500.0}, 500.0), ({}, DEFAULT_LATENCY_BUDGET)])
-def test_every_channel_is_told_one_deadline_from_the_latency_budget(run, options, budget):
+def test_every_channel_is_told_one_deadline_that_leaves_time_for_the_later_stages(run):
     channels = bm25(1), vector(1), vector(2)
 
-    earliest = time.monotonic() + budget
-    run(channels[:2], channels[2:], **options)
-    latest = time.monotonic() + budget
+    earliest = Budget.of(500.0).channels_end
+    run(channels[:2], channels[2:], latency_budget=500.0)
+    latest = Budget.of(500.0)
 
     deadlines = {deadline for channel in channels for deadline in channel.deadlines}
     assert len(deadlines) == 1
-    assert earliest <= deadlines.pop() <= latest
+    assert earliest <= deadlines.pop() <= latest.channels_end < latest.end
 
 
 def test_while_the_keyword_index_is_being_built_vectors_answer_and_the_result_says_so(run):

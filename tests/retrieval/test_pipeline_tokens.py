@@ -2,11 +2,10 @@
 
 import pytest
 
-from retrieval.config import RetrievalConfig
-from retrieval.execution import InlineExecutor
-from retrieval.pipeline import Pipeline, Scope
-from retrieval.rerank import OverlapReranker
+from retrieval.rerankers.overlap import OverlapReranker
 from tests.fakes import FakeChannel, FakePassages, LetterTokenizer, TableLexicon, WordTokenizer
+from tests.retrieval.pipelines import pipeline, scope
+from tests.retrieval.pipelines import run as run_pipeline
 
 WORDS, LETTERS = WordTokenizer(), LetterTokenizer()
 
@@ -22,10 +21,9 @@ class CountingTokenizer(WordTokenizer):
 
 def run(query, *searched, texts=None, reranker=None):
     """Searches knowledge bases, each given as (channel, tokenizer)."""
-    scopes = tuple(
-        Scope(channel.kb_id, "m", tokenizer, (channel,), RetrievalConfig()) for channel, tokenizer in searched
-    )
-    return Pipeline(scopes, FakePassages(texts), reranker, InlineExecutor()).run(query, RetrievalConfig())
+    scopes = [scope(channel.kb_id, channel, tokenizer=tokenizer) for channel, tokenizer in searched]
+    rerankers = [reranker] if reranker else []
+    return run_pipeline(pipeline(*scopes, passages=FakePassages(texts), rerankers=rerankers), query)
 
 
 def matched(result):

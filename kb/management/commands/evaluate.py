@@ -4,8 +4,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import EvalQuery, EvalSet, KnowledgeBase, Principal
-from kb.services.evaluation import evaluate
+from kb.models import EvalSet, KnowledgeBase, Principal
+from kb.services.evaluation import evaluate, ranked_queries, unanswerable_queries
 
 
 class Command(KnowledgeBaseCommand):
@@ -15,19 +15,20 @@ class Command(KnowledgeBaseCommand):
         self.add_kb_argument(parser)
         parser.add_argument("--eval-set", required=True, metavar="NAME")
         parser.add_argument("--profile", default="", metavar="NAME", help="instead of the knowledge base's own")
-        parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries")
+        parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries, with an answer and without")
         parser.add_argument("--json", action="store_true", help="print JSON, with figures from 0 to 1")
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
         eval_set = _eval_set(kb, options["eval_set"])
-        total = EvalQuery.objects.filter(eval_set=eval_set, judgments__grade__gt=0).distinct().count()
-        with self.progress_bar(total=min(total, options["limit"] or total), unit="queries") as bar:
+        limit = options["limit"]
+        total = ranked_queries(eval_set, limit).count() + unanswerable_queries(eval_set, limit).count()
+        with self.progress_bar(total=total, unit="queries") as bar:
             report = evaluate(
                 Principal(kb.owner),
                 eval_set,
                 profile=options["profile"],
-                limit=options["limit"],
+                limit=limit,
                 on_progress=bar.update,
             )
         if options["json"]:
@@ -49,6 +50,11 @@ class Command(KnowledgeBaseCommand):
             self.stdout.write(f"{stage:>12}" + "".join(f"{figures[name]:>12.4f}" for name in names))
         if latency := report["latency_ms"]:
             self.stdout.write(f"milliseconds a query: p50 {latency['p50']}, p95 {latency['p95']}")
+        if gate := report["gate"]:
+            self.stdout.write(
+                f"gate at {gate['scale']} {gate['cut']:g}: keeps {gate['answerable_kept']:.1%} of the answerable queries, lets "
+                f"{gate['unanswerable_passed']:.1%} of {gate['unanswerable']} unanswerable ones pass; AUROC {gate['auroc']:.4f}"
+            )
 
 
 def _eval_set(kb: KnowledgeBase, name: str) -> EvalSet:
