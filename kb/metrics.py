@@ -33,6 +33,12 @@ CACHE_MEMORY = Gauge(
     "zhiku_bm25_cache_memory_bytes", "Memory of the keyword indexes that processes hold", multiprocess_mode="livesum"
 )
 BUILD_SECONDS = Histogram("zhiku_bm25_build_seconds", "Full builds of a keyword index from stored postings")
+HOT_QUERIES = Counter(
+    "zhiku_hot_queries",
+    "Look-ups and stores of whole responses; those in the shared tier follow a miss in memory",
+    ["tier", "event"],
+)
+QUERY_VECTORS = Counter("zhiku_query_vectors", "Look-ups and stores of the vectors of queries", ["tier", "event"])
 SEARCHES = Counter("zhiku_searches", "Searches by what came of them", ["outcome"])
 DEGRADATIONS = Counter("zhiku_degradations", "What searches could not do as asked", ["stage", "code"])
 SEARCH_SECONDS = Histogram("zhiku_search_seconds", "Whole searches that were answered", buckets=SECONDS)

@@ -7,6 +7,7 @@ from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
+from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.search import SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
@@ -34,6 +35,7 @@ urlpatterns = [
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
+    path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),
     re_path("^metrics/?$", MetricsView.as_view()),

@@ -3,14 +3,21 @@ from typing import Any
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import KnowledgeBase
+from kb.services.hot_queries import responses_invalidate
 from kb.stores.bm25 import BM25Store
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Drops the BM25 index of one or of all knowledge bases from every cache; the next search builds it anew."
+    help = (
+        "Makes the cached responses of searches in one or all knowledge bases unreachable, and drops their BM25 indexes "
+        "from every cache: the next search builds them anew."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.add_kb_argument(parser, required=False)
+        parser.add_argument(
+            "--hot-queries", action="store_true", help="the cached responses only; the BM25 indexes stay"
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         if options["kb"] is not None:
@@ -18,9 +25,15 @@ class Command(KnowledgeBaseCommand):
         else:
             every = KnowledgeBase.objects.all()
             found = list(every.filter(owner__username=options["owner"]) if options["owner"] else every)
+        responses_invalidate([kb.pk for kb in found])
         store = BM25Store()
         for kb in found:
-            store.invalidate(kb.pk)
-            self.stdout.write(f"{kb.name}: dropped; the next search builds the index anew.")
+            if options["hot_queries"]:
+                self.stdout.write(f"{kb.name}: no earlier response is served again.")
+            else:
+                store.invalidate(kb.pk)
+                self.stdout.write(
+                    f"{kb.name}: no earlier response is served again, and the next search builds the index anew."
+                )
         if not found:
             self.stdout.write("There is no knowledge base, so there is nothing to drop.")

@@ -1,0 +1,255 @@
+"""Vectors of queries: cached, made once however many ask together, and never by a model that hangs or lies."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from contextlib import contextmanager
+from functools import partial
+from typing import Final, ParamSpec, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.byte_cache import ByteCache, SharedBytes
+from retrieval.cache import Observer, TierStats
+from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable
+from retrieval.execution import ModelGuard
+from retrieval.protocols import Embedder
+from retrieval.single_flight import Land, SingleFlight
+from retrieval.trace import DegradationCode
+
+logger = logging.getLogger(__name__)
+
+MODEL = "model"
+WARM_UP = "warm-up"
+PATIENCE_SECONDS = 5.0
+LOAD_SECONDS = 120.0
+
+_FORMAT = b"1"
+_STORED: Final = np.dtype("<f4")
+
+Vector = NDArray[np.float32]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class _EmbedderFailed(ModelUnavailable):
+    """A model raised what it should not, or answered with what is no vector of its space."""
+
+
+class QueryVectorCache:
+    """Query vectors as float32 bytes, in the memory of this process and in a tier that processes share. Thread-safe.
+
+    Args:
+        memory_bytes: bound of the memory.
+        shared: the tier behind it.
+        ttl_s: how long a vector is served, in seconds.
+        clock: seconds since the epoch.
+        observe: told of every count.
+    """
+
+    def __init__(
+        self,
+        memory_bytes: int,
+        shared: SharedBytes,
+        ttl_s: float,
+        *,
+        clock: Callable[[], float] = time.time,
+        observe: Observer = lambda _tier, _field, _amount: None,
+    ) -> None:
+        self._bytes = ByteCache(memory_bytes, shared, ttl_s, clock=clock, observe=observe)
+
+    def get(self, model_id: str, text: str) -> tuple[Vector, str] | None:
+        """The vector, read-only, shape (dimension,), and the tier that held it."""
+        entry = self._bytes.get(_key(model_id, text))
+        if entry is None or not entry.value or len(entry.value) % _STORED.itemsize:
+            return None
+        return np.frombuffer(entry.value, dtype=_STORED), entry.tier
+
+    def keep(self, model_id: str, text: str, vector: Vector) -> None:
+        """Holds the vector in this process."""
+        self._bytes.keep(_key(model_id, text), _to_bytes(vector))
+
+    def publish(self, model_id: str, text: str, vector: Vector) -> None:
+        """Offers the vector to the other processes."""
+        self._bytes.publish(_key(model_id, text), _to_bytes(vector))
+
+    def stats(self) -> dict[str, TierStats]:
+        """Counters of this process by tier, nearest first."""
+        return self._bytes.stats()
+
+
+class _ThreadEach(Executor):
+    """A thread for each job, for which the process does not wait when it ends."""
+
+    def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        job: Future[R] = Future()
+
+        def run() -> None:
+            job.set_result(function(*args, **kwargs))
+
+        threading.Thread(target=run, name="query vector", daemon=True).start()
+        return job
+
+
+class QueryEmbedder:
+    """One model's vectors of queries.
+
+    A model is judged by patience of its own, not by the searches that wait for it: however little time these have, they
+    do not open its breaker, and what it answers too late for them serves the next.
+
+    Args:
+        embedder: the model.
+        guard: runs it; None for an embedder that is arithmetic, which runs in the caller's thread and is not cached.
+        cache: may be shared by several models.
+        patience_s: how long the model may take for a query, in seconds; longer where a search waits longer.
+    """
+
+    def __init__(
+        self,
+        embedder: Embedder,
+        guard: ModelGuard | None,
+        cache: QueryVectorCache,
+        *,
+        patience_s: float = PATIENCE_SECONDS,
+    ) -> None:
+        self.embedder = embedder
+        self._guard = guard
+        self._cache = cache
+        self._patience_s = patience_s
+        self._dimension: int | None = None
+        self._flights: SingleFlight[Vector] = SingleFlight(_ThreadEach())
+
+    @property
+    def model_id(self) -> str:
+        return self.embedder.model_id
+
+    def load(self, deadline: float) -> None:
+        """Runs a model that is not loaded yet, whatever is cached; raises as `embed`."""
+        if self._guard is not None and not self.embedder.is_loaded:
+            with _as_channel_fault():
+                self._loaded(self._guard, deadline)
+
+    def embed(self, text: str, deadline: float) -> tuple[Vector, str]:
+        """The vector of a query, shape (dimension,), not to be written to, and where it comes from.
+
+        Args:
+            text: the query.
+            deadline: of `time.monotonic`.
+
+        Returns:
+            The vector, and "memory", "shared" or "model".
+
+        Raises:
+            ChannelUnavailable: EMBEDDER_TIMEOUT, MODEL_CIRCUIT_OPEN, MODEL_UNAVAILABLE or EMBEDDER_FAILED.
+        """
+        with _as_channel_fault():
+            if self._guard is None:
+                return self._asked(text), MODEL
+            cached = self._cached(text)
+            if cached is not None:
+                return cached
+            if not self.embedder.is_loaded:
+                self._loaded(self._guard, deadline)
+            return self._landed(text, text, self._guard, deadline, self._patience_s), MODEL
+
+    def _cached(self, text: str) -> tuple[Vector, str] | None:
+        """Another model of the same name may have left a vector of another dimension with the other processes."""
+        found = self._cache.get(self.model_id, text)
+        if found is None or self._dimension not in (None, found[0].size):
+            return None
+        return found
+
+    def _loaded(self, guard: ModelGuard, deadline: float) -> None:
+        """All who ask meanwhile wait for one call, so that none of them takes loading for hanging."""
+        self._landed(None, WARM_UP, guard, deadline, LOAD_SECONDS)
+
+    def _landed(self, key: str | None, text: str, guard: ModelGuard, deadline: float, patience_s: float) -> Vector:
+        while True:
+            judged = max(deadline, time.monotonic() + patience_s)
+            flight = self._flights.join(key, partial(self._fly, text, guard, judged))
+            try:
+                return flight.result(timeout=max(0.0, deadline - time.monotonic()))
+            except TimeoutError:
+                raise ModelTimeout(
+                    f"model {self.model_id!r} did not answer in time: check its load, or allow more time"
+                ) from None
+            except ModelTimeout:
+                # The flight had the deadline of whoever asked first, who may have had less time.
+                if time.monotonic() >= deadline:
+                    raise
+
+    def _fly(self, text: str, guard: ModelGuard, deadline: float, land: Land[Vector]) -> None:
+        vector = guard.call(partial(self._made, text), deadline)
+        land(vector)
+        self._cache.publish(self.model_id, text, vector)
+
+    # -- In a thread of the guard ----------------------------------------------------------------------------------------
+    def _made(self, text: str) -> Vector:
+        """Keeps the vector itself, so that one that comes too late serves the next who asks."""
+        vector = self._asked(text)
+        self._cache.keep(self.model_id, text, vector)
+        return vector
+
+    def _asked(self, text: str) -> Vector:
+        try:
+            vector = np.array(self.embedder.embed_query(text), dtype=np.float32)
+            dimension = self.embedder.dimension
+        except ModelUnavailable as error:
+            logger.warning("%s", error)
+            raise
+        except Exception as error:  # the boundary between a search and a model
+            logger.exception("model %r failed on a query", self.model_id)
+            raise _EmbedderFailed(
+                f"model {self.model_id!r} failed on this query ({type(error).__name__}): see the log"
+            ) from error
+        self._check(vector, dimension)
+        vector.flags.writeable = False  # all who ask share it
+        self._dimension = dimension
+        return vector
+
+    def _check(self, vector: Vector, dimension: int) -> None:
+        name = self.model_id
+        problem = ""
+        if vector.shape != (dimension,):
+            problem = f"answered with shape {vector.shape}, not ({dimension},)"
+        elif not np.isfinite(vector).all():
+            problem = "answered with a vector that is not finite"
+        if problem:
+            logger.warning("model %r %s", name, problem)
+            raise _EmbedderFailed(
+                f"model {name!r} {problem}: check its files or its server's settings, or choose another model"
+            )
+
+
+def _key(model_id: str, text: str) -> bytes:
+    # The length tells where the model's name ends.
+    name = model_id.encode()
+    content = text.encode("utf-8", "surrogatepass")
+    return hashlib.sha256(_FORMAT + len(name).to_bytes(8, "little") + name + content).digest()
+
+
+def _to_bytes(vector: Vector) -> bytes:
+    return vector.astype(_STORED).tobytes()
+
+
+@contextmanager
+def _as_channel_fault() -> Iterator[None]:
+    try:
+        yield
+    except ModelUnavailable as error:
+        raise ChannelUnavailable(_code(error), str(error)) from error
+
+
+def _code(error: ModelUnavailable) -> DegradationCode:
+    if isinstance(error, ModelTimeout):
+        return DegradationCode.EMBEDDER_TIMEOUT
+    if isinstance(error, CircuitOpen):
+        return DegradationCode.MODEL_CIRCUIT_OPEN
+    if isinstance(error, _EmbedderFailed):
+        return DegradationCode.EMBEDDER_FAILED
+    return DegradationCode.MODEL_UNAVAILABLE
