@@ -187,7 +187,9 @@ def _variants(text: str, mentions: Sequence[ConceptMention]) -> Iterator[str]:
         for mention in mentions:
             if turn < len(mention.names):
                 template = mention.names[turn].replace("\\", r"\\")
-                yield _mention_pattern(normalize(mention.mention)).sub(template, plain)
+                variant, count = _mention_pattern(normalize(mention.mention)).subn(template, plain)
+                if count:
+                    yield variant
 
 
 @lru_cache(maxsize=1_024)

@@ -32,7 +32,7 @@ ENGLISH_THANKS: Final = r"thank you(?: (?:very|so) much| in advance)?|thanks(?: 
 
 # Question words anywhere in a Chinese query; 哪 alone also begins names (哪吒), so only with what it asks for.
 CHINESE_QUESTION_WORDS: Final = (
-    r"是什么意思|指的是什么|是什么样的?|什么是|是什么|是指什么|是谁|谁是|是多少|有多少|有哪些|是哪些",
+    r"是什么意思|指的是什么|是什么样的?|什么是|是什么(?!时候)|是指什么|是谁|谁是|是多少|有多少|有哪些|是哪些",
     r"是哪(?:里|儿|个|位|种|年|家|部|国)|在哪(?:里|儿|个|些)?(?=[？?。]?$)",
     r"为什么|为何|怎么样的?|怎么办|怎么|怎样的?|如何|多少|多久",
     r"什么样的|什么时候|什么|哪一?(?:里|儿|些|个|位|种|年|家|部(?!位)|款|类|项|本|条|首|座|次|支|所|届|国)|哪(?=[两二三四五六七八九十几])|哪里",
