@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,18 @@ DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"
 RETRY_AFTER_S = 300.0
 
 _Pair = tuple[str, str]
+# What foreign files make the libraries raise.
+_LOAD_ERRORS = (
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    RuntimeError,
+    ImportError,
+    EOFError,
+    UnpicklingError,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +92,18 @@ class CrossEncoderReranker:
         """Whether the next job needs not load the model first."""
         return self._model is not None
 
-    def load(self) -> None:
-        """Loads the model however long that takes, for callers outside of a request.
+    def load(self, deadline: float) -> None:
+        """Loads the model, for a caller that has more time than a search has.
+
+        Args:
+            deadline: of `time.monotonic`; loading goes on after it.
 
         Raises:
-            RerankerUnavailable: it cannot be loaded, or could not a short while ago.
+            RerankerUnavailable: it cannot be loaded, or could not a short while ago, or not by the deadline.
         """
-        self._ready()
+        if not self.is_loaded:
+            self._refuse_after_failed_load()
+            ask(self._guard, self._ready, deadline)
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
@@ -173,7 +191,7 @@ class CrossEncoderReranker:
             with _no_loading_bars():
                 # Some models are stored with an activation of their own, which would leave raw logits.
                 model = CrossEncoder(str(path), device=self._device, local_files_only=True, activation_fn=Sigmoid())
-        except (OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, SafetensorError) as error:
+        except (*_LOAD_ERRORS, SafetensorError) as error:
             raise ModelUnavailable(
                 f"the files of reranker {self.model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
                 f"run `manage.py download_model {self.model_id}`, or set RERANKER_MODEL= to go without"

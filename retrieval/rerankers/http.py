@@ -5,23 +5,23 @@ import time
 import weakref
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import ModelTimeout, ModelUnavailable
+from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable
 from retrieval.execution import ModelGuard
 from retrieval.gate import ScoreScale
 from retrieval.rerankers.guarded import UnusableAnswer, ask, relevance
 from retrieval.rerankers.text import text_of
 from retrieval.types import RerankJob
 
-RerankForm = Literal["jina", "cohere", "tei"]
+FORMS = ("jina", "cohere", "tei")
 
 _CALLS_AT_ONCE = 16
-_REMEDY = "check that RERANKER_BASE_URL serves it as a reranker in the chosen form"
+_REMEDY = "check that RERANK_BASE_URL serves it as a reranker in the chosen form"
 
 
 class HttpReranker:
@@ -37,14 +37,19 @@ class HttpReranker:
         model: the server's name for it; TEI serves one and needs none.
         form: "jina" (Cohere's is the same) for `documents`, "tei" for `texts`.
         timeout_s: of one request; a search that ends sooner waits no longer than that.
+
+    Raises:
+        InvalidConfiguration: there is no such form.
     """
 
     name = "http"
     scale = ScoreScale.CROSS_ENCODER
 
     def __init__(
-        self, base_url: str, api_key: str = "", model: str = "", *, form: RerankForm = "jina", timeout_s: float = 5.0
+        self, base_url: str, api_key: str = "", model: str = "", *, form: str = "jina", timeout_s: float = 5.0
     ) -> None:
+        if form not in FORMS:
+            raise InvalidConfiguration("form", f"RERANK_FORM is {form!r}: choose from {', '.join(FORMS)}")
         address = base_url.rstrip("/")
         self._endpoint = address if address.endswith("/rerank") else f"{address}/rerank"
         self._api_key = api_key
@@ -101,12 +106,12 @@ class HttpReranker:
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ModelUnavailable(
                 f"the rerank server at {self._endpoint} cannot be reached ({type(error).__name__}: {error}): check that "
-                "it runs and that RERANKER_BASE_URL is right"
+                "it runs and that RERANK_BASE_URL is right"
             ) from error
         if not response.is_success:
             raise ModelUnavailable(
                 f"the rerank server at {self._endpoint} refused (HTTP {response.status_code}: {response.text[:200]}): "
-                "check RERANKER_BASE_URL, RERANKER_API_KEY and the model's name"
+                "check RERANK_BASE_URL, RERANK_API_KEY and the model's name"
             )
         try:
             return response.json()
