@@ -1,0 +1,92 @@
+import pytest
+
+from kb.models import Chunk, GraphFact
+from kb.stores.facts import FactReader
+from tests.factories import make_document, make_kb, principal
+
+pytestmark = pytest.mark.django_db
+
+
+def make_fact(kb, subject, predicate="是", object="东西", **fields):  # noqa: A002 - the name of the field
+    return GraphFact.objects.create(knowledge_base=kb, subject=subject, predicate=predicate, object=object, **fields)
+
+
+def subjects(kb, text="", names=(), limit=50):
+    found = FactReader(principal(kb.owner)).facts([kb.pk], text, names, limit)
+    return [fact.subject for fact in found]
+
+
+@pytest.fixture
+def kb():
+    return make_kb()
+
+
+def test_a_fact_is_found_by_its_subject_its_object_or_a_given_name(kb):
+    make_fact(kb, "温控器", "生产商", "Acme 公司")
+
+    assert subjects(kb, "温控器怎么样") == ["温控器"]
+    assert subjects(kb, "ACME 公司的产品") == ["温控器"]
+    assert subjects(kb, "它怎么样", names=["温控器"]) == ["温控器"]
+    assert subjects(kb, "它怎么样") == []
+
+
+def test_a_given_name_is_the_whole_name(kb):
+    make_fact(kb, "温控器")
+
+    assert subjects(kb, names=["智能温控器", "温控"]) == []
+
+
+def test_a_part_of_a_latin_word_is_no_entity(kb):
+    make_fact(kb, "Java")
+
+    assert subjects(kb, "JavaScript") == []
+
+
+def test_facts_of_the_longest_name_come_first_then_the_oldest(kb):
+    for subject, predicate in [("温控", "一"), ("智能温控器", "二"), ("智能温控器", "三")]:
+        make_fact(kb, subject, predicate)
+
+    found = FactReader(principal(kb.owner)).facts([kb.pk], "智能温控器", (), 50)
+
+    assert [fact.predicate for fact in found] == ["二", "三", "一"]
+
+
+def test_there_are_at_most_as_many_as_asked_for(kb):
+    for n in range(5):
+        make_fact(kb, "温控器", f"p{n}")
+
+    assert len(subjects(kb, "温控器", limit=3)) == 3
+    assert subjects(kb, "温控器", limit=0) == []
+
+
+def test_a_fact_tells_its_chunk_until_that_is_deleted(kb):
+    make_document(kb, "温控器的生产商是 Acme。")
+    chunk = Chunk.objects.get()
+    make_fact(kb, "温控器", source_chunk=chunk)
+    reader = FactReader(principal(kb.owner))
+
+    assert [fact.chunk_id for fact in reader.facts([kb.pk], "温控器", (), 5)] == [chunk.pk]
+    chunk.delete()
+    assert [fact.chunk_id for fact in reader.facts([kb.pk], "温控器", (), 5)] == [None]
+
+
+def test_facts_of_a_stranger_do_not_exist(kb):
+    foreign = make_kb()
+    make_fact(foreign, "温控器")
+
+    assert FactReader(principal(kb.owner)).facts([foreign.pk, kb.pk], "温控器", ["温控器"], 5) == ()
+
+
+def test_a_long_text_takes_two_queries(kb, django_assert_num_queries):
+    make_fact(kb, "温控器")
+    reader = FactReader(principal(kb.owner))
+
+    with django_assert_num_queries(2):
+        assert len(reader.facts([kb.pk], "无关的话" * 499 + "温控器", (), 5)) == 1
+
+
+def test_a_text_without_entities_takes_one_query(kb, django_assert_num_queries):
+    reader = FactReader(principal(kb.owner))
+
+    with django_assert_num_queries(1):
+        assert reader.facts([kb.pk], "温控器", (), 5) == ()
