@@ -86,7 +86,7 @@ class OpenAIGenerator:
             GenerationFailed: with `llm_not_configured`, `llm_timeout`, `llm_unavailable`, `llm_unusable` or
                 `model_circuit_open`.
         """
-        self._require_configured()
+        self._require_askable(timeout_s)
         options = {"response_format": {"type": "json_object"}} if as_json else {}
         deadline = time.monotonic() + timeout_s
         try:
@@ -113,7 +113,7 @@ class OpenAIGenerator:
         Raises:
             GenerationFailed: as `complete`, and `llm_stream_broken` when the answer ends in the middle.
         """
-        self._require_configured()
+        self._require_askable(timeout_s)
         breaker = self._guard.breaker
         if not breaker.allows():
             raise self._not_asked()
@@ -212,13 +212,13 @@ class OpenAIGenerator:
         try:
             with ExitStack() as stack:
                 response = self._retrying(seconds)(
-                    lambda: stack.enter_context(self._post(messages, deadline - time.monotonic(), options))
+                    lambda: stack.enter_context(self._post(messages, max(0.0, deadline - time.monotonic()), options))
                 )
                 yield _TimedResponse(response, deadline)
         except (openai.APITimeoutError, httpx2.TimeoutException, TimeoutError) as error:
             raise _ServerFailed(DegradationCode.LLM_TIMEOUT, self._late()) from error
         except openai.APIStatusError as error:
-            raise self._refused(error) from error
+            raise self._refused(error) from None  # it quotes the server unabridged, which may quote the key
         except openai.APIError as error:
             raise _ServerFailed(
                 DegradationCode.LLM_UNAVAILABLE,
@@ -231,8 +231,6 @@ class OpenAIGenerator:
     def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
         from openai import Timeout  # noqa: PLC0415 - slow to import
 
-        if seconds <= 0:
-            raise TimeoutError
         if self._temperature is not None:
             options = {"temperature": self._temperature, **options}
         return self._client().chat.completions.with_streaming_response.create(
@@ -261,9 +259,11 @@ class OpenAIGenerator:
                 weakref.finalize(self, self._openai.close)
             return self._openai
 
-    def _require_configured(self) -> None:
+    def _require_askable(self, timeout_s: float) -> None:
         if self._problem:
             raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, self._problem)
+        if timeout_s <= 0:  # no fault of the server's: its circuit breaker shall not hear of it
+            raise GenerationFailed(DegradationCode.LLM_TIMEOUT, self._late())
 
     def _refused(self, error: "APIStatusError") -> Exception:
         message = f"the {self._name} refused (HTTP {error.status_code}: {self._quote(error.body)}): {REMEDY}"
