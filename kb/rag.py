@@ -1,14 +1,18 @@
 """The programmatic front door."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kb.models import KnowledgeBase, Principal, User
+from kb.models import Principal, User
 from kb.services.errors import NotVisible
 from kb.services.search import SearchRequest, hit_as_json, search
+from kb.services.texts import PermittedTexts
 
 if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStoreRetriever
+
+    from retrieval.langchain import KnowledgeBaseVectorStore
 
 ELLIPSIS = "…"
 
@@ -69,18 +73,21 @@ class RAGService:
             for number, chunk in enumerate(chunks[:max_chunks], start=1)
         )
 
-    def get_retriever(self, user_id: int, knowledge_base_id: int, k: int) -> "VectorStoreRetriever":
-        """A LangChain retriever over `search`.
+    def get_vector_store(self, user_id: int, knowledge_base_id: int) -> "KnowledgeBaseVectorStore":
+        """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing.
 
         Raises:
             NotVisible: the user or the knowledge base does not exist, or the user may not see it.
         """
-        from retrieval.langchain import SearchVectorStore  # noqa: PLC0415 - LangChain is slow to import
+        from retrieval.langchain import KnowledgeBaseVectorStore  # noqa: PLC0415 - LangChain is slow to import
 
-        if not KnowledgeBase.objects.visible_to(_principal(user_id)).filter(pk=knowledge_base_id).exists():
-            raise NotVisible(f"there is no knowledge base with the id {knowledge_base_id}")
-        store = SearchVectorStore(lambda query, count: self.search(query, knowledge_base_id, user_id, top_k=count))
-        return store.as_retriever(search_kwargs={"k": k})
+        texts = PermittedTexts(partial(_principal, user_id), knowledge_base_id)
+        texts.knowledge_base()
+        return KnowledgeBaseVectorStore(texts)
+
+    def get_retriever(self, user_id: int, knowledge_base_id: int, k: int) -> "VectorStoreRetriever":
+        """A LangChain retriever over `get_vector_store`, whose documents say where they come from; raises as that."""
+        return self.get_vector_store(user_id, knowledge_base_id).as_retriever(k=k)
 
     @staticmethod
     def _search(

@@ -1,43 +1,243 @@
-"""A LangChain vector store over a search function. Needs langchain-core."""
+"""LangChain's vector store and retriever over a knowledge base. Needs langchain-core.
 
-from collections.abc import Callable, Mapping, Sequence
+A document comes back with the id, text and metadata that it was given. What Zhiku knows of a hit (`chunk_id`, `score`,
+`score_scale`, `ranks` ...) stands beside those metadata only where it is asked for: `similarity_search` adds nothing, so
+that what was stored equals what is found; retrievers, and every search that returns scores, add it (`provenance=True`).
+"""
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 from langchain_core.documents import Document
 from langchain_core.embeddings import Embeddings
-from langchain_core.vectorstores import VectorStore
+from langchain_core.runnables.config import run_in_executor
+from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
+from pydantic import model_validator
 
-SearchFunction = Callable[[str, int], Sequence[Mapping[str, Any]]]
+from retrieval.gate import ScoreScale
+from retrieval.texts import FoundText, KeptText, KnowledgeBaseTexts
+
+PREFIX = "zhiku_"
 
 
-class SearchVectorStore(VectorStore):
-    """Reads through a search function, so that a chain gets what every other caller gets."""
+@dataclass(frozen=True)
+class KnowledgeBaseEmbeddings(Embeddings):
+    """The knowledge base's own model, looked up at each use: a knowledge base may move to another one."""
 
-    def __init__(self, search: SearchFunction) -> None:
-        """Takes a function of query and k that returns chunks as RAGService does, best first."""
-        self._search = search
+    knowledge_base: KnowledgeBaseTexts
 
-    def similarity_search(self, query: str, k: int = 4, **_: Any) -> list[Document]:
-        return [document for document, _ in self.similarity_search_with_score(query, k)]
+    def embed_documents(self, texts: list[str]) -> list[list[float]]:
+        vectors: list[list[float]] = self.knowledge_base.embedder().embed_documents(texts).tolist()
+        return vectors
 
-    def similarity_search_with_score(self, query: str, k: int = 4, **_: Any) -> list[tuple[Document, float]]:
-        """Documents with the score of the last stage; its scale is in the document's metadata."""
-        return [(_document(chunk), float(chunk["score"])) for chunk in self._search(query, k)]
+    def embed_query(self, text: str) -> list[float]:
+        vector: list[float] = self.knowledge_base.embedder().embed_query(text).tolist()
+        return vector
+
+
+class KnowledgeBaseVectorStore(VectorStore):
+    """Searches as every other caller does, with all channels and stages, not with vectors alone.
+
+    A text is one document of one chunk. Equal texts under several ids are kept, but found once, under one of them.
+    """
+
+    def __init__(self, knowledge_base: KnowledgeBaseTexts) -> None:
+        self.knowledge_base = knowledge_base
+
+    @property
+    def embeddings(self) -> Embeddings:
+        return KnowledgeBaseEmbeddings(self.knowledge_base)
+
+    def add_texts(
+        self,
+        texts: Iterable[str],
+        metadatas: list[dict[str, Any]] | None = None,
+        *,
+        ids: list[str] | None = None,
+        **kwargs: Any,
+    ) -> list[str]:
+        """Adds texts, or replaces those that have one of the ids.
+
+        Args:
+            texts: none of them blank.
+            metadatas: JSON objects, one a text; `source` and `title`, where they are strings, name the text in citations,
+                and the title is indexed with it.
+            ids: one a text, empty where one is to be made up.
+            **kwargs: `batch_size`, which LangChain's `index` passes on, changes nothing.
+
+        Returns:
+            The ids, one a text.
+
+        Raises:
+            ValueError: there are not as many metadatas or ids as texts.
+        """
+        _refuse_unknown("add_texts", kwargs.keys() - {"batch_size"})
+        contents = list(texts)
+        given = _one_a_text("metadatas", metadatas or [{}] * len(contents), contents)
+        names = [name or str(uuid.uuid4()) for name in _one_a_text("ids", ids or [""] * len(contents), contents)]
+        kept = [KeptText(*row) for row in zip(names, contents, (dict(each or {}) for each in given), strict=True)]
+        self.knowledge_base.add(kept)
+        return names
+
+    def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:
+        """Deletes texts; ids that are not there are passed over.
+
+        Args:
+            ids: None: every text that was added under an id; documents that came in as files stay.
+            **kwargs: none are known.
+        """
+        _refuse_unknown("delete", kwargs)
+        self.knowledge_base.delete(ids)
+        return True
+
+    def get_by_ids(self, ids: Sequence[str], /) -> list[Document]:
+        """The documents that are there, in the order of the ids, each once."""
+        found = self.knowledge_base.get(ids)
+        return [_document(found[name]) for name in dict.fromkeys(ids) if name in found]
+
+    def similarity_search(
+        self,
+        query: str,
+        k: int = 4,
+        *,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002 - the name in LangChain's stores
+        provenance: bool = False,
+        **kwargs: Any,
+    ) -> list[Document]:
+        """Documents, best first.
+
+        Args:
+            query: any text.
+            k: at most so many; no threshold applies.
+            filter: only documents whose metadata have these values.
+            provenance: add the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field
+                of that name.
+            **kwargs: none are known.
+        """
+        _refuse_unknown("similarity_search", kwargs)
+        return [_hit(found, provenance=provenance) for found in self._search(query, k, filter)]
+
+    def similarity_search_with_score(
+        self,
+        query: str,
+        k: int = 4,
+        *,
+        filter: Mapping[str, Any] | None = None,  # noqa: A002
+        provenance: bool = True,
+        **kwargs: Any,
+    ) -> list[tuple[Document, float]]:
+        """As `similarity_search`, with the score of the last stage; higher is better, `score_scale` says what it means."""
+        _refuse_unknown("similarity_search_with_score", kwargs)
+        return [(_hit(found, provenance=provenance), found.score) for found in self._search(query, k, filter)]
+
+    def as_retriever(self, **kwargs: Any) -> "KnowledgeBaseRetriever":
+        """A retriever; takes `k` beside what LangChain's takes."""
+        tags = kwargs.pop("tags", None) or self._get_retriever_tags()
+        return KnowledgeBaseRetriever(vectorstore=self, tags=tags, **kwargs)
 
     @classmethod
     def from_texts(
         cls,
         texts: list[str],
-        embedding: Embeddings,
+        embedding: Embeddings | None = None,
         metadatas: list[dict[str, Any]] | None = None,
         *,
         ids: list[str] | None = None,
+        knowledge_base: KnowledgeBaseTexts | None = None,
         **kwargs: Any,
     ) -> Self:
-        """Not offered: documents enter through a knowledge base, which parses, chunks and indexes them."""
-        raise NotImplementedError("add documents to the knowledge base, then ask RAGService().get_retriever(...)")
+        """Adds texts to a knowledge base that is there.
+
+        Args:
+            texts: as for `add_texts`, like the metadatas and ids.
+            embedding: None, or the `embeddings` of the knowledge base's vector store: it embeds with no other model.
+            metadatas: one a text.
+            ids: one a text.
+            knowledge_base: where to.
+            **kwargs: as for `add_texts`.
+
+        Raises:
+            NotImplementedError: none is given; they are made and shared in the admin or over the API.
+            ValueError: it has another embedding model than the one given.
+        """
+        if knowledge_base is None:
+            raise NotImplementedError(
+                "texts alone make no knowledge base: create one, take store = RAGService().get_vector_store(user_id, its "
+                "id), then store.add_texts(...) or from_texts(..., knowledge_base=store.knowledge_base)"
+            )
+        if embedding not in (None, KnowledgeBaseEmbeddings(knowledge_base)):
+            raise ValueError(
+                "a knowledge base embeds with its own model: leave embedding at None, or choose the model when you "
+                "create the knowledge base"
+            )
+        store = cls(knowledge_base)
+        store.add_texts(texts, metadatas, ids=ids, **kwargs)
+        return store
+
+    def _similarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        """Raises ValueError where the last stage's scores have no scale, so that nothing can be cut by them."""
+        search = partial(self._search, query, k, kwargs.pop("filter", None))
+        provenance = kwargs.pop("provenance", True)
+        _refuse_unknown("similarity_search_with_relevance_scores", kwargs)
+        return [(_hit(found, provenance=provenance), _relevance(found)) for found in search()]
+
+    async def _asimilarity_search_with_relevance_scores(
+        self, query: str, k: int = 4, **kwargs: Any
+    ) -> list[tuple[Document, float]]:
+        return await run_in_executor(None, self._similarity_search_with_relevance_scores, query, k, **kwargs)
+
+    def _search(self, query: str, k: int, metadata: Mapping[str, Any] | None) -> Sequence[FoundText]:
+        return self.knowledge_base.search(query, k, metadata=metadata)
 
 
-def _document(chunk: Mapping[str, Any]) -> Document:
-    metadata = {name: value for name, value in chunk.items() if name != "text"}
-    return Document(id=str(chunk["chunk_id"]), page_content=chunk["text"], metadata=metadata)
+class KnowledgeBaseRetriever(VectorStoreRetriever):
+    """LangChain's retriever; the number of results is also a parameter `k`, and documents carry their provenance."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def keep_k_among_search_kwargs(cls, values: dict[str, Any]) -> dict[str, Any]:
+        search_kwargs = {"provenance": True, **values.get("search_kwargs", {})}
+        if "k" in values:
+            search_kwargs["k"] = values["k"]
+        return {**{name: value for name, value in values.items() if name != "k"}, "search_kwargs": search_kwargs}
+
+
+def _document(text: KeptText) -> Document:
+    return Document(id=text.id, page_content=text.content, metadata=dict(text.metadata))
+
+
+def _hit(found: FoundText, *, provenance: bool) -> Document:
+    document = _document(found.text)
+    if provenance:
+        given = document.metadata
+        document.metadata = {
+            **given,
+            **{PREFIX + name if name in given else name: value for name, value in found.provenance.items()},
+        }
+    return document
+
+
+def _relevance(found: FoundText) -> float:
+    if found.score_scale == ScoreScale.RRF:
+        raise ValueError(
+            "sums of reciprocal ranks say nothing about relevance: switch a reranker on in the "
+            "knowledge base's profile, or search without a score threshold"
+        )
+    return min(max(found.score, 0.0), 1.0)
+
+
+def _one_a_text(name: str, values: Sequence[Any], texts: Sequence[str]) -> Sequence[Any]:
+    if len(values) != len(texts):
+        raise ValueError(f"give as many {name} as texts: there are {len(values)} for {len(texts)}")
+    return values
+
+
+def _refuse_unknown(method: str, names: Iterable[str]) -> None:
+    """A misspelt option must not pass for the default."""
+    if unknown := sorted(names):
+        raise TypeError(f"{method} knows no keyword {', '.join(unknown)}")
