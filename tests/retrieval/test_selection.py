@@ -20,7 +20,7 @@ def fates(candidates, **settings):
 
 
 @pytest.mark.parametrize(
-    ("settings", "count"),
+    ("changed", "count"),
     [
         ({"top_k": 5}, 5),
         ({"top_k": 50}, 10),
@@ -33,8 +33,8 @@ def fates(candidates, **settings):
         ({"general_retrieval": False, "rerank_top_k": 40}, 16),
     ],
 )
-def test_the_count_is_the_fewest_that_the_settings_allow(settings, count):
-    assert result_count(RetrievalConfig(**settings)) == count
+def test_the_count_is_the_fewest_that_the_settings_allow(changed, count):
+    assert result_count(RetrievalConfig(**changed)) == count
 
 
 def test_a_general_search_counts_all_kinds_alike():
