@@ -116,9 +116,15 @@ class ByteCache:
         self._lock = threading.Lock()
         self._stats = {MEMORY: TierStats(), SHARED: TierStats()}
 
-    def get(self, key: bytes) -> Entry | None:
+    def held(self, key: bytes) -> Entry | None:
+        """What this process holds."""
         held = self._memory.get(key)
         self._count_look_up(MEMORY, held)
+        return held
+
+    def get(self, key: bytes) -> Entry | None:
+        """What this process or another one holds."""
+        held = self.held(key)
         if held is not None:
             return held
         found = self._from_shared(key)

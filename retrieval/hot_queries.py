@@ -8,7 +8,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 from retrieval.byte_cache import ByteCache, SharedBytes
 from retrieval.cache import Observer, TierStats
@@ -49,7 +49,9 @@ class HotQueryKey:
 
     def digest(self) -> bytes:
         """SHA-256, 32 bytes; keys that differ have different ones."""
-        return hashlib.sha256(json.dumps([FORMAT, *astuple(self)]).encode()).digest()
+        scope = [(each.kb_id, each.version, each.content_version) for each in self.scope]
+        parts = json.dumps([FORMAT, self.query, scope, self.fingerprint, self.language])
+        return hashlib.sha256(parts.encode()).digest()
 
 
 class HotQueryCache:

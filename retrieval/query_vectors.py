@@ -13,7 +13,7 @@ from typing import Final, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.byte_cache import ByteCache, SharedBytes
+from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable
 from retrieval.execution import ModelGuard
@@ -65,10 +65,11 @@ class QueryVectorCache:
 
     def get(self, model_id: str, text: str) -> tuple[Vector, str] | None:
         """The vector, read-only, shape (dimension,), and the tier that held it."""
-        entry = self._bytes.get(_key(model_id, text))
-        if entry is None or not entry.value or len(entry.value) % _STORED.itemsize:
-            return None
-        return np.frombuffer(entry.value, dtype=_STORED), entry.tier
+        return _as_vector(self._bytes.get(_key(model_id, text)))
+
+    def held(self, model_id: str, text: str) -> tuple[Vector, str] | None:
+        """As `get`, in this process only."""
+        return _as_vector(self._bytes.held(_key(model_id, text)))
 
     def keep(self, model_id: str, text: str, vector: Vector) -> None:
         """Holds the vector in this process."""
@@ -104,7 +105,8 @@ class QueryEmbedder:
 
     Args:
         embedder: the model.
-        guard: runs it; None for an embedder that is arithmetic, which runs in the caller's thread and is not cached.
+        guard: runs it; None for an embedder that is arithmetic: it runs in the caller's thread, and another process makes
+            its vectors faster than it would fetch them.
         cache: may be shared by several models.
         patience_s: how long the model may take for a query, in seconds; longer where a search waits longer.
     """
@@ -149,7 +151,7 @@ class QueryEmbedder:
         """
         with _as_channel_fault():
             if self._guard is None:
-                return self._asked(text), MODEL
+                return self._cache.held(self.model_id, text) or (self._made(text), MODEL)
             cached = self._cached(text)
             if cached is not None:
                 return cached
@@ -188,7 +190,7 @@ class QueryEmbedder:
         land(vector)
         self._cache.publish(self.model_id, text, vector)
 
-    # -- In a thread of the guard ----------------------------------------------------------------------------------------
+    # -- In a thread of the guard, where there is one --------------------------------------------------------------------
     def _made(self, text: str) -> Vector:
         """Keeps the vector itself, so that one that comes too late serves the next who asks."""
         vector = self._asked(text)
@@ -231,6 +233,12 @@ def _key(model_id: str, text: str) -> bytes:
     name = model_id.encode()
     content = text.encode("utf-8", "surrogatepass")
     return hashlib.sha256(_FORMAT + len(name).to_bytes(8, "little") + name + content).digest()
+
+
+def _as_vector(entry: Entry | None) -> tuple[Vector, str] | None:
+    if entry is None or not entry.value or len(entry.value) % _STORED.itemsize:
+        return None
+    return np.frombuffer(entry.value, dtype=_STORED), entry.tier
 
 
 def _to_bytes(vector: Vector) -> bytes:

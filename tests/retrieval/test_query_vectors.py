@@ -137,7 +137,7 @@ def test_a_shared_value_that_is_no_vector_is_not_used(process, shared):
     assert cache.get("model", "q") is None
 
 
-def test_arithmetic_runs_in_the_callers_thread_and_needs_no_cache(shared):
+def test_arithmetic_runs_in_the_callers_thread_and_its_vectors_stay_in_this_process(shared):
     threads = []
 
     class Watched(HashingEmbedder):
@@ -145,11 +145,12 @@ def test_arithmetic_runs_in_the_callers_thread_and_needs_no_cache(shared):
             threads.append(get_ident())
             return super().embed_query(text)
 
-    embedder = QueryEmbedder(Watched(), None, QueryVectorCache(100_000, shared, 60))
+    embedder = QueryEmbedder(Watched(), None, QueryVectorCache(10_000, shared, 60))
     found = [embedder.embed("q", soon()) for _ in range(2)]
-    assert [source for _, source in found] == ["model", "model"]
-    assert threads == [get_ident()] * 2
-    assert not shared.asked
+    assert [source for _, source in found] == ["model", "memory"]
+    assert [vector.tolist() for vector, _ in found] == [HashingEmbedder().embed_query("q").tolist()] * 2
+    assert threads == [get_ident()]
+    assert (shared.asked, shared.entries) == ([], {})
 
 
 # -- Together --------------------------------------------------------------------------------------------------------

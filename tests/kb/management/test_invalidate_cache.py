@@ -3,7 +3,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.models import BM25Index
+from kb.models import BM25Index, KnowledgeBaseVersion
 from tests.factories import make_document, make_kb, make_user
 from tests.kb.stores.searching import settle, tier, version
 
@@ -37,6 +37,27 @@ def test_takes_a_new_version_so_that_other_processes_build_anew():
     invalidate("--kb", "faq")
     assert version(kb) > before
     assert not BM25Index.objects.filter(knowledge_base=kb).exists()
+
+
+def content_version(kb):
+    return KnowledgeBaseVersion.objects.get(pk=kb.pk).content_version
+
+
+@pytest.mark.parametrize("arguments", [[], ["--hot-queries"]], ids=["all", "hot queries"])
+def test_no_earlier_response_is_served_again(arguments):
+    kb, other = indexed("faq"), indexed("other")
+    before, untouched = content_version(kb), content_version(other)
+    invalidate("--kb", "faq", *arguments)
+    assert content_version(kb) > before
+    assert content_version(other) == untouched
+
+
+def test_hot_queries_alone_leave_the_index():
+    kb = indexed("faq")
+    before = version(kb)
+    assert "index" not in invalidate("--kb", "faq", "--hot-queries")
+    assert version(kb) == before
+    assert tier(kb) == "process"
 
 
 def test_leaves_other_knowledge_bases_alone():
