@@ -104,7 +104,11 @@ DATABASES["default"] |= {
             "max_size": env.int("DB_POOL_MAX_SIZE", default=env.int("WEB_THREADS", default=8) + 20),
             "timeout": 10,
         },
-        "options": f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}",
+        # An HNSW index is asked for this many vectors at least, and on for as many as a search wants.
+        "options": (
+            f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}"
+            " -c hnsw.ef_search=120 -c hnsw.iterative_scan=strict_order"
+        ),
     },
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
@@ -141,6 +145,7 @@ _SWEEP = {"options": {"expires": 30}}  # one that waited until the next is due i
 CELERY_BEAT_SCHEDULE = {
     "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
+    "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
 }
 
 # -- Users, sessions, security ---------------------------------------------------------------------------------------
@@ -254,6 +259,7 @@ CACHE_TTL_SECONDS = env.int("CACHE_TTL_SECONDS", default=3_600)
 HOT_QUERY_MEMORY_BYTES = env.int("HOT_QUERY_MEMORY_MB", default=64) * 1024 * 1024
 QUERY_VECTOR_MEMORY_BYTES = env.int("QUERY_VECTOR_MEMORY_MB", default=32) * 1024 * 1024
 QUERY_VECTOR_TTL_SECONDS = env.int("QUERY_VECTOR_TTL_SECONDS", default=86_400)
+VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open

@@ -15,6 +15,7 @@ from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokeni
 from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
 from kb.stores.postings import long_change_logs
+from kb.stores.vector_index import maintain_vector_indexes
 
 logger = logging.getLogger(__name__)
 
@@ -22,6 +23,7 @@ WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
+SECONDS_FOR_INDEXES = 6 * 3_600
 
 
 @shared_task
@@ -83,6 +85,13 @@ def merge_keyword_index(kb_id: int) -> None:
     kb = KnowledgeBase.objects.filter(pk=kb_id).first()
     if kb is not None and kb.pk in long_change_logs([kb.pk]):
         BM25Store().merge(kb.pk, kb.tokenizer_id)
+
+
+# What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.
+@shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
+def sweep_vector_indexes() -> None:
+    """Makes and drops HNSW indexes as knowledge bases grow, shrink, change their model and go."""
+    maintain_vector_indexes()
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:

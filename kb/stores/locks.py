@@ -12,6 +12,7 @@ class Purpose(IntEnum):
 
     BUILD_INDEX = 0x7A68_0001
     TOKENIZE = 0x7A68_0002
+    VECTOR_INDEX = 0x7A68_0003
 
 
 @contextmanager

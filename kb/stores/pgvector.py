@@ -1,27 +1,106 @@
+"""Cosine search over the vectors of one knowledge base, model and kind, by an HNSW index where there is one."""
+
+import math
+from typing import Any
+
 import numpy as np
-from django.db.models.functions import Cast
+from django.db import connection
 from numpy.typing import NDArray
 from pgvector import HalfVector
-from pgvector.django import CosineDistance, HalfVectorField
 
 from kb.models import ChunkEmbedding
 
+MAX_EXACT = 20_000
+"""So many chunks are compared one by one sooner than an index is searched for those among them."""
+
+QUESTIONS_READ = 4
+"""Several questions of a chunk may stand before other chunks: so many vectors are read for each chunk wanted."""
+
+# The knowledge base, model and kind go over as literals, since only so a plan can use the index that is made for them.
+DISTANCES = """
+SELECT chunk_id, vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance
+FROM kb_chunkembedding
+WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s
+"""
+OF_ENABLED = f"{DISTANCES} AND enabled"
+AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
+NEAREST = " ORDER BY distance, chunk_id LIMIT %(limit)s"
+# What is grouped is compared row by row: no index is in the way of an exact answer.
+EXACT = "SELECT chunk_id, min(distance) AS distance FROM ({distances}) AS compared GROUP BY chunk_id"
+
+Found = tuple[NDArray[np.int64], NDArray[np.float64]]
+
 
 class PgVectorStore:
-    """Exact cosine search in PostgreSQL over the vectors of one knowledge base, model and kind."""
+    """Approximate where the vectors have an index, and exact where they have none or the index finds too few.
+
+    A filter that leaves out what stands nearest to the query can keep an index from finding enough.
+    """
 
     def search(
-        self, kb_id: int, model_id: str, vector: NDArray[np.float32], k: int
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        stored = Cast("vector", HalfVectorField(dimensions=len(vector)))
-        rows = list(
-            ChunkEmbedding.objects.filter(
-                knowledge_base_id=kb_id, model=model_id, kind=ChunkEmbedding.Kind.CONTENT, enabled=True
-            )
-            .annotate(distance=CosineDistance(stored, HalfVector(vector)))
-            .order_by("distance", "chunk_id")
-            .values_list("chunk_id", "distance")[:k]
-        )
-        chunk_ids = np.array([chunk_id for chunk_id, _ in rows], dtype=np.int64)
-        similarities = 1.0 - np.array([distance for _, distance in rows], dtype=np.float64)
-        return chunk_ids, similarities
+        self,
+        kb_id: int,
+        model_id: str,
+        vector: NDArray[np.float32],
+        k: int,
+        *,
+        kind: str = ChunkEmbedding.Kind.CONTENT,
+        only: NDArray[np.int64] | None = None,
+    ) -> Found:
+        if k < 1 or (only is not None and not only.size):
+            return _found([])
+        wanted = _values(kb_id, model_id, vector, kind)
+        statement = OF_ENABLED.format(dimension=len(vector))
+        if only is not None:
+            statement += AMONG
+            wanted["only"] = _array(only)
+        exact = EXACT.format(distances=statement) + NEAREST
+        if only is not None and only.size <= MAX_EXACT:
+            return _found(_rows(exact, wanted | {"limit": k}))
+        factor = QUESTIONS_READ if kind == ChunkEmbedding.Kind.QUESTION else 1
+        chunk_ids, similarities = _found(_rows(statement + NEAREST, wanted | {"limit": k * factor}))
+        if chunk_ids.size < k:
+            return _found(_rows(exact, wanted | {"limit": k}))
+        return chunk_ids[:k], similarities[:k]
+
+    def similarities(
+        self,
+        kb_id: int,
+        model_id: str,
+        vector: NDArray[np.float32],
+        chunk_ids: NDArray[np.int64],
+        *,
+        kind: str = ChunkEmbedding.Kind.CONTENT,
+    ) -> NDArray[np.float64]:
+        if not chunk_ids.size:
+            return np.empty(0)
+        wanted = _values(kb_id, model_id, vector, kind) | {"only": _array(chunk_ids)}
+        exact = EXACT.format(distances=DISTANCES.format(dimension=len(vector)) + AMONG)
+        distances = dict(_rows(exact, wanted))
+        return 1.0 - np.array([distances.get(chunk_id, np.nan) for chunk_id in chunk_ids.tolist()])
+
+
+def _values(kb_id: int, model_id: str, vector: NDArray[np.float32], kind: str) -> dict[str, Any]:
+    return {"kb": kb_id, "model": model_id, "kind": str(kind), "vector": HalfVector(vector).to_text()}
+
+
+def _array(chunk_ids: NDArray[np.int64]) -> str:
+    """As PostgreSQL reads it: twenty thousand numbers take the driver's adapters ten times as long."""
+    return "{" + ",".join(map(str, chunk_ids.tolist())) + "}"
+
+
+def _rows(statement: str, values: dict[str, Any]) -> list[tuple[int, float]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[int, float]] = cursor.fetchall()
+    return rows
+
+
+def _found(rows: list[tuple[int, float]]) -> Found:
+    """Each chunk once, with its best; a vector of length 0 has no direction, so it is not found."""
+    best: dict[int, float] = {}
+    for chunk_id, distance in rows:
+        if not math.isnan(distance):
+            best.setdefault(chunk_id, distance)
+    chunk_ids = np.fromiter(best, dtype=np.int64, count=len(best))
+    return chunk_ids, 1.0 - np.fromiter(best.values(), dtype=np.float64, count=len(best))

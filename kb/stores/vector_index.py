@@ -1,0 +1,159 @@
+"""HNSW indexes: one for each knowledge base, model and kind with so many vectors that comparing each takes too long."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+from psycopg import sql
+
+from kb.models import KnowledgeBase
+from kb.stores.locks import Purpose, try_lock
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "hnsw_"
+MAX_DIMENSION = 4_000
+SHARE_TO_KEEP = 0.5
+"""An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge."""
+ALL = 0
+"""One process at a time makes and drops indexes, since an index being made looks like one that was left unfinished."""
+
+# A model that a knowledge base is on its way to gets its index when it has arrived: until then it would slow every row.
+SPACES = """
+SELECT space.knowledge_base_id, space.model, space.kind, space.vectors, one.dimension
+FROM (
+    SELECT e.knowledge_base_id, e.model, e.kind, count(*) AS vectors
+    FROM kb_chunkembedding e
+    JOIN kb_knowledgebase k ON k.id = e.knowledge_base_id AND k.embedding_model = e.model
+    WHERE %(kb)s IS NULL OR e.knowledge_base_id = %(kb)s
+    GROUP BY 1, 2, 3
+) space
+CROSS JOIN LATERAL (
+    SELECT vector_dims(vector) AS dimension FROM kb_chunkembedding e
+    WHERE (e.knowledge_base_id, e.model, e.kind) = (space.knowledge_base_id, space.model, space.kind) LIMIT 1
+) one
+"""
+INDEXES = """
+SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = 'kb_chunkembedding'::regclass AND starts_with(c.relname, %s)
+"""
+CREATE = sql.SQL(
+    "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"
+    " USING hnsw ((vector::halfvec({dimension})) halfvec_cosine_ops)"
+    " WHERE knowledge_base_id = {kb} AND model = {model} AND kind = {kind}"
+)
+DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpace:
+    """Vectors that are compared with each other."""
+
+    kb_id: int
+    model_id: str
+    kind: str
+    vectors: int
+    dimension: int
+
+    @property
+    def index_name(self) -> str:
+        key = "\0".join((self.model_id, self.kind, str(self.dimension)))
+        return f"{PREFIX}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChanges:
+    """The names of the indexes that were made and dropped."""
+
+    created: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+
+
+def ensure_vector_indexes(kb: KnowledgeBase) -> IndexChanges:
+    """As `maintain_vector_indexes`, for the model that one knowledge base searches with."""
+    return maintain_vector_indexes(kb.pk)
+
+
+def maintain_vector_indexes(kb_id: int | None = None) -> IndexChanges:
+    """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
+
+    Searches and writes go on meanwhile. Nothing is done while another process does this.
+
+    Args:
+        kb_id: the knowledge base; None: all, and what those that are gone have left behind.
+    """
+    with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
+        return _maintain(kb_id) if taken else IndexChanges()
+
+
+def _maintain(kb_id: int | None) -> IndexChanges:
+    spaces = {space.index_name: space for space in _spaces(kb_id)}
+    there = _indexes(kb_id)
+    keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
+    drop = [name for name, is_valid in there.items() if not is_valid or name not in keep]
+    wanted = keep | {name for name, space in spaces.items() if _is_large(space)}
+    create = [name for name in spaces if name in wanted and not there.get(name, False)]
+    with _untimed():
+        for name in drop:
+            _run(DROP.format(name=sql.Identifier(name)))
+        created = [name for name in create if _create(spaces[name])]
+    return IndexChanges(tuple(created), tuple(drop))
+
+
+def _is_large(space: VectorSpace, share: float = 1.0) -> bool:
+    return space.vectors > share * settings.VECTOR_INDEX_MIN_ROWS and space.dimension <= MAX_DIMENSION
+
+
+def _spaces(kb_id: int | None) -> list[VectorSpace]:
+    return [VectorSpace(*row) for row in _fetch(SPACES, {"kb": kb_id})]
+
+
+def _indexes(kb_id: int | None) -> dict[str, bool]:
+    """By name, whether the index was finished."""
+    return dict(_fetch(INDEXES, [PREFIX if kb_id is None else f"{PREFIX}{kb_id}_"]))
+
+
+def _create(space: VectorSpace) -> bool:
+    statement = CREATE.format(
+        name=sql.Identifier(space.index_name),
+        dimension=sql.Literal(space.dimension),
+        kb=sql.Literal(space.kb_id),
+        model=sql.Literal(space.model_id),
+        kind=sql.Literal(space.kind),
+    )
+    try:
+        _run(statement)
+    except (
+        DatabaseError
+    ) as error:  # out of memory or disk: the others are made all the same, and this one is tried again
+        logger.warning("the vector index %s of %s vectors was not made: %s", space.index_name, space.vectors, error)
+        return False
+    logger.info("made the vector index %s of %s vectors", space.index_name, space.vectors)
+    return True
+
+
+@contextmanager
+def _untimed() -> Iterator[None]:
+    """Outside a transaction only the session has a time limit to lift; it goes back to the pool as it was."""
+    _run(sql.SQL("SET statement_timeout = 0"))
+    try:
+        yield
+    finally:
+        _run(sql.SQL("RESET statement_timeout"))
+
+
+def _run(statement: "sql.SQL | sql.Composed") -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement.as_string(connection.connection))
+
+
+def _fetch(statement: str, values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
