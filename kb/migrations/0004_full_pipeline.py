@@ -269,7 +269,7 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='conceptterm',
-            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('key', 2), name='term_by_prefix'),
+            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('key', 4), name='term_by_prefix'),
         ),
         migrations.AddConstraint(
             model_name='conceptterm',
@@ -297,11 +297,11 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name='graphfact',
-            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('subject_key', 2), name='fact_by_subject_prefix'),
+            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('subject_key', 4), name='fact_by_subject_prefix'),
         ),
         migrations.AddIndex(
             model_name='graphfact',
-            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('object_key', 2), name='fact_by_object_prefix'),
+            index=models.Index(models.F('knowledge_base'), django.db.models.functions.text.Left('object_key', 4), name='fact_by_object_prefix'),
         ),
         migrations.AddConstraint(
             model_name='graphfact',

@@ -3,7 +3,7 @@
 from retrieval.tokenize import normalize
 
 KEY_CHARACTERS = 300
-PREFIX_CHARACTERS = 2
+PREFIX_CHARACTERS = 4
 """By so many of a name's first characters the indexes find the names that may stand in a text."""
 
 

@@ -2,27 +2,28 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
 from django.db import connection
 
 from kb.models import Concept, Principal
 from kb.models.names import PREFIX_CHARACTERS
-from kb.stores.names_in_text import SearchedText, longest
+from kb.stores.names_in_text import SearchedText, Span, longest
 from kb.stores.scope import visible_knowledge_bases
 from retrieval.types import ConceptMention
 
-# Names that begin as some place of the text does, and of those the ones that stand in it: as many look-ups in the index
-# as the text has characters, however long the names are.
-MENTIONED = """
-SELECT concept.id, concept.knowledge_base_id, concept.name, mentioned.key, other.key, other.text
-FROM (
-    SELECT term.concept_id, term.key FROM kb_conceptterm term
-    WHERE term.knowledge_base_id = ANY(%s) AND left(term.key, {prefix}) = ANY(%s) AND strpos(%s, term.key) > 0
-) mentioned
-JOIN kb_concept concept ON concept.id = mentioned.concept_id
-JOIN kb_conceptterm other ON other.concept_id = concept.id
-WHERE concept.knowledge_base_id = ANY(ARRAY({visible}))
-ORDER BY concept.id, other.kind <> 'name', other.id
+# Names that begin as some place of the text does, and of those the ones that are part of it: a few look-ups in the index
+# for each of its characters, however long the names are.
+NAMED = """
+SELECT knowledge_base_id, concept_id, key FROM kb_conceptterm
+WHERE knowledge_base_id = ANY(%s) AND left(key, {prefix}) = ANY(%s) AND strpos(%s, key) > 0
+ORDER BY concept_id
+"""
+TERMS = """
+SELECT concept.id, concept.knowledge_base_id, concept.name, term.key, term.text
+FROM kb_concept concept JOIN kb_conceptterm term ON term.concept_id = concept.id
+WHERE concept.id = ANY(%s) AND concept.knowledge_base_id = ANY(ARRAY({visible}))
+ORDER BY concept.id, term.kind <> 'name', term.id
 """
 
 
@@ -38,8 +39,13 @@ class ConceptReader:
         Concepts of one knowledge base that share a name are all mentioned by it; mentions in different ones do not compete.
         """
         searched = SearchedText(text)
-        found = self._found(kb_ids, searched)
-        return tuple(each for kb_id in dict.fromkeys(kb_ids) for each in _mentions(searched, found.get(kb_id, ())))
+        mentioned = _mentioned(kb_ids, searched)
+        concepts = self._concepts(mentioned)
+        return tuple(
+            concepts[concept_id].mentioned_as(searched.written(span), span.key)
+            for concept_id, span in mentioned.items()
+            if concept_id in concepts
+        )
 
     def concept_and_descendants(self, concept_ids: Collection[int]) -> frozenset[int]:
         """The concepts and all narrower ones, as far as they are visible."""
@@ -51,46 +57,47 @@ class ConceptReader:
             new = set(visible.filter(parent__in=new).values_list("pk", flat=True)) - met
         return frozenset(met)
 
-    def _found(self, kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, list["_Named"]]:
-        """By knowledge base, the concepts of which a name is part of the text, be it within a word."""
-        scope, prefixes = visible_knowledge_bases(self._principal), searched.prefixes()
-        by_kb: dict[int, list[_Named]] = defaultdict(list)
-        if scope is None or not kb_ids or not prefixes:
-            return by_kb
+    def _concepts(self, concept_ids: Collection[int]) -> Mapping[int, "_Concept"]:
+        scope = visible_knowledge_bases(self._principal)
+        if scope is None or not concept_ids:
+            return {}
         visible, values = scope
-        concepts: dict[int, _Named] = {}
+        concepts: dict[int, _Concept] = {}
         with connection.cursor() as cursor:
-            statement = MENTIONED.format(prefix=PREFIX_CHARACTERS, visible=visible)
-            cursor.execute(statement, [list(kb_ids), prefixes, searched.folded, *values])
-            for concept_id, kb_id, name, key, other_key, other in cursor.fetchall():
-                if concept_id not in concepts:
-                    concepts[concept_id] = _Named(concept_id, kb_id, name)
-                    by_kb[kb_id].append(concepts[concept_id])
-                concepts[concept_id].mentioned.add(key)
-                concepts[concept_id].terms.setdefault(other_key, other)
-        return by_kb
+            cursor.execute(TERMS.format(visible=visible), [list(concept_ids), *values])
+            for concept_id, kb_id, name, key, term in cursor.fetchall():
+                concept = concepts.setdefault(concept_id, _Concept(concept_id, kb_id, name, {}))
+                concept.terms[key] = term
+        return concepts
 
 
-class _Named:
-    """A concept with its terms by key; `mentioned` are the keys that may stand in the text."""
+@dataclass(frozen=True, slots=True)
+class _Concept:
+    """A concept with its terms by key, its name first."""
 
-    def __init__(self, concept_id: int, kb_id: int, name: str) -> None:
-        self.concept_id, self.kb_id, self.name = concept_id, kb_id, name
-        self.mentioned: set[str] = set()
-        self.terms: dict[str, str] = {}
+    concept_id: int
+    kb_id: int
+    name: str
+    terms: dict[str, str]
+
+    def mentioned_as(self, mention: str, key: str) -> ConceptMention:
+        others = tuple(term for other, term in self.terms.items() if other != key)
+        return ConceptMention(self.concept_id, self.kb_id, self.name, mention, others)
 
 
-def _mentions(searched: SearchedText, concepts: Sequence[_Named]) -> list[ConceptMention]:
-    spans = longest(searched.spans({key for concept in concepts for key in concept.mentioned}))
-    mentions: dict[int, ConceptMention] = {}
-    for span in spans:
-        for concept in concepts:
-            if span.key in concept.mentioned and concept.concept_id not in mentions:
-                mentions[concept.concept_id] = ConceptMention(
-                    concept_id=concept.concept_id,
-                    kb_id=concept.kb_id,
-                    name=concept.name,
-                    mention=searched.written(span),
-                    names=tuple(text for key, text in concept.terms.items() if key != span.key),
-                )
-    return list(mentions.values())
+def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Span]:
+    """Concepts with their first mentions, in the order of the knowledge bases, then of the text."""
+    prefixes = searched.prefixes()
+    if not kb_ids or not prefixes:
+        return {}
+    concepts: dict[tuple[int, str], list[int]] = defaultdict(list)
+    with connection.cursor() as cursor:
+        cursor.execute(NAMED.format(prefix=PREFIX_CHARACTERS), [list(kb_ids), prefixes, searched.folded])
+        for kb_id, concept_id, key in cursor.fetchall():
+            concepts[kb_id, key].append(concept_id)
+    mentioned: dict[int, Span] = {}
+    for kb_id in dict.fromkeys(kb_ids):
+        for span in longest(searched.spans(key for of_kb, key in concepts if of_kb == kb_id)):
+            for concept_id in concepts[kb_id, span.key]:
+                mentioned.setdefault(concept_id, span)
+    return mentioned

@@ -10,7 +10,7 @@ from kb.stores.names_in_text import SearchedText, keys_of
 from kb.stores.scope import visible_knowledge_bases
 from retrieval.types import Fact
 
-# As for concepts: as many look-ups as the text has characters.
+# As for concepts: a few look-ups for each character of the text.
 ENTITIES = """
 SELECT subject_key FROM kb_graphfact
 WHERE knowledge_base_id = ANY(%(kbs)s) AND left(subject_key, {prefix}) = ANY(%(prefixes)s)

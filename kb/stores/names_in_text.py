@@ -46,10 +46,15 @@ class SearchedText:
         self._latin = [_IS_LATIN.match(character) is not None for character in self.folded]
 
     def prefixes(self) -> list[str]:
-        """The first characters that a name in this text can have, each once: at most two a character of the text."""
-        starts = [at for at, character in enumerate(self.folded) if character != " " and self._is_boundary(at)]
-        sizes = range(1, PREFIX_CHARACTERS + 1)
-        return list(dict.fromkeys(self.folded[at : at + size] for at in starts for size in sizes))
+        """The first characters that a name in this text can have, each once; shorter ones are whole names."""
+        found = {}
+        for start, character in enumerate(self.folded):
+            if character == " " or not self._is_boundary(start):
+                continue
+            for size in range(1, PREFIX_CHARACTERS + 1):
+                if size == PREFIX_CHARACTERS or self._is_boundary(start + size):
+                    found[self.folded[start : start + size]] = None
+        return list(found)
 
     def spans(self, keys: Iterable[str]) -> list[Span]:
         """Where the keys stand, in order; in scripts with words only as whole words."""

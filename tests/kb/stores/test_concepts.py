@@ -101,14 +101,21 @@ def test_a_text_that_names_no_concept_mentions_none(kb, text):
     assert mentions(kb, text) == ()
 
 
-def test_mentions_of_a_long_text_take_one_query(kb, django_assert_num_queries):
+def test_mentions_of_a_long_text_take_two_queries(kb, django_assert_num_queries):
     for n in range(20):
         make_concept(kb, f"概念{n}号", f"别名{n}号")
     text = "，".join(f"概念{n}号" for n in range(20)) + "无关的话" * 450
     reader = ConceptReader(principal(kb.owner))
 
-    with django_assert_num_queries(1):
+    with django_assert_num_queries(2):
         assert len(reader.mentions([kb.pk], text)) == 20
+
+
+def test_a_text_without_mentions_takes_one_query(kb, django_assert_num_queries):
+    reader = ConceptReader(principal(kb.owner))
+
+    with django_assert_num_queries(1):
+        assert reader.mentions([kb.pk], "智能温控器") == ()
 
 
 def test_narrower_concepts_of_every_depth_belong_to_a_concept(kb):

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.models.names import normalized_key
+from kb.models.names import PREFIX_CHARACTERS, normalized_key
 from kb.stores.names_in_text import SearchedText, longest
 
 LETTERS = st.text(alphabet="abcXYZ09 -温控器的ＡＢ①ß", max_size=40)
@@ -65,7 +65,7 @@ def test_the_prefix_of_every_name_that_stands_in_the_text_is_asked_for(before, n
     key = normalized_key(name)
 
     if searched.spans([key]):
-        assert key[:2] in searched.prefixes()
+        assert key[:PREFIX_CHARACTERS] in searched.prefixes()
 
 
 @given(text=LETTERS, names=st.lists(NAMES, max_size=6))
@@ -84,7 +84,11 @@ def test_a_text_of_nothing_holds_no_names(text):
     assert SearchedText(text).prefixes() == []
 
 
-def test_a_long_text_asks_for_two_prefixes_a_character_at_most():
+def test_a_long_text_asks_for_a_few_prefixes_a_character_at_most():
     text = "".join(chr(0x4E00 + n) for n in range(2_000))
 
-    assert len(SearchedText(text).prefixes()) <= 4_000
+    assert len(SearchedText(text).prefixes()) <= PREFIX_CHARACTERS * len(text)
+
+
+def test_a_latin_word_asks_for_one_prefix():
+    assert SearchedText("temperature").prefixes() == ["temp"]
