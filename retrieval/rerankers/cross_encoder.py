@@ -24,6 +24,7 @@ from retrieval.types import RerankJob
 
 DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"
 RETRY_AFTER_S = 300.0
+PACE_KEPT_S = 30.0
 
 _Pair = tuple[str, str]
 # What foreign files make the libraries raise.
@@ -46,12 +47,21 @@ class _FailedLoad:
     retry_at: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """The best seen of late; a slow moment must not keep later jobs from being tried for long."""
+
+    seconds_per_pair: float
+    kept_until: float
+
+
 class CrossEncoderReranker:
     """A sentence-transformers CrossEncoder by Hugging Face id, installed package or path; scores are sigmoids, 0 to 1.
 
     One job at a time is predicted, batch by batch: a forward pass uses all cores. The first job also loads the model,
     within its deadline as far as its caller is concerned. A call that hangs, or the loading of a model, keeps the others
-    waiting until the breaker opens.
+    waiting until the breaker opens. A job that the pace of the last half minute cannot finish in time is not begun, so that
+    impatient searches neither use the processor in vain nor open the breaker for patient ones.
 
     Args:
         model_id: with one label.
@@ -85,7 +95,7 @@ class CrossEncoderReranker:
         self._lock = threading.Lock()
         self._model: Any = None
         self._failed_load: _FailedLoad | None = None
-        self._least_s_per_pair = 0.0
+        self._pace: _Pace | None = None
 
     @property
     def is_loaded(self) -> bool:
@@ -114,7 +124,7 @@ class CrossEncoderReranker:
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
         self._refuse_after_failed_load()
-        if self._clock() + self._least_s_per_pair * len(job.candidates) > deadline:
+        if self._is_hopeless(len(job.candidates), deadline):
             raise out_of_time(self.model_id)
         pairs = [(job.analysis.text, text_of(candidate)) for candidate in job.candidates]
         scores = ask(self._guard, partial(self._predict, pairs, deadline), deadline)
@@ -134,10 +144,18 @@ class CrossEncoderReranker:
                 return None
             rows = order[start : start + self._batch_size]
             scores[rows] = self._predict_batch(model, [pairs[row] for row in rows])
-            # The best ever seen, so that a slow moment does not keep later jobs from being tried.
-            pace = (self._clock() - began) / len(rows)
-            self._least_s_per_pair = min(self._least_s_per_pair or pace, pace)
+            self._note_pace(began, len(rows))
         return scores
+
+    def _is_hopeless(self, count: int, deadline: float) -> bool:
+        now, pace = self._clock(), self._pace
+        return pace is not None and now < pace.kept_until and now + pace.seconds_per_pair * count > deadline
+
+    def _note_pace(self, began: float, count: int) -> None:
+        now, kept = self._clock(), self._pace
+        seconds = (now - began) / count
+        if kept is None or now >= kept.kept_until or seconds < kept.seconds_per_pair:
+            self._pace = _Pace(seconds, now + PACE_KEPT_S)
 
     def _predict_batch(self, model: Any, pairs: list[_Pair]) -> NDArray[np.float64]:
         try:

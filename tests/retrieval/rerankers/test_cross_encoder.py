@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import RerankerUnavailable
-from retrieval.rerankers.cross_encoder import CrossEncoderReranker
+from retrieval.rerankers.cross_encoder import PACE_KEPT_S, CrossEncoderReranker
 from retrieval.rerankers.registry import get_cross_encoder
 from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
@@ -215,7 +215,9 @@ def test_a_hang_is_a_timeout_and_opens_the_breaker(tiny, at_forward):
     assert codes == [DegradationCode.RERANKER_TIMEOUT] * 3 + [DegradationCode.MODEL_CIRCUIT_OPEN]
 
 
-def test_no_batch_begins_after_the_deadline(tiny, at_forward):
+@pytest.fixture
+def slow(tiny, at_forward):
+    """A reranker of 2 pairs a batch whose passes take 10 s each, by its clock; and how many there were."""
     clock, passes = Clock(), []
 
     def take_ten_seconds():
@@ -223,21 +225,18 @@ def test_no_batch_begins_after_the_deadline(tiny, at_forward):
         clock.ahead += 10
 
     at_forward(take_ten_seconds)
-    reranker = loaded(tiny, batch_size=2, clock=clock)
+    return loaded(tiny, batch_size=2, clock=clock), clock, passes
+
+
+def test_no_batch_begins_after_the_deadline(slow):
+    reranker, clock, passes = slow
 
     assert code_of(reranker, of_texts(QUERY, TEXTS), clock() + 15) == DegradationCode.RERANKER_TIMEOUT
     assert len(passes) == 2
 
 
-def test_a_job_that_even_the_best_pace_cannot_finish_is_not_begun(tiny, at_forward):
-    clock, passes = Clock(), []
-
-    def take_ten_seconds():
-        passes.append(1)
-        clock.ahead += 10
-
-    at_forward(take_ten_seconds)
-    reranker = loaded(tiny, batch_size=2, clock=clock)
+def test_a_job_that_the_pace_cannot_finish_is_not_begun_and_no_failure_of_the_model(slow):
+    reranker, clock, passes = slow
     reranker.scores(of_texts(QUERY, TEXTS[:2]), clock() + 30)
 
     hopeless = {code_of(reranker, of_texts(QUERY, TEXTS[:8]), clock() + 15) for _ in range(5)}
@@ -245,3 +244,28 @@ def test_a_job_that_even_the_best_pace_cannot_finish_is_not_begun(tiny, at_forwa
     assert hopeless == {DegradationCode.RERANKER_TIMEOUT}
     assert len(passes) == 1
     assert reranker.scores(of_texts(QUERY, TEXTS[:2]), clock() + 30).shape == (2,)
+
+
+def test_a_pace_is_forgotten_after_a_while(slow):
+    reranker, clock, passes = slow
+    reranker.scores(of_texts(QUERY, TEXTS[:2]), clock() + 30)
+
+    clock.ahead += PACE_KEPT_S
+    code_of(reranker, of_texts(QUERY, TEXTS[:8]), clock() + 15)
+
+    assert len(passes) == 3
+
+
+def test_the_best_pace_of_late_counts(slow):
+    reranker, clock, _ = slow
+    reranker.scores(of_texts(QUERY, TEXTS[:2]), clock() + 30)
+    reranker.scores(of_texts(QUERY, TEXTS[:1]), clock() + 30)
+
+    # 5 s a pair in the first pass, 10 s in the second.
+    assert reranker.scores(of_texts(QUERY, TEXTS[:2]), clock() + 12).shape == (2,)
+
+
+def test_loading_again_changes_nothing(tiny):
+    reranker = loaded(tiny)
+    reranker.load(time.monotonic() - 1)
+    assert reranker.is_loaded
