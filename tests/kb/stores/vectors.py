@@ -1,37 +1,37 @@
 """Vectors of chunks for tests, written without a model."""
 
 import numpy as np
+from django.db import connection
 from pgvector import HalfVector
 
 from kb.ingest.chunk import hash_content
-from kb.models import Chunk, ChunkEmbedding, Document
+from kb.models import Document
 
 MODEL = "hashing"
+
+CHUNKS = """
+INSERT INTO kb_chunk (knowledge_base_id, document_id, position, text, heading_path, enabled, content_hash, token_count, updated_at)
+SELECT %s, %s, n, '', '{}', true, '', 0, now() FROM generate_series(0, %s - 1) n ORDER BY n RETURNING id
+"""
+VECTORS = """
+INSERT INTO kb_chunkembedding (chunk_id, knowledge_base_id, kind, model, ordinal, vector, enabled)
+SELECT chunk_id, %s, %s, %s, %s, vector::halfvec, true
+FROM unnest(%s::bigint[], %s::text[]) AS given (chunk_id, vector)
+"""
 
 
 def add_chunks(kb, count):
     """The ids of so many new chunks without text, postings or vectors."""
     document = Document.objects.create(knowledge_base=kb, sha256=hash_content(f"{kb.pk}:{Document.objects.count()}"))
-    chunks = [
-        Chunk(knowledge_base=kb, document=document, position=position, text="", content_hash="")
-        for position in range(count)
-    ]
-    return [chunk.pk for chunk in Chunk.objects.bulk_create(chunks)]
+    with connection.cursor() as cursor:
+        cursor.execute(CHUNKS, [kb.pk, document.pk, count])
+        return [chunk_id for (chunk_id,) in cursor.fetchall()]
 
 
-def add_vectors(kb, chunk_ids, vectors, *, kind="content", model=MODEL, ordinal=0, enabled=True):
-    ChunkEmbedding.objects.bulk_create(
-        ChunkEmbedding(
-            chunk_id=chunk_id,
-            knowledge_base=kb,
-            kind=kind,
-            model=model,
-            ordinal=ordinal,
-            vector=HalfVector(vector),
-            enabled=enabled,
-        )
-        for chunk_id, vector in zip(chunk_ids, vectors, strict=True)
-    )
+def add_vectors(kb, chunk_ids, vectors, *, kind="content", model=MODEL, ordinal=0):
+    with connection.cursor() as cursor:
+        given = [HalfVector(vector).to_text() for vector in vectors]
+        cursor.execute(VECTORS, [kb.pk, kind, model, ordinal, chunk_ids, given])
 
 
 def unit(vectors):
