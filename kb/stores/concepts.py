@@ -13,10 +13,13 @@ from kb.stores.scope import visible_knowledge_bases
 from retrieval.types import ConceptMention
 
 # Names that begin as some place of the text does, and of those the ones that are part of it: a few look-ups in the index
-# for each of its characters, however long the names are.
+# for each of its characters, however long the names are. The offset keeps the planner from trying the text with every name.
 NAMED = """
-SELECT knowledge_base_id, concept_id, key FROM kb_conceptterm
-WHERE knowledge_base_id = ANY(%s) AND left(key, {prefix}) = ANY(%s) AND strpos(%s, key) > 0
+SELECT * FROM (
+    SELECT knowledge_base_id, concept_id, key FROM kb_conceptterm
+    WHERE knowledge_base_id = ANY(%s) AND left(key, {prefix}) = ANY(%s) OFFSET 0
+) candidate
+WHERE strpos(%s, key) > 0
 ORDER BY concept_id
 """
 TERMS = """

@@ -10,15 +10,17 @@ from kb.stores.names_in_text import SearchedText, keys_of
 from kb.stores.scope import visible_knowledge_bases
 from retrieval.types import Fact
 
-# As for concepts: a few look-ups for each character of the text.
+# As for concepts.
 ENTITIES = """
-SELECT subject_key FROM kb_graphfact
-WHERE knowledge_base_id = ANY(%(kbs)s) AND left(subject_key, {prefix}) = ANY(%(prefixes)s)
-    AND strpos(%(text)s, subject_key) > 0
-UNION
-SELECT object_key FROM kb_graphfact
-WHERE knowledge_base_id = ANY(%(kbs)s) AND left(object_key, {prefix}) = ANY(%(prefixes)s)
-    AND strpos(%(text)s, object_key) > 0
+SELECT key FROM (
+    SELECT subject_key AS key FROM kb_graphfact
+    WHERE knowledge_base_id = ANY(%(kbs)s) AND left(subject_key, {prefix}) = ANY(%(prefixes)s)
+    UNION
+    SELECT object_key FROM kb_graphfact
+    WHERE knowledge_base_id = ANY(%(kbs)s) AND left(object_key, {prefix}) = ANY(%(prefixes)s)
+    OFFSET 0
+) candidate
+WHERE strpos(%(text)s, key) > 0
 """
 FACTS = """
 SELECT knowledge_base_id, subject, predicate, object, source_chunk_id FROM kb_graphfact
