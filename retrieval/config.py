@@ -156,7 +156,9 @@ class RetrievalConfig:
             InvalidConfiguration: a field is unknown, of the wrong type or out of range.
         """
         fields = {field.name: field for field in dataclasses.fields(self)}
-        values = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
+        }
         for name, value in values.items():
             if name not in fields:
                 raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(fields))}")

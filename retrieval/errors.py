@@ -19,6 +19,10 @@ class ModelUnavailable(RetrievalError):
     """A model cannot be loaded or reached, or its answer cannot be used."""
 
 
+class UnusableVectors(ModelUnavailable):
+    """An embedding model answered with what is no vector of its space."""
+
+
 class ModelTimeout(ModelUnavailable):
     """A model did not answer in time; its late answer is not used."""
 

@@ -47,7 +47,7 @@ def cut_for(scale: ScoreScale, config: RetrievalConfig, meant_for: ScoreScale) -
     Args:
         scale: what the scores mean.
         config: whose `score_threshold` is None for the scale's default, 0 for no gate, or an explicit cut.
-        meant_for: the scale of the explicit cut: that of the first reranker in the chain.
+        meant_for: the scale of the explicit cut: that of the first reranker that is of use for the candidates.
     """
     if config.score_threshold is None:
         return Cut(default_cut(scale, config))

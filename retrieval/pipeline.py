@@ -27,11 +27,16 @@ DEFAULT_LATENCY_BUDGET = 10.0
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """Candidates in the order of the scores that the gate and the caller see: those of a stage, on a scale."""
+    """Candidates in the order of the scores that the gate and the caller see: those of a stage, on a scale.
+
+    Attributes:
+        intended: the scale that an explicit threshold is meant for.
+    """
 
     candidates: list[Candidate]
     scale: ScoreScale
     stage: str
+    intended: ScoreScale
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,29 +165,29 @@ class Pipeline:
         alive = [c for c in candidates if c.cut_by is None]
         rest = [c for c in candidates if c.cut_by is not None]
         if not config.use_rerank or not alive:
-            return self._without_reranker(alive, rest)
+            return self._without_reranker(alive, rest, ScoreScale.COSINE)
         with trace.span("rerank") as detail:
             outcome = self.chain.rerank(self._job(analysis, rankings, alive), budget.end)
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         for degradation in outcome.degradations:
             trace.degrade(degradation)
         if outcome.scores is None or outcome.scale is None:
-            return self._without_reranker(alive, rest)
+            return self._without_reranker(alive, rest, outcome.intended)
         scored = [
             dataclasses.replace(c, scores={**c.scores, "rerank": score})
             for c, score in zip(alive, outcome.scores.tolist(), strict=True)
         ]
         scored.sort(key=lambda c: (-c.scores["rerank"], c.ranks["fused"]))
-        return _Scored(ranked(scored, "rerank") + rest, outcome.scale, "rerank")
+        return _Scored(ranked(scored, "rerank") + rest, outcome.scale, "rerank", outcome.intended)
 
-    def _without_reranker(self, alive: list[Candidate], rest: list[Candidate]) -> _Scored:
+    def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""
         one_space = len({scope.space for scope in self.scopes}) == 1
         if not one_space or not all("vector" in c.scores for c in alive):
-            return _Scored(alive + rest, ScoreScale.RRF, "fused")
+            return _Scored(alive + rest, ScoreScale.RRF, "fused", intended)
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
         alive.sort(key=lambda c: (-c.scores["vector"], order[c.kb_id], c.chunk_id))
-        return _Scored(alive + rest, ScoreScale.COSINE, "vector")
+        return _Scored(alive + rest, ScoreScale.COSINE, "vector", intended)
 
     def _job(
         self,
@@ -204,11 +209,10 @@ class Pipeline:
 
     def _gate(self, scored: _Scored, config: RetrievalConfig, trace: Trace) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
-        meant_for = self.chain.scale if config.use_rerank else ScoreScale.COSINE
-        cut = cut_for(scale, config, meant_for)
+        cut = cut_for(scale, config, scored.intended)
         if cut.replaced:
             message = (
-                f"the threshold {config.score_threshold} is meant for scores of the scale {meant_for}, and these are of the "
+                f"the threshold {config.score_threshold} is meant for scores of the scale {scored.intended}, and these are of the "
                 f"scale {scale}: its default, {cut.threshold:g}, applies; mend the reranker, or give score_threshold 0"
             )
             trace.degrade(Degradation("gate", DegradationCode.THRESHOLD_NOT_APPLIED, message))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
-from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable
+from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
 from retrieval.execution import ModelGuard
 from retrieval.protocols import Embedder
 from retrieval.single_flight import Land, SingleFlight
@@ -35,10 +35,6 @@ Vector = NDArray[np.float32]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class _EmbedderFailed(ModelUnavailable):
-    """A model raised what it should not, or answered with what is no vector of its space."""
 
 
 class QueryVectorCache:
@@ -206,7 +202,7 @@ class QueryEmbedder:
             raise
         except Exception as error:  # the boundary between a search and a model
             logger.exception("model %r failed on a query", self.model_id)
-            raise _EmbedderFailed(
+            raise UnusableVectors(
                 f"model {self.model_id!r} failed on this query ({type(error).__name__}): see the log"
             ) from error
         self._check(vector, dimension)
@@ -223,7 +219,7 @@ class QueryEmbedder:
             problem = "answered with a vector that is not finite"
         if problem:
             logger.warning("model %r %s", name, problem)
-            raise _EmbedderFailed(
+            raise UnusableVectors(
                 f"model {name!r} {problem}: check its files or its server's settings, or choose another model"
             )
 
@@ -258,6 +254,6 @@ def _code(error: ModelUnavailable) -> DegradationCode:
         return DegradationCode.EMBEDDER_TIMEOUT
     if isinstance(error, CircuitOpen):
         return DegradationCode.MODEL_CIRCUIT_OPEN
-    if isinstance(error, _EmbedderFailed):
+    if isinstance(error, UnusableVectors):
         return DegradationCode.EMBEDDER_FAILED
     return DegradationCode.MODEL_UNAVAILABLE

@@ -24,7 +24,7 @@ from tenacity import (
 from retrieval.embedders.prompts import prompts_for
 from retrieval.embedders.text import estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
-from retrieval.errors import ModelUnavailable
+from retrieval.errors import ModelUnavailable, UnusableVectors
 
 OPENAI_PREFIX = "openai:"
 
@@ -192,8 +192,8 @@ class OpenAIEmbedder:
         if dimension != self._dimension:
             raise self._unusable(f"has {dimension} dimensions after {self._dimension} before")
 
-    def _unusable(self, fault: str) -> ModelUnavailable:
-        return ModelUnavailable(
+    def _unusable(self, fault: str) -> UnusableVectors:
+        return UnusableVectors(
             f"the answer of the embedding server at {self._base_url} {fault}: check that EMBEDDING_BASE_URL serves "
             f"'{self._model}' as an embedding model"
         )

@@ -3,20 +3,20 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.errors import ModelUnavailable
+from retrieval.errors import UnusableVectors
 
 
 def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.float32]:
     """The rows at length 1, shape as given (n, dimension).
 
     Raises:
-        ModelUnavailable: a row is all zeros or holds a NaN or an infinity, so that it has no direction.
+        UnusableVectors: a row is all zeros or holds a NaN or an infinity, so that it has no direction.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     unusable = ~np.isfinite(norms) | (norms == 0)
     if unusable.any():
-        raise ModelUnavailable(
+        raise UnusableVectors(
             f"model '{model_id}' returned {int(unusable.sum())} of {len(vectors)} vectors that are zero or not finite: "
             "check its files or its server's precision settings, or choose another model"
         )

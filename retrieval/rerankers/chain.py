@@ -29,6 +29,7 @@ class RerankOutcome:
         name: of the reranker that has answered; None where none could.
         scale: of its scores; None likewise.
         scores: shape (n_candidates,), finite, higher is better; None likewise.
+        intended: the scale of the first reranker that is of use here, whether it has answered or not.
         degradations: why rerankers before it could not answer.
         tried: by name, why each of those has not answered, also those that were of no use here.
     """
@@ -36,6 +37,7 @@ class RerankOutcome:
     name: str | None
     scale: ScoreScale | None
     scores: NDArray[np.float64] | None
+    intended: ScoreScale
     degradations: tuple[Degradation, ...]
     tried: Mapping[str, str]
 
@@ -50,11 +52,6 @@ class RerankChain:
     def __init__(self, links: Sequence[Reranker]) -> None:
         self.links = tuple(links)
 
-    @property
-    def scale(self) -> ScoreScale:
-        """Of the first link: what an explicit threshold is meant for; that of fusion where there is none."""
-        return self.links[0].scale if self.links else ScoreScale.RRF
-
     def rerank(self, job: RerankJob, deadline: float) -> RerankOutcome:
         """The scores of the first link that can give them; no error of a link leaves the chain.
 
@@ -64,6 +61,7 @@ class RerankChain:
         """
         degradations: list[Degradation] = []
         tried: dict[str, str] = {}
+        intended: ScoreScale | None = None
         for place, link in enumerate(self.links, start=1):
             reserved = RESERVED_S if _reads_passages(link) and place < len(self.links) else 0.0
             try:
@@ -72,10 +70,11 @@ class RerankChain:
                 tried[link.name] = str(reason)
             except RerankerUnavailable as error:
                 tried[link.name] = error.code.value
+                intended = intended or link.scale
                 degradations.append(Degradation(STAGE, error.code, str(error)))
             else:
-                return RerankOutcome(link.name, link.scale, scores, tuple(degradations), tried)
-        return RerankOutcome(None, None, None, tuple(degradations), tried)
+                return RerankOutcome(link.name, link.scale, scores, intended or link.scale, tuple(degradations), tried)
+        return RerankOutcome(None, None, None, intended or ScoreScale.RRF, tuple(degradations), tried)
 
 
 def _reads_passages(link: Reranker) -> bool:
