@@ -2,7 +2,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
@@ -97,9 +97,12 @@ def test_without_any_answer_there_are_no_scores(links):
     assert (outcome.name, outcome.scale, outcome.scores) == (None, None, None)
 
 
-def test_the_chain_s_scale_is_that_of_its_first_link():
-    assert RerankChain([overlap(), Link([1.0])]).scale == ScoreScale.OVERLAP
-    assert RerankChain([]).scale == ScoreScale.RRF
+def test_the_scale_that_was_intended_is_that_of_the_first_link_of_use_here():
+    of_no_use = Link(RerankerNotApplicable("two spaces"), "cosine", ScoreScale.COSINE)
+    assert RerankChain([of_no_use, Link(away()), overlap()]).rerank(TWO, soon()).intended == ScoreScale.CROSS_ENCODER
+    assert RerankChain([of_no_use, overlap()]).rerank(TWO, soon()).intended == ScoreScale.OVERLAP
+    assert RerankChain([Link(away())]).rerank(TWO, soon()).intended == ScoreScale.CROSS_ENCODER
+    assert RerankChain([of_no_use]).rerank(TWO, soon()).intended == ScoreScale.RRF
 
 
 @pytest.mark.parametrize(
@@ -170,6 +173,7 @@ def test_a_server_that_hangs_costs_its_scores_only():
 words = st.lists(st.sampled_from("abcde"), max_size=6)
 
 
+@settings(deadline=None)
 @given(
     query=words,
     variants=st.lists(words, max_size=3),
