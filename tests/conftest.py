@@ -3,6 +3,7 @@
 import os
 import shutil
 import tempfile
+import uuid
 
 import pytest
 
@@ -10,6 +11,7 @@ import pytest
 def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("DEBUG", "true")
+    os.environ.setdefault("RERANKER_MODEL", "")  # the default one is not on the disk, so every search would be degraded
     from config import embedded
 
     if not os.environ.get("DATABASE_URL"):  # the workers of xdist inherit what the controller has started
@@ -41,15 +43,20 @@ def _own_files(settings, tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def _fresh_process_state():
-    """What a process or a thread keeps must not outlive a test: a request leaves its language behind in the thread."""
+def _fresh_process_state(monkeypatch):
+    """What a process or a thread keeps must not outlive a test: a request leaves its language behind in the thread.
+
+    Redis does outlive it, so each test has keys of its own there: vectors and responses of one never serve another.
+    """
     from django.utils import translation
 
-    from kb.stores import bm25, installation
+    from kb.stores import bm25, installation, query_caches
 
     translation.deactivate()
     installation._stored_id.cache_clear()
     bm25._shared_cache.cache_clear()
+    monkeypatch.setattr(query_caches, "KEY_SPACE", f"test-{uuid.uuid4().hex}")
+    query_caches.forget()
 
 
 @pytest.hookimpl(tryfirst=True)
