@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kb import providers
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.selectors import holdings
 from kb.stores.bm25 import BM25Store
 from kb.stores.concepts import ConceptReader
 from kb.stores.facts import FactReader
@@ -113,7 +114,9 @@ def warm_up() -> None:
             if cutter := tokenizer(tokenizer_id):
                 cutter("预热")
         models = KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct()
-        providers.load(map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({})))
+        providers.load(
+            map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
+        )
     finally:
         connections.close_all()
 
@@ -167,8 +170,8 @@ def build_pipeline(
     )
     tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes if scope.tokenizer}
     links = providers.rerankers(config, OverlapReranker(tokenizers))
-    with_concepts = tuple(kb.pk for kb in knowledge_bases if kb.has_concepts)
-    with_facts = tuple(kb.pk for kb in knowledge_bases if kb.has_facts)
+    with_concepts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).concepts)
+    with_facts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).facts)
     pipeline = Pipeline(
         scopes=scopes,
         analyser=Analyser(
@@ -204,7 +207,7 @@ def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfil
 
 def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Scope:
     channels = [_vector_channel(kb, config, only), _keyword_channel(kb, only)]
-    if kb.has_questions and config.question_weight:
+    if holdings(kb).questions and config.question_weight:
         vectors = providers.query_vectors(kb.embedding_model)
         channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), only=only))
     return Scope(
@@ -250,7 +253,7 @@ def _vector_channel(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np
         kb.pk,
         providers.query_vectors(kb.embedding_model),
         PgVectorStore(),
-        keyword_share=config.keyword_vector_share if kb.has_keyword_vectors else 0.0,
+        keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
         only=only,
         notes=notes,
     )

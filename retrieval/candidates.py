@@ -1,8 +1,8 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,38 +24,58 @@ from retrieval.types import Analysis, Candidate, Passage, Ranking
 LEXICAL_SHARE = 0.5
 
 
-def fuse(scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> list[Candidate]:
+@dataclass(frozen=True, slots=True)
+class _Fused:
+    """A chunk with its fused score, and how it came about; a candidate once its place among all is known."""
+
+    chunk_id: int
+    kb_id: int
+    score: float
+    agreement: float
+    ranks: dict[str, int]
+    scores: dict[str, float]
+
+
+def fuse(
+    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int
+) -> list[Candidate]:
     """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
 
     Args:
         scopes: in the order that breaks ties, each with its own fusion and weights.
         rankings: one a knowledge base and channel.
         passages: of all chunks in the rankings.
+        depth: candidates after the first so many are cut.
     """
-    candidates: list[Candidate] = []
+    fused: list[_Fused] = []
     for scope in scopes:
         own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
         if own:
-            candidates += _fuse_one(scope.config, own, passages)
+            fused += _fuse_one(scope.config, own)
     order = {scope.kb_id: position for position, scope in enumerate(scopes)}
-    candidates.sort(key=lambda c: (-c.scores["fused"], order[c.kb_id], c.chunk_id))
-    return ranked(candidates, "fused")
+    fused.sort(key=lambda each: (-each.score, order[each.kb_id], each.chunk_id))
+    return [
+        Candidate(
+            each.chunk_id,
+            each.kb_id,
+            {**each.ranks, "fused": rank},
+            {**each.scores, "fused": each.score},
+            agreement=each.agreement,
+            passage=passages[each.chunk_id],
+            cut_by=None if rank <= depth else "fusion",
+        )
+        for rank, each in enumerate(fused, start=1)
+    ]
 
 
-def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> list[Candidate]:
+def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
     exact: dict[str, dict[int, float]] = {}
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         weights = _weights(config.hybrid_vector_weight, config.hybrid_text_weight, config.question_weight)
-        columns = [_scores_of(ranking, union) for ranking in rankings]
-        exact = {
-            ranking.channel: dict(zip(union[known].tolist(), column[known].tolist(), strict=True))
-            for ranking, column in zip(rankings, columns, strict=True)
-            for known in [~np.isnan(column)]
-        }
-        weighted = [
-            WeightedScores(column, weights[ranking.channel]) for ranking, column in zip(rankings, columns, strict=True)
-        ]
+        columns = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
+        exact = {channel: _known(union, column) for channel, column in columns.items()}
+        weighted = [WeightedScores(column, weights[channel]) for channel, column in columns.items()]
         chunk_ids, scores = weighted_sum(union, weighted)
         best = 1.0
     else:
@@ -63,25 +83,20 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking], passages: Ma
         listed = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in rankings]
         chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
         best = best_fused_score(listed, config.rrf_k)
-    places = {ranking.channel: _places(ranking) for ranking in rankings}
-    candidates = []
-    for chunk_id, score in zip(chunk_ids.tolist(), scores.tolist(), strict=True):
-        found = {channel: place[chunk_id] for channel, place in places.items() if chunk_id in place}
-        ranks = {channel: rank for channel, (rank, _) in found.items()}
-        # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
-        of_channels = {channel: value for channel, (_, value) in found.items() if not math.isnan(value)}
-        of_channels |= {channel: known[chunk_id] for channel, known in exact.items() if chunk_id in known}
-        candidates.append(
-            Candidate(
-                chunk_id,
-                rankings[0].kb_id,
-                ranks,
-                {**of_channels, "fused": score},
-                agreement=score / best if best else 0.0,
-                passage=passages[chunk_id],
-            )
+    ranks = {ranking.channel: _ranks(ranking.chunk_ids) for ranking in rankings}
+    # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
+    found = {ranking.channel: _known(ranking.chunk_ids, ranking.scores) for ranking in rankings} | exact
+    return [
+        _Fused(
+            chunk_id,
+            rankings[0].kb_id,
+            score,
+            score / best if best else 0.0,
+            {channel: places[chunk_id] for channel, places in ranks.items() if chunk_id in places},
+            {channel: known[chunk_id] for channel, known in found.items() if chunk_id in known},
         )
-    return candidates
+        for chunk_id, score in zip(chunk_ids.tolist(), scores.tolist(), strict=True)
+    ]
 
 
 def _weights(vector: float, keyword: float, question: float) -> dict[str, float]:
@@ -103,30 +118,14 @@ def _scores_of(ranking: Ranking, union: NDArray[np.int64]) -> NDArray[np.float64
     return scores
 
 
-def _places(ranking: Ranking) -> dict[int, tuple[int, float]]:
-    pairs = zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True)
-    return {chunk_id: (rank, score) for rank, (chunk_id, score) in enumerate(pairs, start=1)}
+def _known(chunk_ids: NDArray[np.int64], scores: NDArray[np.float64]) -> dict[int, float]:
+    """The scores by chunk id, without those that are not known."""
+    known = ~np.isnan(scores)
+    return dict(zip(chunk_ids[known].tolist(), scores[known].tolist(), strict=True))
 
 
-def ranked(candidates: Sequence[Candidate], stage: str) -> list[Candidate]:
-    """The candidates with their place in this order as the stage's rank."""
-    return [
-        dataclasses.replace(candidate, ranks={**candidate.ranks, stage: rank})
-        for rank, candidate in enumerate(candidates, start=1)
-    ]
-
-
-def cut_after(candidates: Sequence[Candidate], count: int, stage: str) -> list[Candidate]:
-    """Marks the candidates still alive after the first `count` as cut by a stage."""
-    alive = 0
-    marked = []
-    for candidate in candidates:
-        if candidate.cut_by is None:
-            alive += 1
-            marked.append(candidate if alive <= count else dataclasses.replace(candidate, cut_by=stage))
-        else:
-            marked.append(candidate)
-    return marked
+def _ranks(chunk_ids: NDArray[np.int64]) -> dict[int, int]:
+    return {chunk_id: rank for rank, chunk_id in enumerate(chunk_ids.tolist(), start=1)}
 
 
 def match_terms(

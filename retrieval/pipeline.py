@@ -7,7 +7,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from retrieval.analysis import Analyser
-from retrieval.candidates import cut_after, fuse, match_terms, ranked
+from retrieval.candidates import fuse, match_terms
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import Deduplicated, deduplicate
 from retrieval.execution import Budget
@@ -91,9 +91,9 @@ class Pipeline:
             unique = deduplicate(found, passages)
             detail["dropped"] = len(unique.dropped)
         with trace.span("fusion") as detail:
-            candidates = fuse(self.scopes, _fused_channels(unique.rankings, config), passages)
+            depth = max(config.rerank_candidates, config.top_k)
+            candidates = fuse(self.scopes, _fused_channels(unique.rankings, config), passages, depth)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
-        candidates = cut_after(candidates, max(config.rerank_candidates, config.top_k), "fusion")
         candidates = _match_terms(analysis, unique.rankings, candidates, explain=explain)
         scored = self._rerank(analysis, unique.rankings, candidates, config, budget, trace)
         candidates, cut = self._gate(scored, config, trace)
@@ -173,12 +173,17 @@ class Pipeline:
             trace.degrade(degradation)
         if outcome.scores is None or outcome.scale is None:
             return self._without_reranker(alive, rest, outcome.intended)
-        scored = [
-            dataclasses.replace(c, scores={**c.scores, "rerank": score})
-            for c, score in zip(alive, outcome.scores.tolist(), strict=True)
+        scores = outcome.scores.tolist()
+        order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
+        reranked = [
+            dataclasses.replace(
+                alive[place],
+                ranks={**alive[place].ranks, "rerank": rank},
+                scores={**alive[place].scores, "rerank": scores[place]},
+            )
+            for rank, place in enumerate(order, start=1)
         ]
-        scored.sort(key=lambda c: (-c.scores["rerank"], c.ranks["fused"]))
-        return _Scored(ranked(scored, "rerank") + rest, outcome.scale, "rerank", outcome.intended)
+        return _Scored(reranked + rest, outcome.scale, "rerank", outcome.intended)
 
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""
