@@ -1,16 +1,11 @@
 """A writer in another process while Redis is up, dead, emptied or lying: the next search here is right, and runs nothing."""
 
 import logging
-import os
-import signal
-import socket
-from contextlib import suppress
 
 import pytest
 from django.conf import settings as django_settings
 from django.core.cache import caches
 
-from config.embedded.redis import HOST, Redis
 from kb.models import BM25Index
 from kb.stores.bm25 import BM25Store
 from kb.stores.tiers import RedisTier
@@ -18,22 +13,9 @@ from retrieval.payload import PayloadCodec
 from tests.factories import make_document, make_kb
 from tests.kb.stores.other_process import OtherProcess
 from tests.kb.stores.searching import assert_as_built, find, key, load, new_process, settle, tier, version
+from tests.own_redis import OwnRedis
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-class OwnRedis(Redis):
-    """A server of these tests' own, which they may kill."""
-
-    def kill(self):
-        with socket.create_connection((HOST, self._port())) as watch:
-            os.kill(int((self.directory / "redis.pid").read_text()), signal.SIGKILL)
-            with suppress(ConnectionResetError):
-                assert watch.recv(1) == b""
-
-    def restart_empty(self):
-        self.kill()
-        assert self.start()
 
 
 @pytest.fixture(scope="module")

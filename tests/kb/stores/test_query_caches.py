@@ -24,7 +24,7 @@ from retrieval.embedders.registry import EmbedderOptions, get_embedder
 from retrieval.execution import CircuitBreaker
 from retrieval.hot_queries import HotQueryKey, ScopeVersion
 from tests.kb.stores.searching import at_once
-from tests.kb.stores.test_faults import OwnRedis
+from tests.own_redis import OwnRedis
 from tests.retrieval.byte_tiers import Clock
 
 pytestmark = pytest.mark.django_db
