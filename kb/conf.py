@@ -141,6 +141,7 @@ def build_pipeline(
     principal: Principal,
     *,
     profile: RetrievalProfile | None = None,
+    common: RetrievalProfile | None = None,
     overrides: Mapping[str, Any] | None = None,
     filters: Filters | None = None,
 ) -> Wiring:
@@ -150,6 +151,7 @@ def build_pipeline(
         knowledge_bases: in the caller's order, read by `selectors.searchable`.
         principal: whose passages may be read.
         profile: serves all of them; None: each searches by its own.
+        common: rules the stages after the fusion where each searches by its own; None: see `common_profile`.
         overrides: settings of this request, over any profile.
         filters: which chunks may be found.
 
@@ -158,7 +160,7 @@ def build_pipeline(
     """
     asked = _explicit_count(overrides or {})
     environment = environment_config()
-    common = profile or _common_profile(knowledge_bases)
+    common = profile or common or common_profile(knowledge_bases)
     config = environment.override(common.settings).override(asked)
     scopes = tuple(
         _scope(
@@ -197,7 +199,7 @@ def _explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     return {"rerank_top_k": None, "general_final_count": overrides["top_k"], **overrides}
 
 
-def _common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:
+def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:
     """The profile that all share; where they differ, the default one rules the stages after the fusion."""
     profiles = {kb.profile_id: kb.profile for kb in knowledge_bases}
     if len(profiles) == 1:
