@@ -344,6 +344,12 @@ UNFOLD = {
                         "link": reverse_lazy("admin:kb_document_changelist"),
                     },
                     {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
+                    {
+                        "title": _("Concepts"),
+                        "icon": "account_tree",
+                        "link": reverse_lazy("admin:kb_concept_changelist"),
+                    },
+                    {"title": _("Graph facts"), "icon": "hub", "link": reverse_lazy("admin:kb_graphfact_changelist")},
                 ],
             },
             {

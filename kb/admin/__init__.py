@@ -1,3 +1,3 @@
-from kb.admin import accounts, chunks, documents, knowledge_bases, search_log
+from kb.admin import accounts, chunks, concepts, documents, facts, knowledge_bases, search_log
 
-__all__ = ["accounts", "chunks", "documents", "knowledge_bases", "search_log"]
+__all__ = ["accounts", "chunks", "concepts", "documents", "facts", "knowledge_bases", "search_log"]

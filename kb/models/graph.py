@@ -68,13 +68,11 @@ class Concept(models.Model):
 
     def _keep_name_as_term(self) -> None:
         key = normalized_key(self.name)
-        names = self.terms.filter(kind=ConceptTerm.Kind.NAME)
-        names.exclude(key=key, text=self.name).delete()
-        ConceptTerm.objects.update_or_create(
-            concept=self,
-            key=key,
-            defaults={"knowledge_base_id": self.knowledge_base_id, "text": self.name, "kind": ConceptTerm.Kind.NAME},
-        )
+        replaced = self.terms.filter(models.Q(kind=ConceptTerm.Kind.NAME) | models.Q(key=key))
+        if [(term.kind, term.text) for term in replaced] == [(ConceptTerm.Kind.NAME, self.name)]:
+            return
+        replaced.delete()
+        ConceptTerm(concept=self, text=self.name, kind=ConceptTerm.Kind.NAME).save()
 
 
 class ConceptTerm(models.Model):

@@ -28,7 +28,7 @@ def storable_lexemes(lexemes: Iterable[str]) -> list[str]:
     return list(kept)
 
 
-class LexemesField(SearchVectorField):
+class LexemesField(SearchVectorField):  # type: ignore[type-arg]
     """A tsvector without positions, written from and read as a list of lexemes; no parser and no dictionary touch them."""
 
     def get_prep_value(self, value: Any) -> Any:

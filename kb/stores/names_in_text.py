@@ -47,7 +47,7 @@ class SearchedText:
 
     def prefixes(self) -> list[str]:
         """The first characters that a name in this text can have, each once; shorter ones are whole names."""
-        found = {}
+        found: dict[str, None] = {}
         for start, character in enumerate(self.folded):
             if character == " " or not self._is_boundary(start):
                 continue
