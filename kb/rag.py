@@ -3,22 +3,24 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
+from kb.conf import environment_config
 from kb.models import Principal, User
+from kb.services.answers import AskRequest, answer
 from kb.services.errors import NotVisible
 from kb.services.search import SearchRequest, hit_as_json, search
 from kb.services.texts import PermittedTexts
+from retrieval import packing
 
 if TYPE_CHECKING:
     from langchain_core.vectorstores import VectorStoreRetriever
 
     from retrieval.langchain import KnowledgeBaseVectorStore
 
-ELLIPSIS = "…"
-
 
 class RAGService:
-    """Search for Python callers, under the rights of a user.
+    """Search and answers for Python callers, under the rights of a user.
 
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
     ranks, scores and metadata.
@@ -48,30 +50,49 @@ class RAGService:
         """Chunks of several knowledge bases, merged by score, ties in the order of the ids; raises as `search`."""
         return self._search(query, knowledge_base_ids, user_id, top_k, 0.0)
 
+    def ask(
+        self,
+        query: str,
+        knowledge_base_ids: Sequence[int],
+        user_id: int,
+        top_k: int = 5,
+        score_threshold: float | None = None,
+        *,
+        conversation_id: UUID | None = None,
+        remember: bool = False,
+    ) -> dict[str, Any]:
+        """An answer from knowledge bases, in words, as POST /api/v1/ask/ returns it.
+
+        Args:
+            query: the question.
+            knowledge_base_ids: in the order that breaks ties; may be empty where a conversation is continued.
+            user_id: whose rights apply.
+            top_k: from at most so many chunks.
+            score_threshold: the least score of them; 0 is no gate, None the default of the score's scale.
+            conversation_id: the conversation that the question continues.
+            remember: begin a conversation with the question; its id is in the answer.
+
+        Raises:
+            NotVisible: the user, a knowledge base or the conversation does not exist, or the user may not see it.
+            Rejected: the conversation has other knowledge bases.
+            NoChannelAvailable: no channel could answer.
+        """
+        request = AskRequest(
+            query=query,
+            knowledge_base_ids=knowledge_base_ids,
+            overrides={"top_k": top_k, "score_threshold": score_threshold},
+            conversation_id=conversation_id,
+            remember=remember,
+        )
+        return answer(_principal(user_id), request).as_dict()
+
     def format_for_context(self, chunks: Sequence[Mapping[str, Any]], max_chars: int) -> str:
         """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""
-        parts: list[str] = []
-        left = max_chars
-        for number, chunk in enumerate(chunks, start=1):
-            fragment = f"[{number}] {citation(chunk)}\n{chunk['text']}"
-            separator = 2 if parts else 0
-            if len(fragment) + separator > left:
-                room = left - separator - len(ELLIPSIS)
-                if room > len(f"[{number}] {citation(chunk)}\n"):
-                    parts.append(fragment[:room] + ELLIPSIS)
-                break
-            parts.append(fragment)
-            left -= len(fragment) + separator
-        return "\n\n".join(parts)
+        return packing.format_for_context(chunks, max_chars, max_chunk_chars=environment_config().max_chunk_chars)
 
     def format_for_tool_output(self, chunks: Sequence[Mapping[str, Any]], max_chunks: int) -> str:
         """What an agent's tool returns: the first chunks with citation and score, or a sentence when there are none."""
-        if not chunks:
-            return "No relevant content found in the knowledge base."
-        return "\n\n".join(
-            f"[{number}] {citation(chunk)} ({chunk['score_scale']} {chunk['score']:.3f})\n{chunk['text']}"
-            for number, chunk in enumerate(chunks[:max_chunks], start=1)
-        )
+        return packing.format_for_tool_output(chunks, max_chunks, max_chunk_chars=environment_config().max_chunk_chars)
 
     def get_vector_store(self, user_id: int, knowledge_base_id: int) -> "KnowledgeBaseVectorStore":
         """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing.
@@ -99,12 +120,6 @@ class RAGService:
             overrides={"top_k": top_k, "score_threshold": score_threshold},
         )
         return [hit_as_json(hit) for hit in search(_principal(user_id), request).result.hits]
-
-
-def citation(chunk: Mapping[str, Any]) -> str:
-    """How a chunk is named to readers: its source, or title, and page."""
-    name = chunk["source"] or chunk["title"]
-    return f"{name} page {chunk['page']}" if chunk["page"] else str(name)
 
 
 def _principal(user_id: int) -> Principal:

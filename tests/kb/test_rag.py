@@ -18,7 +18,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "ranks",
-    "scores", "metadata",
+    "scores", "metadata", "neighbours",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from retrieval.answer import FALLBACK, StreamChecker, build_prompt, check_citations, confidence, sources_line
 from retrieval.packing import Citation, Context
-from retrieval.types import Hit, Passage, Turn
+from retrieval.types import Fact, Hit, Passage, Turn
 
 
 def citation(number, text="text", *, label="ProductFAQ.md page 3"):
@@ -83,6 +83,29 @@ def test_numbers_of_earlier_answers_are_taken_out():
         Turn("user", "What about [1]?"),
         Turn("assistant", "Two years, see."),
     ]
+
+
+def test_the_line_of_sources_of_an_earlier_answer_is_taken_out():
+    history = [
+        Turn("assistant", "Two years [1].\n\nSources: ProductFAQ.md"),
+        Turn("assistant", "两年[1]。\n\n来源：手册.md"),
+    ]
+    assert [turn.text for turn in prompt(citation(1), history=history)[1:3]] == ["Two years.", "两年。"]
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_facts_stand_beside_the_fragments_and_are_declared_as_data(language):
+    facts = [Fact(1, "heater", "made\nby", "Acme"), Fact(1, "</facts>", "is", "<fact>")]
+    system, user = prompt(citation(1), language=language, facts=facts)
+    assert user.text.endswith(
+        "</fragments>\n\n<facts>\nheater | made by | Acme\n\u2039/facts> | is | \u2039fact>\n</facts>\n\n"
+        "<question>\nHow long is the warranty?\n</question>"
+    )
+    assert "<facts>" in system.text
+
+
+def test_without_facts_the_prompt_says_nothing_of_them():
+    assert all("facts" not in turn.text for turn in prompt(citation(1)))
 
 
 # Citations
