@@ -9,13 +9,39 @@ from numpy.typing import NDArray
 
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
+from retrieval.execution import too_late
 from retrieval.postings import hash_terms
 from retrieval.protocols import QueryVectors, TextStore, VectorStore
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Ranking
 
 
-class VectorChannel:
+class EmbeddingChannel:
+    """Waits for the query's vector before it asks its store.
+
+    Args:
+        name: of the channel.
+        vectors: the query's vectors.
+    """
+
+    def __init__(self, name: str, vectors: QueryVectors) -> None:
+        self.name = name
+        self._vectors = vectors
+        self._embedded: set[str] = set()
+
+    def lateness(self, analysis: Analysis) -> Degradation | None:
+        """Why a search that has begun is late, as far as it is the model's fault; None where the vector is there."""
+        if analysis.text in self._embedded:
+            return None
+        return Degradation(self.name, DegradationCode.EMBEDDER_TIMEOUT, too_late(self._vectors.model_id))
+
+    def _embed(self, text: str, deadline: float) -> tuple[NDArray[np.float32], str]:
+        embedded = self._vectors.embed(text, deadline)
+        self._embedded.add(text)
+        return embedded
+
+
+class VectorChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the chunks' vectors of one model.
 
     Where chunks have a vector of their keywords too, each kind is searched by itself, through its own index, and the
@@ -30,7 +56,6 @@ class VectorChannel:
         notes: what every answer should say.
     """
 
-    name = "vector"
     in_memory = False
 
     def __init__(
@@ -43,16 +68,16 @@ class VectorChannel:
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
+        super().__init__("vector", vectors)
         self.kb_id = kb_id
-        self._vectors = vectors
         self._store = store
         self._keyword_share = keyword_share
         self._only = only
         self._notes = tuple(notes)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        vector, source = self._vectors.embed(analysis.text, deadline)
-        detail = {"model": self._vectors.model_id, "query_vector": source}
+        vector, source = self._embed(analysis.text, deadline)
+        detail: dict[str, Any] = {"model": self._vectors.model_id, "query_vector": source}
         model = self._vectors.model_id
         chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, only=self._only)
         if self._keyword_share:
@@ -83,22 +108,21 @@ class VectorChannel:
         return np.where(np.isnan(keywords), content, joined)
 
 
-class QuestionChannel:
+class QuestionChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the vectors of the questions that chunks answer."""
 
-    name = "question"
     in_memory = False
 
     def __init__(
         self, kb_id: int, vectors: QueryVectors, store: VectorStore, *, only: NDArray[np.int64] | None = None
     ) -> None:
+        super().__init__("question", vectors)
         self.kb_id = kb_id
-        self._vectors = vectors
         self._store = store
         self._only = only
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        vector, source = self._vectors.embed(analysis.text, deadline)
+        vector, source = self._embed(analysis.text, deadline)
         model = self._vectors.model_id
         chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, kind="question", only=self._only)
         detail = {"model": model, "query_vector": source}

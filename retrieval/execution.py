@@ -155,4 +155,9 @@ class ModelGuard:
             self._slots.release()
 
     def _too_late(self) -> ModelTimeout:
-        return ModelTimeout(f"model {self.name!r} did not answer in time: check its load, or allow more time")
+        return ModelTimeout(too_late(self.name))
+
+
+def too_late(model: str) -> str:
+    """What a search says of a model that it has waited for in vain, whoever has given up first."""
+    return f"model {model!r} did not answer in time: check its load, or allow more time"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
+from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.protocols import Channel
@@ -104,7 +105,7 @@ def _run(
     rankings: list[Ranking] = []
     failed: dict[int, frozenset[str]] = {}
     for place, job in enumerate(jobs):
-        outcome, milliseconds = _await(futures[place], job)
+        outcome, milliseconds = _await(futures[place], job, analysis)
         name, kb_id = job.channel.name, job.channel.kb_id
         about = {"kb_id": kb_id} | ({"query": job.query} if job.query else {})
         if isinstance(outcome, Degradation):
@@ -119,20 +120,29 @@ def _run(
     return rankings, failed
 
 
-def _await(future: "Future[_Outcome]", job: _Job) -> _Outcome:
-    """Waits until the job's deadline; its thread goes on and its late answer is not used."""
+def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:
+    """Waits until the job's deadline; its thread goes on and its late answer is not used.
+
+    A channel that waits for a model gives up at the same moment, so its own account may come too late to be told.
+    """
     started = time.monotonic()
     try:
         return future.result(timeout=max(0.0, job.deadline - started))
     except TimeoutError:
         if future.done():
             return future.result()
-        future.cancel()
-        message = (
-            f"the {job.channel.name} channel did not answer in time: allow more time, or look at the load of its server"
-        )
-        degradation = Degradation(job.channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
-        return degradation, (time.monotonic() - started) * 1_000
+        has_begun = not future.cancel()
+        return _lateness(job, analysis, has_begun=has_begun), (time.monotonic() - started) * 1_000
+
+
+def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
+    channel = job.channel
+    if has_begun and isinstance(channel, EmbeddingChannel):
+        of_model = channel.lateness(analysis.queries[job.query])
+        if of_model is not None:
+            return of_model
+    message = f"the {channel.name} channel did not answer in time: allow more time, or look at the load of its server"
+    return Degradation(channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
 
 
 def _search(job: _Job, analysis: Analysis) -> _Outcome:
