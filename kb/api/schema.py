@@ -53,6 +53,24 @@ SEARCH_EXAMPLES = [
         request_only=True,
     ),
     OpenApiExample(
+        "A question in a conversation, to some of the documents",
+        value={
+            "query": "那病假呢？",
+            "knowledge_base_ids": [1],
+            "filters": {
+                "tags": ["人事"],
+                "metadata": [{"key": "year", "op": "gte", "value": 2024}],
+                "created_after": "2026-01-01",
+            },
+            "history": [
+                {"role": "user", "text": "年假可以休几天？"},
+                {"role": "assistant", "text": "工作满一年的员工每年有五天带薪年假。"},
+            ],
+            "latency_budget_ms": 800,
+        },
+        request_only=True,
+    ),
+    OpenApiExample(
         "One result",
         value={
             "query": "年假可以休几天？",
@@ -67,14 +85,18 @@ SEARCH_EXAMPLES = [
                     "text": "工作满一年的员工每年享有五天带薪年假。",
                     "score": 0.71,
                     "score_scale": "overlap",
-                    "ranks": {"vector": 1, "bm25": 2, "fused": 1, "rerank": 1},
-                    "scores": {"vector": 0.63, "bm25": 8.4, "fused": 0.0163, "rerank": 0.71},
+                    "ranks": {"vector": 1, "bm25": 2, "question": 1, "fused": 1, "rerank": 1},
+                    "scores": {"vector": 0.63, "bm25": 8.4, "question": 0.91, "fused": 0.0228, "rerank": 0.71},
                     "metadata": {"source_type": "book", "tags": ["人事"], "heading_path": ["休假"]},
+                    "neighbours": [],
                 }
             ],
-            "facts": [],
+            "facts": [
+                {"knowledge_base_id": 1, "subject": "年假", "predicate": "天数", "object": "五天", "chunk_id": 7}
+            ],
             "degraded": [],
             "profile": {"name": "default", "version": 1},
+            "cached": False,
             "timings_ms": {"analysis": 0.1, "vector": 4.2, "bm25": 0.9, "fusion": 0.1, "rerank": 0.4, "total": 6.3},
             "trace_id": "2f1c6a52-5b0e-4f0e-8d0c-1c6ad4f2b7aa",
         },

@@ -196,6 +196,11 @@ class Migration(migrations.Migration):
             constraint=models.UniqueConstraint(fields=('chunk', 'kind', 'model', 'ordinal'), name='vector_once_per_kind_and_model'),
         ),
         migrations.AddField(
+            model_name='searchlog',
+            name='history',
+            field=models.JSONField(default=list, editable=False),
+        ),
+        migrations.AddField(
             model_name='concept',
             name='knowledge_base',
             field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='concepts', to='kb.knowledgebase', verbose_name='knowledge base'),

@@ -58,6 +58,8 @@ class SearchLog(models.Model):
     degraded = models.JSONField(_("degraded"), default=list)
     result_count = models.PositiveIntegerField(_("results"))
     duration_ms = models.FloatField(_("milliseconds"))
+    # Apart from the trace: it may tell of knowledge bases that other readers of the trace may not see.
+    history = models.JSONField(default=list, editable=False)
     created_at = models.DateTimeField(_("time"), db_index=True)
 
     objects = SearchLogQuerySet.as_manager()

@@ -13,8 +13,8 @@ from kb.conf import Wiring, build_pipeline
 from kb.metrics import Outcome, observe_search
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.models.validators import storable
-from kb.services import search_log
 from kb.selectors import searchable
+from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
 from kb.stores.filters import Filters
@@ -24,6 +24,15 @@ from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Hit, Passage, Result, Turn
 
 MAX_LATENCY_BUDGET_MS = 60_000
+MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileVersion:
+    """A profile's settings never change under one version."""
+
+    name: str
+    version: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +42,9 @@ class SearchRequest:
     Attributes:
         knowledge_base_ids: in the order that breaks ties.
         profile: name of a profile that serves all of them; blank: each knowledge base's own.
+        profile_version: of that profile; None: the newest.
+        own_profiles: by knowledge base, where each searches by a profile of its own, but not by what is its own now;
+            `profile` then rules only the stages that serve all together.
         overrides: settings by the names of RetrievalConfig.
         explain: keep the whole trace, with every candidate.
         latency_budget_ms: after how long the search answers with what it has. None: the server's, which does not count
@@ -45,6 +57,8 @@ class SearchRequest:
     query: str
     knowledge_base_ids: Sequence[int]
     profile: str = ""
+    profile_version: int | None = None
+    own_profiles: Mapping[int, ProfileVersion] = field(default_factory=dict)
     overrides: Mapping[str, Any] = field(default_factory=dict)
     explain: bool = False
     latency_budget_ms: int | None = None
@@ -58,6 +72,7 @@ class SearchOutcome:
     request: SearchRequest
     result: Result
     wiring: Wiring
+    knowledge_bases: tuple[KnowledgeBase, ...]
     trace_id: uuid.UUID
 
 
@@ -69,18 +84,23 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
         InvalidConfiguration: an override is unknown or out of range.
         NoChannelAvailable: no channel could answer.
     """
+    return search_in(visible(principal, request.knowledge_base_ids), principal, request)
+
+
+def search_in(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> SearchOutcome:
+    """As `search`, in the knowledge bases that `visible` has just read for the request."""
     request = dataclasses.replace(request, query=storable(request.query))
     try:
-        outcome = _run(principal, request)
+        outcome = _run(knowledge_bases, principal, request)
     except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
-        outcome = _run(principal, request)
+        outcome = _run(visible(principal, request.knowledge_base_ids), principal, request)
     if request.log:
         search_log.record(principal, outcome_as_log(outcome), now=request.explain)
     return outcome
 
 
-def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
-    wiring = wire(principal, request)
+def _run(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> SearchOutcome:
+    wiring = _wire(knowledge_bases, principal, request)
     if request.latency_budget_ms is None:
         wiring.load_models()
     budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
@@ -93,7 +113,7 @@ def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
         raise
     result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
     observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
-    return SearchOutcome(request, result, wiring, uuid.uuid4())
+    return SearchOutcome(request, result, wiring, tuple(knowledge_bases), uuid.uuid4())
 
 
 def shared_cache_notes() -> tuple[Degradation, ...]:
@@ -111,14 +131,30 @@ def wire(principal: Principal, request: SearchRequest) -> Wiring:
         NotVisible: a knowledge base or the profile does not exist for this principal.
         InvalidConfiguration: an override is unknown or out of range.
     """
-    knowledge_bases = _visible(principal, request.knowledge_base_ids)
-    profile = _profile(request.profile) if request.profile else None
+    return _wire(visible(principal, request.knowledge_base_ids), principal, request)
+
+
+def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
+    profile = named_profile(request)
+    for kb in knowledge_bases:
+        if own := request.own_profiles.get(kb.pk):
+            kb.profile = _version(own)
     return build_pipeline(
-        knowledge_bases, principal, profile=profile, overrides=request.overrides, filters=request.filters
+        knowledge_bases,
+        principal,
+        profile=None if request.own_profiles else profile,
+        common=profile,
+        overrides=request.overrides,
+        filters=request.filters,
     )
 
 
-def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
+def visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
+    """The knowledge bases of a request, in one query, each once, in the order given; see `selectors.searchable`.
+
+    Raises:
+        NotVisible: one of them does not exist for this principal, or none is named.
+    """
     if not kb_ids:
         raise NotVisible(_("Name at least one knowledge base."))
     found = searchable(principal, kb_ids)
@@ -128,13 +164,32 @@ def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]
     return [found[kb_id] for kb_id in dict.fromkeys(kb_ids)]
 
 
-def _profile(name: str) -> RetrievalProfile:
+def named_profile(request: SearchRequest) -> RetrievalProfile | None:
+    """The profile that a request names; None where each knowledge base searches by its own.
+
+    Raises:
+        NotVisible: there is no such profile, or no such version of it.
+    """
+    if not request.profile:
+        return None
+    if request.profile_version is not None:
+        return _version(ProfileVersion(request.profile, request.profile_version))
     try:
-        return newest_profile(name)
+        return newest_profile(request.profile)
     except RetrievalProfile.DoesNotExist as error:
         names = ", ".join(RetrievalProfile.objects.order_by("name").values_list("name", flat=True).distinct())
         message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
-        raise NotVisible(message % {"name": name, "names": names}) from error
+        raise NotVisible(message % {"name": request.profile, "names": names}) from error
+
+
+def _version(wanted: ProfileVersion) -> RetrievalProfile:
+    try:
+        return RetrievalProfile.objects.get(name=wanted.name, version=wanted.version)
+    except RetrievalProfile.DoesNotExist as error:
+        message = _(
+            "Version %(version)s of the retrieval profile “%(name)s” is gone: search again under the one there is now."
+        )
+        raise NotVisible(message % {"name": wanted.name, "version": wanted.version}) from error
 
 
 def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
@@ -146,6 +201,7 @@ def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "facts": [fact.as_dict() for fact in result.facts],
         "degraded": [degradation.as_dict() for degradation in result.degraded],
         "profile": {"name": profile.name, "version": profile.version},
+        "cached": False,
         "timings_ms": dict(result.timings_ms),
         "trace_id": str(outcome.trace_id),
     }
@@ -181,17 +237,55 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
     """Everything the search did; texts of candidates are left to the chunks themselves."""
     result = outcome.result
     return {
+        "request": _request_as_json(outcome.request),
         "terms": list(result.analysis.all_terms),
         "configuration": outcome.wiring.config.as_dict(),
-        "scopes": [
-            {"kb_id": scope.kb_id, "space": scope.space, "configuration": scope.config.as_dict()}
-            for scope in outcome.wiring.pipeline.scopes
-        ],
+        "models": models_in_use(),
+        "scopes": _scopes_as_json(outcome),
         "score_scale": result.score_scale,
         "threshold": result.threshold,
         "spans": [span.as_dict() for span in result.spans],
+        "results": [{"chunk_id": hit.passage.chunk_id, "score": hit.score} for hit in result.hits],
         "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
     }
+
+
+def models_in_use() -> dict[str, str]:
+    """The models that the environment names, apart from the embedders, which are the knowledge bases' own."""
+    return {
+        "reranker": settings.RERANKER_MODEL,
+        "rerank_server": settings.RERANK_MODEL if settings.RERANK_BASE_URL else "",
+        "llm": settings.LLM_MODEL if settings.LLM_API_KEY or settings.LLM_BASE_URL_IS_SET else "",
+    }
+
+
+def _request_as_json(request: SearchRequest) -> dict[str, Any]:
+    """What was asked for; the history's texts may tell of other knowledge bases and are kept apart from the trace."""
+    return {
+        "profile": request.profile,
+        "overrides": dict(request.overrides),
+        "filters": None if request.filters is None else request.filters.as_dict(),
+        "latency_budget_ms": request.latency_budget_ms,
+        "turns": len(request.history),
+    }
+
+
+def _scopes_as_json(outcome: SearchOutcome) -> list[dict[str, Any]]:
+    request = outcome.request
+    serves_all = outcome.wiring.profile if request.profile and not request.own_profiles else None
+    return [
+        {
+            "kb_id": scope.kb_id,
+            "version": kb.version_row.version,
+            "content_version": kb.version_row.content_version,
+            "tokenizer": kb.tokenizer_id,
+            "space": scope.space,
+            "profile": {"name": profile.name, "version": profile.version},
+            "configuration": scope.config.as_dict(),
+        }
+        for scope, kb in zip(outcome.wiring.pipeline.scopes, outcome.knowledge_bases, strict=True)
+        for profile in [serves_all or kb.profile]
+    ]
 
 
 def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
@@ -220,4 +314,5 @@ def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
         "degraded": [degradation.as_dict() for degradation in result.degraded],
         "result_count": len(result.hits),
         "duration_ms": result.timings_ms["total"],
+        "history": [dataclasses.asdict(turn) for turn in outcome.request.history],
     }

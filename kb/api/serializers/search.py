@@ -1,8 +1,12 @@
+import re
 from typing import Any
 
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from kb.api.fields import (
+    MAX_ID,
     KnowledgeBaseIdsField,
     StrictBooleanField,
     StrictCharField,
@@ -10,10 +14,105 @@ from kb.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
-from kb.models import SearchLog
-from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
+from kb.models import Document, SearchLog
+from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
+from kb.stores.filters import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, Filters, InvalidFilter, Operator
 from retrieval.gate import ScoreScale
 from retrieval.trace import DegradationCode
+from retrieval.types import Turn
+
+STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "integer", "minimum": 1, "maximum": MAX_ID},
+            {"type": "string", "minLength": 1, "maxLength": MAX_CHARS},
+        ]
+    }
+)
+class ConceptField(serializers.Field[Any, Any, Any, Any]):
+    """The id of a concept or one of its names."""
+
+    default_error_messages = {"invalid": _("Give a concept’s id, or one of its names.")}
+
+    def to_internal_value(self, data: Any) -> int | str:
+        if isinstance(data, bool) or not isinstance(data, int | str):
+            self.fail("invalid")
+        return data
+
+
+class ConditionSerializer(StrictSerializer):
+    key = StrictCharField(max_length=MAX_CHARS, trim_whitespace=False, help_text="Of the document’s metadata.")
+    op = serializers.ChoiceField(
+        [(operator.value, operator.value) for operator in Operator],
+        help_text="`ne` finds all that `eq` does not, also what lacks the key; `contains` looks into a list for an element, "
+        "into a text for a part; `exists` takes true or false.",
+    )
+    value = serializers.JSONField(
+        required=False, allow_null=True, help_text="A text, a number, true, false or null; for `in` a list of them."
+    )
+
+
+class FiltersSerializer(StrictSerializer):
+    """The types of filters; `Filters.parse` looks at the values."""
+
+    document_ids = serializers.ListField(
+        child=StrictIntegerField(min_value=1, max_value=MAX_ID),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=MAX_VALUES,
+    )
+    tags = serializers.ListField(
+        child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=MAX_VALUES,
+        help_text="The document has any of them.",
+    )
+    concepts = serializers.ListField(
+        child=ConceptField(),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=MAX_VALUES,
+        help_text="Ids or names; the document has any of them, or one that is narrower.",
+    )
+    source_types = serializers.ListField(
+        child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]),
+        required=False,
+        allow_null=True,
+        allow_empty=False,
+        max_length=MAX_VALUES,
+    )
+    metadata = serializers.ListField(
+        child=ConditionSerializer(),
+        required=False,
+        allow_null=True,
+        max_length=MAX_CONDITIONS,
+        help_text="All of them are met.",
+    )
+    created_after = StrictCharField(
+        required=False,
+        allow_null=True,
+        help_text="A date, which is its first moment, or a time, as 2026-03-01T08:00:00Z: created then or later.",
+    )
+    created_before = StrictCharField(required=False, allow_null=True, help_text="Likewise: created before that.")
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"parsed": Filters.parse(attrs)}
+        except InvalidFilter as error:
+            path = re.sub(r"\[(\d+)\]", r".\1", error.field)
+            raise serializers.ValidationError({path: [str(error)]}) from error
+
+
+class TurnSerializer(StrictSerializer):
+    role = serializers.ChoiceField([("user", "user"), ("assistant", "assistant")])
+    text = StrictCharField(max_length=MAX_TURN_CHARS)
 
 
 class SearchRequestSerializer(StrictSerializer):
@@ -40,28 +139,42 @@ class SearchRequestSerializer(StrictSerializer):
     overrides = serializers.DictField(
         required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
     )
+    filters = FiltersSerializer(
+        required=False, allow_null=True, help_text="Which documents may be found: those that meet all of these."
+    )
+    history = serializers.ListField(
+        child=TurnSerializer(),
+        required=False,
+        max_length=MAX_TURNS,
+        help_text="Earlier turns of the conversation that the query stands in, oldest first, for its rewriting.",
+    )
     latency_budget_ms = StrictIntegerField(
         min_value=1,
         max_value=MAX_LATENCY_BUDGET_MS,
         required=False,
         allow_null=True,
-        help_text="How long the search may wait for a keyword index that is being built, before it answers without it and "
-        "says so in `degraded`. null: the server's LATENCY_BUDGET_MS.",
+        help_text="After so many milliseconds the search answers with what it has, and says in `degraded` what is missing. "
+        "null: the server’s LATENCY_BUDGET_MS, which does not count the loading of a local model.",
     )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
 
-    def to_request(self) -> SearchRequest:
-        """The validated request; the named fields win over the same settings in `overrides`."""
+    def request_fields(self) -> dict[str, Any]:
+        """The validated fields by the names of SearchRequest; the named ones win over the same settings in `overrides`."""
         data: dict[str, Any] = self.validated_data
         named = {name: data[name] for name in ("top_k", "score_threshold") if data.get(name) is not None}
-        return SearchRequest(
-            query=data["query"],
-            knowledge_base_ids=data["knowledge_base_ids"],
-            profile=data.get("profile", ""),
-            overrides={**data.get("overrides", {}), **named},
-            explain=data.get("explain", False),
-            latency_budget_ms=data.get("latency_budget_ms"),
-        )
+        return {
+            "query": data["query"],
+            "knowledge_base_ids": data["knowledge_base_ids"],
+            "profile": data.get("profile", ""),
+            "overrides": {**data.get("overrides", {}), **named},
+            "explain": data.get("explain", False),
+            "latency_budget_ms": data.get("latency_budget_ms"),
+            "filters": (data.get("filters") or {}).get("parsed"),
+            "history": tuple(Turn(**turn) for turn in data.get("history", ())),
+        }
+
+    def to_request(self) -> SearchRequest:
+        return SearchRequest(**self.request_fields())
 
 
 class DegradationSerializer(serializers.Serializer[Any]):
@@ -80,6 +193,23 @@ class LoggedProfileSerializer(serializers.Serializer[SearchLog]):
     version = serializers.IntegerField(source="profile_version")
 
 
+class NeighbourSerializer(serializers.Serializer[Any]):
+    chunk_id = serializers.IntegerField()
+    position = serializers.IntegerField(help_text="In its document, from 0.")
+    page = serializers.IntegerField(allow_null=True)
+    text = serializers.CharField()
+
+
+class FactSerializer(serializers.Serializer[Any]):
+    knowledge_base_id = serializers.IntegerField()
+    subject = serializers.CharField()
+    predicate = serializers.CharField()
+    object = serializers.CharField()
+    chunk_id = serializers.IntegerField(
+        allow_null=True, help_text="The chunk that it was taken from, if that is known."
+    )
+
+
 class SearchResultSerializer(serializers.Serializer[Any]):
     chunk_id = serializers.IntegerField()
     document_id = serializers.IntegerField()
@@ -91,20 +221,26 @@ class SearchResultSerializer(serializers.Serializer[Any]):
     score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
     score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
     ranks = serializers.DictField(
-        child=serializers.IntegerField(), help_text="From 1, by stage: vector, bm25, fused, rerank."
+        child=serializers.IntegerField(), help_text=f"From 1, by the stages that saw the chunk: {STAGES}."
     )
-    scores = serializers.DictField(child=serializers.FloatField(), help_text="By stage, each on a scale of its own.")
+    scores = serializers.DictField(
+        child=serializers.FloatField(), help_text=f"By stage, each on a scale of its own: {STAGES}."
+    )
     metadata = serializers.DictField()
+    neighbours = NeighbourSerializer(
+        many=True, help_text="The chunks before and after it, as many as the setting `neighbours` says."
+    )
 
 
 class SearchResponseSerializer(serializers.Serializer[Any]):
     query = serializers.CharField()
     results = SearchResultSerializer(many=True)
-    facts = serializers.ListField(child=serializers.DictField())
+    facts = FactSerializer(many=True, help_text="Of the graph, for what the query names; beside the results.")
     degraded = DegradationSerializer(many=True)
     profile = UsedProfileSerializer()
+    cached = serializers.BooleanField(help_text="Whether this is the response of an earlier search.")
     timings_ms = serializers.DictField(child=serializers.FloatField(), help_text="Milliseconds by stage, and in total.")
-    trace_id = serializers.UUIDField(help_text="Of the search's entry in the search log: see traces/{trace_id}/.")
+    trace_id = serializers.UUIDField(help_text="Of the search’s entry in the search log: see traces/{trace_id}/.")
     trace = serializers.DictField(required=False, help_text="With `explain` only.")
 
 

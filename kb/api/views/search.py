@@ -1,5 +1,6 @@
 from uuid import UUID
 
+from django.http import HttpResponse
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -8,14 +9,16 @@ from kb.api.schema import SEARCH_EXAMPLES, answers
 from kb.api.serializers.search import SearchRequestSerializer, SearchResponseSerializer, TraceSerializer
 from kb.api.views.base import ApiView, one
 from kb.models import SearchLog
-from kb.services.search import outcome_as_json, search
+from kb.services.responses import respond
 
 
 @extend_schema_view(
     post=extend_schema(
         operation_id="search",
         summary="Search knowledge bases",
-        description="Ranked chunks, best first, with the rank and score of each stage. A key with the scope read suffices.",
+        description="Ranked chunks, best first, with the rank and score of each stage. A key with the scope read suffices. "
+        "The same search is answered from a cache until one of its knowledge bases changes; `cached` says so, and "
+        "`trace_id` is then that of the search that was run.",
         request=SearchRequestSerializer,
         responses=answers({200: SearchResponseSerializer}, 400, 404, 413, 415, 503),
         examples=SEARCH_EXAMPLES,
@@ -24,10 +27,10 @@ from kb.services.search import outcome_as_json, search
 class SearchView(ApiView):
     post_reads = True
 
-    def post(self, request: Request) -> Response:
+    def post(self, request: Request) -> HttpResponse:
         serializer = SearchRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        return Response(outcome_as_json(search(self.principal, serializer.to_request())))
+        return HttpResponse(respond(self.principal, serializer.to_request()), content_type="application/json")
 
 
 @extend_schema_view(
