@@ -1,13 +1,14 @@
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
+from kb.models.locks import lock_knowledge_bases
 from kb.models.triggers import chunk_triggers, document_triggers, knowledge_base_triggers
 from kb.models.validators import validate_metadata
 
@@ -177,6 +178,13 @@ class Document(models.Model):
 
     def __str__(self) -> str:
         return self.title or self.source
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """A change takes its turn with the worker that writes the document's chunks: both lock the document's row."""
+        with transaction.atomic():
+            if not self._state.adding:
+                lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
 
 
 class Chunk(models.Model):

@@ -6,7 +6,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.db import connection
 
-from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from kb.services import beir, documents, indexing, reindex, tokenizing
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible
@@ -81,6 +81,34 @@ def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
     assert (worker.outcome(), curator.outcome()) == (None, None)
     assert not Document.objects.exists()
     assert not ChunkPostings.objects.exists()
+
+
+def test_retagging_a_document_waits_until_it_is_written(monkeypatch):
+    document = add(make_kb())
+    gate = Gate(monkeypatch, indexing, "write_chunks", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    document.refresh_from_db()
+    curator = Running(lambda: document_update(document, tags=["law"]))
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    document.refresh_from_db()
+    assert (document.status, document.tags) == ("ready", ["law"])
+
+
+def test_deleting_a_concept_waits_for_the_deletion_of_its_base(monkeypatch):
+    kb = make_kb()
+    make_document(kb, "已有内容")
+    concept = Concept.objects.create(knowledge_base=kb, name="概念")
+    gate = Gate(monkeypatch, KnowledgeBase, "delete")
+    owner = Running(knowledge_base_delete, kb)
+    gate.wait()
+    curator = Running(concept.delete)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (owner.outcome(), curator.outcome()) == (None, None)
+    assert not Concept.objects.exists()
 
 
 def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
