@@ -1,261 +1,232 @@
-"""What the stages of an explained search did, in words and figures: time, knowledge bases, degradations."""
+"""What each stage of an explained search took and did."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.admin.tokenizer import tokenizer_url
-from kb.models import KnowledgeBase, RetrievalProfile
+from kb.admin.degradations import degradation_heading
+from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
+from kb.models import Document
 from kb.services.search import SearchOutcome
-from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.pipeline import Scope
-from retrieval.trace import Degradation, DegradationCode, Span
+from retrieval.config import RERANKERS, RetrievalConfig
+from retrieval.trace import DegradationCode
 from retrieval.types import Result
 
-CHANNELS = ("vector", "bm25")
-LONG_ENOUGH_TO_TELL_MS = 1
-STAGES = ("analysis", "channels", "fusion", "passages", "rerank", "gate", "other")
+ORDER = (
+    "analysis",
+    "channels",
+    "passages",
+    "dedupe",
+    "fusion",
+    "rerank",
+    "gate",
+    "selection",
+    "facts",
+    "other",
+)
 
 
 @dataclass(frozen=True, slots=True)
-class StageTime:
-    """A part of the bar.
+class Stage:
+    """A part of the time, and what was done in it.
 
     Attributes:
         share: of the whole, in per cent, for the width.
-        lanes: stages that ran side by side within this one; their shares are of the longest of them.
+        words: what it did, a sentence or less each.
+        lanes: stages that ran within this one; their shares are of the longest of them.
     """
 
     stage: str
     label: str
     milliseconds: str
     share: str
-    lanes: tuple["StageTime", ...] = ()
+    words: tuple[str, ...] = ()
+    lanes: tuple["Stage", ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ChannelRun:
-    """How one channel fared in one knowledge base.
+def stages(outcome: SearchOutcome) -> tuple[Stage, ...]:
+    """The stages in order, with what they did."""
+    words = _Words(outcome)
 
-    Attributes:
-        found: candidates; None when it did not answer.
-        error: code of the degradation that kept it from answering.
-    """
+    def told(stage: Stage) -> Stage:
+        return replace(stage, words=words.of(stage.stage), lanes=tuple(map(told, stage.lanes)))
 
-    stage: str
-    label: str
-    found: int | None
-    milliseconds: str
-    weight: str
-    error: str = ""
+    return tuple(map(told, stage_times(outcome.result.timings_ms)))
 
 
-@dataclass(frozen=True, slots=True)
-class SearchedBase:
-    """One knowledge base of the search: the settings it was searched under, and what its channels found.
-
-    Attributes:
-        index_notes: how the keyword index came to be as it was searched.
-        tokenizer_url: of the page that shows how far the tokenising is; blank where none goes on.
-    """
-
-    kb_id: int
-    name: str
-    url: str
-    profile: str
-    model: str
-    channels: tuple[ChannelRun, ...]
-    tier: str
-    tier_words: str
-    index_notes: tuple[str, ...]
-    tokenizer_url: str
-    is_empty: bool
-    upload_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Degradations of one kind.
-
-    Attributes:
-        details: one sentence for each place it struck, with the remedy, in pieces of words and of code.
-        reasons: what it means here.
-    """
-
-    code: str
-    heading: str
-    details: tuple[tuple[tuple[str, bool], ...], ...]
-    reasons: tuple[str, ...] = ()
-
-
-def stage_label(stage: str) -> str:
-    return {
-        "analysis": _("Analysis"),
-        "channels": _("Channels"),
-        "vector": _("Vector"),
-        "bm25": _("BM25"),
-        "fusion": _("Fusion"),
-        "passages": _("Passages"),
-        "rerank": _("Rerank"),
-        "gate": _("Gate"),
-        "other": _("Other"),
-    }.get(stage, stage)
-
-
-def stage_times(timings: Mapping[str, float]) -> tuple[StageTime, ...]:
-    """The parts of the total in order; the channels ran side by side and count with the slower one."""
-    spent = {stage: timings[stage] for stage in STAGES if stage in timings}
-    spent["channels"] = max((timings.get(channel, 0.0) for channel in CHANNELS), default=0.0)
+def stage_times(timings: Mapping[str, float]) -> tuple[Stage, ...]:
+    """The parts of the total in order. The channels ran side by side and count with the slowest; stand-ins ran after them."""
+    spent = {stage: timings[stage] for stage in ORDER if stage in timings}
+    spent["channels"] = sum(
+        max((timings.get(each, 0.0) for each in group), default=0.0) for group in (CHANNELS, STAND_INS)
+    )
     spent["other"] = max(timings["total"] - sum(spent.values()), 0.0)
     total = sum(spent.values()) or 1.0
-    lanes = _parts({stage: timings[stage] for stage in CHANNELS if stage in timings}, spent["channels"] or 1.0)
-    return _parts({stage: spent[stage] for stage in STAGES if stage in spent}, total, lanes)
+    searched = {stage: timings[stage] for stage in (*CHANNELS, *STAND_INS) if stage in timings}
+    lanes = _parts(searched, max(searched.values(), default=0.0) or 1.0)
+    return _parts({stage: spent[stage] for stage in ORDER if stage in spent}, total, lanes)
 
 
-def _parts(spent: Mapping[str, float], whole: float, lanes: tuple[StageTime, ...] = ()) -> tuple[StageTime, ...]:
+def _parts(spent: Mapping[str, float], whole: float, lanes: tuple[Stage, ...] = ()) -> tuple[Stage, ...]:
     return tuple(
-        StageTime(
+        Stage(
             stage,
             stage_label(stage),
             milliseconds(time),
             f"{100 * time / whole:.2f}",
-            lanes if stage == "channels" else (),
+            lanes=lanes if stage == "channels" else (),
         )
         for stage, time in spent.items()
     )
 
 
-def milliseconds(value: float) -> str:
-    return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+class _Words:
+    """What each stage of one search did; reads its spans."""
 
+    def __init__(self, outcome: SearchOutcome) -> None:
+        self._outcome = outcome
+        self._result: Result = outcome.result
+        self._config: RetrievalConfig = outcome.wiring.config
+        self._details = {span.stage: span.detail for span in self._result.spans}
 
-def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> tuple[SearchedBase, ...]:
-    """The knowledge bases in the order of the search; `bases` carry `has_chunks` and their profile."""
-    named = outcome.wiring.profile if outcome.request.profile else None
-    return tuple(
-        _searched_base(scope, bases[scope.kb_id], named, outcome.result) for scope in outcome.wiring.pipeline.scopes
-    )
+    def of(self, stage: str) -> tuple[str, ...]:
+        if stage in {*CHANNELS, *STAND_INS}:
+            return (self._channel(stage),)
+        tell = {
+            "analysis": self._analysis,
+            "passages": self._passages,
+            "dedupe": self._dedupe,
+            "fusion": self._fusion,
+            "rerank": self._rerank,
+            "gate": self._gate,
+            "selection": self._selection,
+            "facts": self._facts,
+        }.get(stage)
+        return tuple(tell()) if tell and stage in self._details else ()
 
+    def _channel(self, stage: str) -> str:
+        runs = [span.detail for span in self._result.spans if span.stage == stage]
+        if all("error" in run for run in runs):
+            return _("did not answer")
+        found = sum(run.get("found", 0) for run in runs)
+        return ngettext("%(count)d found", "%(count)d found", found) % {"count": found}
 
-def _searched_base(scope: Scope, kb: KnowledgeBase, profile: RetrievalProfile | None, result: Result) -> SearchedBase:
-    spans = {span.stage: span for span in result.spans if span.detail.get("kb_id") == kb.pk}
-    keyword = spans["bm25"].detail if "bm25" in spans else {}
-    tier = str(keyword.get("cache_tier", ""))
-    weights = {"vector": scope.config.vector_weight, "bm25": scope.config.keyword_weight}
-    return SearchedBase(
-        kb_id=kb.pk,
-        name=kb.name,
-        url=reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
-        profile=str(profile or kb.profile),
-        model=scope.space,
-        channels=tuple(_channel_run(spans[stage], weights[stage]) for stage in CHANNELS if stage in spans),
-        tier=tier,
-        tier_words=tier_in_words(tier),
-        index_notes=index_notes(keyword),
-        tokenizer_url=tokenizer_url(kb) if "target_tokenizer" in keyword else "",
-        is_empty=is_empty(kb),
-        upload_url=upload_url(kb),
-    )
+    def _analysis(self) -> Iterable[str]:
+        count = len(self._result.analysis.queries)
+        if count > 1:
+            yield ngettext("%(count)d query", "%(count)d queries", count) % {"count": count}
+        terms = len(self._details["analysis"]["terms"])
+        yield ngettext("%(count)d term", "%(count)d terms", terms) % {"count": terms}
 
+    def _passages(self) -> Iterable[str]:
+        count = self._details["passages"]["loaded"]
+        yield ngettext("%(count)d passage read", "%(count)d passages read", count) % {"count": count}
 
-def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
-    """How large the keyword index was, and what it took to have it, from the detail of the channel's span."""
-    notes = []
-    if (indexed := keyword.get("indexed_chunks")) is not None:
-        notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
-    if changed := keyword.get("changed_chunks"):
+    def _dedupe(self) -> Iterable[str]:
+        count = self._details["dedupe"]["dropped"]
+        if not count:
+            yield _("no content twice")
+            return
         words = ngettext(
-            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
+            "%(count)d chunk of a content that another one stands for",
+            "%(count)d chunks of a content that another one stands for",
+            count,
         )
-        notes.append(words % {"count": changed})
-    if keyword.get("waited_ms", 0) >= LONG_ENOUGH_TO_TELL_MS:
-        notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
-    return tuple(notes)
+        yield words % {"count": count}
+
+    def _fusion(self) -> Iterable[str]:
+        configs = [scope.config for scope in self._outcome.wiring.pipeline.scopes]
+        yield " | ".join(dict.fromkeys(map(fusion_in_words, configs)))
+        yield " | ".join(dict.fromkeys(map(self._weights, configs)))
+        count = self._details["fusion"]["candidates"]
+        yield ngettext("%(count)d candidate", "%(count)d candidates", count) % {"count": count}
+
+    def _weights(self, config: RetrievalConfig) -> str:
+        if not config.use_rerank:
+            return _("without a reranker only the vector channel counts")
+        weights = channel_weights(config)
+        asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details]
+        return " · ".join(f"{stage_label(stage)} {weights[stage]:g}" for stage in asked)
+
+    def _rerank(self) -> Iterable[str]:
+        detail = self._details["rerank"]
+        answered, passed_over = detail["reranker"], detail["passed_over"]
+        present = {link.name for link in self._outcome.wiring.links}
+        if answered:
+            words = ngettext(
+                "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", detail["scored"]
+            )
+            yield words % {"name": reranker_label(answered), "count": detail["scored"]}
+        else:
+            yield _("no reranker could answer")
+        for name in self._config.rerankers:
+            if name in passed_over:
+                words = _("%(name)s passed over: %(reason)s")
+                yield words % {"name": reranker_label(name), "reason": _reason(passed_over[name])}
+            elif name not in present:
+                yield _("%(name)s: not configured") % {"name": reranker_label(name)}
+
+    def _gate(self) -> Iterable[str]:
+        detail = self._details["gate"]
+        if not detail["threshold"]:
+            yield _("open: no score is cut on the scale %(scale)s") % {"scale": detail["scale"]}
+        else:
+            words = _("cut %(cut)s on the scale %(scale)s")
+            yield words % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
+        yield self._origin_of_the_cut()
+        count = detail["passed"]
+        yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
+
+    def _origin_of_the_cut(self) -> str:
+        asked = self._config.score_threshold
+        if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
+            words = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
+            return words % {"asked": f"{asked:g}"}
+        return _("the scale’s default") if asked is None else _("as the settings ask")
+
+    def _selection(self) -> Iterable[str]:
+        detail, config = self._details["selection"], self._config
+        words = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
+        yield words % {"count": detail["count"]}
+        if not config.general_retrieval:
+            yield " · ".join(f"{source_label(kind)} {count}" for kind, count in source_caps(config).items())
+        if config.neighbours:
+            words = ngettext(
+                "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
+            )
+            yield words % {"count": config.neighbours}
+
+    def _facts(self) -> Iterable[str]:
+        count = self._details["facts"]["found"]
+        yield ngettext("%(count)d found", "%(count)d found", count) % {"count": count}
 
 
-def _channel_run(span: Span, weight: float) -> ChannelRun:
-    return ChannelRun(
-        span.stage,
-        stage_label(span.stage),
-        span.detail.get("found"),
-        milliseconds(span.milliseconds),
-        f"{weight:g}",
-        str(span.detail.get("error", "")),
+def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
+    """How many results each kind of source may have, where they are capped."""
+    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
+
+
+def source_label(kind: str) -> str:
+    return str(dict(Document.SourceType.choices).get(kind, kind))
+
+
+def reranker_label(name: str) -> str:
+    labels = dict(
+        zip(RERANKERS, (_("Cross-encoder"), _("HTTP reranker"), _("Cosine"), _("Overlap of terms")), strict=True)
     )
+    return labels.get(name, name)
 
 
-def is_empty(kb: KnowledgeBase) -> bool:
-    return not getattr(kb, "has_chunks", True)
-
-
-def upload_url(kb: KnowledgeBase) -> str:
-    return f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
-
-
-def tier_in_words(tier: str) -> str:
-    """Which tier of the BM25 cache answered."""
-    return {
-        "process": _("from the memory of this process"),
-        "redis": _("from Redis"),
-        "database": _("from the database"),
-        "build": _("built now from the stored postings"),
-    }.get(tier, tier or _("no index was used"))
-
-
-def notices(
-    degraded: Iterable[Degradation], scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]
-) -> tuple[Notice, ...]:
-    """Degradations, grouped by code, in the order in which they were met."""
-    details: dict[DegradationCode, list[str]] = {}
-    for degradation in degraded:
-        details.setdefault(degradation.code, []).append(degradation.detail)
-    return tuple(
-        Notice(code.value, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
-        for code, found in details.items()
-    )
-
-
-def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
-    """A sentence, with what stands between backticks told apart."""
-    return tuple((words, bool(index % 2)) for index, words in enumerate(detail.split("`")) if words)
-
-
-def degradation_heading(code: DegradationCode) -> str:
-    headings: Mapping[str, str] = {
-        DegradationCode.BM25_INDEX_BUILDING: _("Searched without keywords: the keyword index is still being built"),
-        DegradationCode.BM25_DEPENDENCIES_MISSING: _("Searched without keywords: packages are missing"),
-        DegradationCode.BM25_POSTINGS_OUTDATED: _("Searched without keywords: the keyword index is out of date"),
-        DegradationCode.CHANNEL_FAILED: _("A channel failed"),
-        DegradationCode.EMBEDDER_FAILED: _("Searched without vectors: the model gave no usable vector"),
-        DegradationCode.HASHING_EMBEDDER: _("Searched without a language model: vectors compare words, not meaning"),
-        DegradationCode.MODEL_UNAVAILABLE: _("Searched without vectors: the embedding model cannot be loaded"),
+def _reason(reason: str) -> str:
+    """Why a link of the chain was passed over: a degradation's code, or a sentence of the link's own."""
+    if reason not in set(DegradationCode):
+        return reason
+    brief: Mapping[str, str] = {
+        DegradationCode.RERANKER_FAILED: _("it failed"),
+        DegradationCode.RERANKER_TIMEOUT: _("it was too slow"),
+        DegradationCode.RERANKER_UNAVAILABLE: _("it cannot be had"),
+        DegradationCode.MODEL_CIRCUIT_OPEN: _("it failed repeatedly and is left alone for a while"),
     }
-    return headings.get(code) or code.value.replace("_", " ").capitalize()
-
-
-def _reasons(code: DegradationCode, scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]) -> tuple[str, ...]:
-    if code is not DegradationCode.HASHING_EMBEDDER:
-        return ()
-    meaning = _(
-        "The hashing embedder needs no model: its vectors tell which words and word parts two texts share. A question "
-        "that is worded differently from the text is not found by it. At the usual weight it would push better keyword "
-        "matches down, and so a knowledge base on it starts with a profile in which keywords lead."
-    )
-    in_force = _("In “%(kb)s” this search weighed vectors %(vector)s and keywords %(keyword)s.")
-    return (
-        meaning,
-        *(
-            in_force
-            % {
-                "kb": bases[scope.kb_id].name,
-                "vector": f"{scope.config.vector_weight:g}",
-                "keyword": f"{scope.config.keyword_weight:g}",
-            }
-            for scope in scopes
-            if scope.space == HASHING_MODEL_ID
-        ),
-    )
+    return brief.get(reason) or degradation_heading(reason)

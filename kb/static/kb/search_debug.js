@@ -50,9 +50,11 @@
     const bases = checked.length ? checked : Object.values(inheritable.kbs);
     const profile = inheritable.profiles[own("profile").value];
     const sources = profile ? [profile] : bases;
-    for (const name of ["top_k", "vector_weight", "keyword_weight", "threshold"]) own(name).placeholder = distinct(sources, name);
-    optionText(own("rerank"), distinct(sources, "rerank"));
-    optionText(own("profile"), distinct(bases, "profile"));
+    for (const name of Object.keys(sources[0])) {
+      const value = distinct(name === "profile" ? bases : sources, name);
+      if (own(name).tagName === "SELECT") optionText(own(name), value);
+      else own(name).placeholder = value;
+    }
   };
   form.addEventListener("change", showInherited);
 
@@ -64,7 +66,7 @@
   });
 
   form.querySelector("[data-sd-reset]")?.addEventListener("click", () => {
-    for (const field of form.querySelectorAll(".sd-settings input, .sd-settings select")) field.value = "";
+    for (const field of form.querySelectorAll(".sd-field input, .sd-field select")) field.value = "";
     showInherited();
   });
 

@@ -1,0 +1,134 @@
+from collections import defaultdict
+from functools import partial
+
+import pytest
+
+from kb.admin.search_form import SearchForm
+from kb.models import Concept, KnowledgeBase, RetrievalProfile, SearchLog
+from retrieval.errors import InvalidConfiguration
+from tests.factories import make_document, make_kb
+from tests.kb.admin import search_debug_page
+from tests.kb.admin.search_debug_page import Page
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def kb(curator):
+    kb = make_kb(curator, "Handbook")
+    make_document(kb, "Employees running late may rebook their flight.", "差旅报销标准由财务部公布。", title="Travel")
+    make_document(kb, "Hotels are booked by the office.", title="Hotels", source="hotels.pdf")
+    return kb
+
+
+@pytest.fixture
+def open_page(client):
+    return partial(search_debug_page.open_page, client)
+
+
+# -- The form -------------------------------------------------------------------------------------------------------
+
+GIVEN = {
+    "q": "报销 <flight>",
+    "top_k": "7",
+    "vector_weight": "0.25",
+    "keyword_weight": "0.75",
+    "threshold": "0.125",
+}
+
+
+def test_the_form_is_filled_from_the_url(open_page, kb):
+    page = Page(open_page(kb=kb.pk, rerank="off", profile="default", **GIVEN))
+
+    assert page.status == 200
+    assert {name: page.value(name) for name in GIVEN} == GIVEN
+    assert page.one("//select[@id='id_rerank']/option[@selected]").get("value") == "off"
+    assert page.one("//select[@id='id_profile']/option[@selected]").get("value") == "default"
+    assert page.one("//input[@name='kb'][@checked]").get("value") == str(kb.pk)
+
+
+def test_the_settings_of_the_url_reach_the_search(open_page, kb):
+    open_page(kb=kb.pk, rerank="off", profile="default", **GIVEN)
+
+    log = SearchLog.objects.get()
+    wanted = {"top_k": 7, "vector_weight": 0.25, "keyword_weight": 0.75, "score_threshold": 0.125, "use_rerank": False}
+    assert log.configuration.items() >= wanted.items()
+    assert (log.profile, log.profile_version) == ("default", 1)
+    assert log.query == "报销 <flight>"
+
+
+def test_empty_settings_show_what_they_inherit(open_page, kb):
+    page = Page(open_page(kb=kb.pk))
+
+    shown = [page.placeholder(name) for name in ("top_k", "vector_weight", "keyword_weight")]
+    assert shown == ["5", "0.1", "0.9"]
+    assert "keyword-led v1: 0.1 / 0.9" in page.one("//select[@id='id_profile']/option[@value='']").text
+
+
+def test_where_knowledge_bases_differ_both_inherited_values_show(open_page, curator, kb):
+    other = make_kb(curator)
+    KnowledgeBase.objects.filter(pk=other.pk).update(profile=RetrievalProfile.objects.get(name="default"))
+
+    assert Page(open_page(kb=[kb.pk, other.pk])).placeholder("vector_weight") == "0.1 | 0.6"
+    assert Page(open_page(kb=other.pk)).placeholder("vector_weight") == "0.6"
+
+
+def test_a_chosen_profile_is_what_empty_settings_inherit(open_page, kb):
+    assert Page(open_page(kb=kb.pk, profile="default")).placeholder("keyword_weight") == "0.4"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("top_k", "abc"),
+        ("top_k", "0"),
+        ("top_k", "201"),
+        ("vector_weight", "-1"),
+        ("keyword_weight", "nan"),
+        ("keyword_weight", "1e9"),
+        ("threshold", "1.5"),
+        ("threshold", "inf"),
+    ],
+)
+def test_a_bad_number_is_named_at_its_field_and_nothing_is_lost_or_searched(open_page, kb, field, value):
+    page = Page(open_page(kb=kb.pk, q="flight", **{field: value}))
+
+    assert page.status == 400
+    assert len(page.errors()) == 1
+    assert page.tree.xpath(f"//*[@id='id_{field}_error']")
+    assert page.value(field) == value
+    assert page.value("q") == "flight"
+    assert not page.has("candidates")
+    assert not SearchLog.objects.exists()
+
+
+@pytest.mark.parametrize(("field", "value"), [("rerank", "perhaps"), ("profile", "no-such-profile")])
+def test_an_unknown_choice_is_named_at_its_field(open_page, kb, field, value):
+    page = Page(open_page(kb=kb.pk, q="flight", **{field: value}))
+
+    assert page.status == 400
+    assert page.tree.xpath(f"//*[@id='id_{field}_error']")
+
+
+def test_weights_that_are_both_nothing_are_refused_at_the_field(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="flight", vector_weight="0", keyword_weight="0"))
+
+    assert page.status == 400
+    assert page.errors() == ["Both weights are 0: give at least one channel a weight."]
+
+
+def test_an_error_of_a_setting_that_the_form_does_not_have_shows_above_it(kb):
+    form = SearchForm({"q": "flight", "kb": [str(kb.pk)]}, [kb], [], defaultdict(str))
+
+    form.reject(InvalidConfiguration("rrf_k", "rrf_k is 0: give a number from 1 to 10000"))
+
+    assert form.non_field_errors() == ["rrf_k is 0: give a number from 1 to 10000"]
+
+
+def test_a_query_needs_a_knowledge_base(open_page, curator, kb):
+    make_kb(curator)
+
+    page = Page(open_page(q="flight"))
+
+    assert page.errors() == ["Choose at least one knowledge base."]
+    assert page.value("q") == "flight"
