@@ -3,6 +3,7 @@ from typing import Any
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
@@ -34,6 +35,9 @@ urlpatterns = [
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
+    path("ask/", AskView.as_view()),
+    path("conversations/", ConversationViewSet.as_view({"get": "list"})),
+    path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),

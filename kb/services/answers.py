@@ -2,10 +2,10 @@
 
 import dataclasses
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import UUID
 
 from django.conf import settings
@@ -34,6 +34,8 @@ from retrieval.packing import Context, Fragment, pack
 from retrieval.protocols import Generator as LanguageModel
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Turn
+
+Pieces = Generator[str, None, None]
 
 _WITHOUT_MODEL = {
     "en": "The language model could not be reached, so there is no answer in words. These passages were found:",
@@ -145,7 +147,7 @@ def answer(principal: Principal, request: AskRequest) -> Answer:
     return question.kept(question.written(check_citations(written, question.numbers), model.model))
 
 
-def stream_answer(principal: Principal, request: AskRequest) -> Iterator[AnswerEvent]:
+def stream_answer(principal: Principal, request: AskRequest) -> Generator[AnswerEvent, None, None]:
     """The same in steps; the search is done when this returns, so it raises as `answer` does.
 
     Who stops reading early closes the connection to the language model, and nothing is kept in the conversation.
@@ -153,7 +155,7 @@ def stream_answer(principal: Principal, request: AskRequest) -> Iterator[AnswerE
     return _events(_prepare(principal, request))
 
 
-def _events(question: "_Question") -> Iterator[AnswerEvent]:
+def _events(question: "_Question") -> Generator[AnswerEvent, None, None]:
     outcome = question.outcome
     found = _found(question.sources, outcome, outcome.result.degraded, hit=bool(question.sources))
     yield AnswerEvent("sources", found)
@@ -172,7 +174,8 @@ def _written(question: "_Question") -> Generator[AnswerEvent, None, Answer]:
     parts: list[str] = []
     try:
         model = _model()
-        with closing(model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS)) as pieces:
+        pieces = cast(Pieces, model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS))
+        with closing(pieces):
             for piece in pieces:
                 if text := checker.feed(piece):
                     parts.append(text)
@@ -191,7 +194,7 @@ def _written(question: "_Question") -> Generator[AnswerEvent, None, Answer]:
 
 
 def _delta(text: str) -> AnswerEvent:
-    return AnswerEvent("delta", {"text": text})
+    return AnswerEvent("delta", {"text": storable(text)})
 
 
 def _found(

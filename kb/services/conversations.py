@@ -1,14 +1,14 @@
 """Conversations: questions and answers of one user over the same knowledge bases."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.models import Conversation, Message, Principal
+from kb.models import Conversation, Message, Principal, User
 from kb.models.validators import storable
 from kb.services.errors import NotVisible
 from retrieval.packing import shorten
@@ -23,7 +23,7 @@ TITLE_CHARACTERS = 80
 def conversation_overview(principal: Principal) -> QuerySet[Any]:
     """The principal's conversations with `message_count`, the one continued last first."""
     rows: QuerySet[Any] = Conversation.objects.visible_to(principal).annotate(message_count=Count("messages"))
-    return rows
+    return rows.order_by("-updated_at", "pk")
 
 
 def conversation_get(principal: Principal, conversation_id: UUID) -> Conversation:
@@ -72,9 +72,8 @@ def turn_add(
     with transaction.atomic():
         if conversation is None:
             title = shorten(" ".join(question.split()), TITLE_CHARACTERS)
-            row = Conversation.objects.create(
-                user_id=principal.user.pk, knowledge_base_ids=list(knowledge_base_ids), title=title
-            )
+            user = cast(User, principal.user)  # an anonymous one finds nothing to ask
+            row = Conversation.objects.create(user=user, knowledge_base_ids=list(knowledge_base_ids), title=title)
         else:
             locked = Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
             if locked is None:

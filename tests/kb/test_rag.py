@@ -1,4 +1,5 @@
 import inspect
+from uuid import UUID
 
 import pytest
 from langchain_core.vectorstores import VectorStoreRetriever
@@ -6,6 +7,8 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from kb.rag import RAGService
 from kb.services.errors import NotVisible
 from tests.factories import make_document, make_kb, make_user
+from tests.kb.language_model import language_model
+from tests.servers import Reply
 
 pytestmark = pytest.mark.django_db
 
@@ -115,3 +118,34 @@ def test_documents_do_not_enter_through_the_retriever(kb):
     store = RAGService().get_retriever(kb.owner.pk, kb.pk, 2).vectorstore
     with pytest.raises(NotImplementedError, match="knowledge base"):
         type(store).from_texts(["text"], embedding=None)
+
+
+@pytest.fixture
+def llm(settings):
+    with language_model(settings) as server:
+        server.always("chat", Reply("两年[1]。"))
+        yield server
+
+
+def test_ask_returns_the_dictionary_of_the_api(kb, llm):
+    found = RAGService().ask("保修期多久？", [kb.pk], kb.owner.pk, top_k=1)
+    assert found["answer"] == "两年[1]。\n\n来源：手册.md"
+    assert (found["hit"], len(found["sources"]), found["conversation_id"]) == (True, 1, None)
+
+
+def test_ask_continues_a_conversation(kb, llm):
+    begun = RAGService().ask("保修期多久？", [kb.pk], kb.owner.pk, remember=True)["conversation_id"]
+    found = RAGService().ask("退货呢？", [], kb.owner.pk, conversation_id=UUID(begun))
+    assert found["conversation_id"] == begun
+
+
+def test_nobody_asks_what_they_may_not_see(kb, llm):
+    with pytest.raises(NotVisible):
+        RAGService().ask("保修期多久？", [kb.pk], make_user().pk)
+    assert llm.requests == []
+
+
+def test_fragments_of_a_context_are_bounded(settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "max_chunk_chars": 50}
+    assert len(RAGService().format_for_context([chunk("甲" * 100)], 1_000)) == len("[1] 手册.md\n") + 50
+    assert RAGService().format_for_tool_output([chunk("甲" * 100)], 1).endswith("甲…")

@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from kb.api.urls import urlpatterns
-from kb.models import Document, Membership, SearchLog
+from kb.models import Conversation, Document, Membership, SearchLog
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -58,12 +58,15 @@ def url_of(kb, document, chunk, owner):
         created_at=timezone.now(),
     )
 
+    conversation = Conversation.objects.create(user=owner, knowledge_base_ids=[kb.pk])
+
     def make(route):
         row = {"knowledge-bases": kb.pk, "documents": document.pk, "chunks": chunk.pk}.get(route.split("/")[0], 0)
         return "/api/v1/" + (
             route.replace("<int:kb_id>", str(kb.pk))
             .replace("<int:pk>", str(row))
             .replace("<uuid:trace_id>", str(entry.pk))
+            .replace("<uuid:pk>", str(conversation.pk))
         )
 
     return make
@@ -144,6 +147,7 @@ def test_an_object_that_does_not_exist_looks_like_one_that_may_not_be_seen(clien
         route.replace("<int:kb_id>", "987654321")
         .replace("<int:pk>", "987654321")
         .replace("<uuid:trace_id>", str(uuid.uuid4()))
+        .replace("<uuid:pk>", str(uuid.uuid4()))
     )
     stranger = client_of(factories.make_user())
 
