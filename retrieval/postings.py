@@ -25,11 +25,16 @@ def hash_terms(tokens: Sequence[str]) -> NDArray[np.uint64]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Postings:
-    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all."""
+    """One chunk's terms as they are stored: hashes ascending and unique, how often each occurs, tokens in all.
+
+    Attributes:
+        lexemes: the terms themselves and whatever else full-text search should find the chunk by; not part of the index.
+    """
 
     terms: NDArray[np.uint64]
     frequencies: NDArray[np.uint32]
     length: int
+    lexemes: tuple[str, ...] = ()
 
     @property
     def terms_bytes(self) -> bytes:

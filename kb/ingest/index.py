@@ -1,13 +1,15 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
+from kb.models.lexemes import NGRAM_PREFIX
+from retrieval.lexical import ngrams
 from retrieval.postings import Postings, count_postings
 from retrieval.protocols import Embedder, Tokenizer
 
@@ -34,8 +36,17 @@ def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
 
 
 def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
-    """The postings of each text by tokenizer id."""
-    return [{cutter.id: count_postings(cutter(text)) for cutter in tokenizers} for text in texts]
+    """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
+    return [_postings_by_tokenizer(text, tokenizers) for text in texts]
+
+
+def _postings_by_tokenizer(text: str, tokenizers: Sequence[Tokenizer]) -> dict[str, Postings]:
+    grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
+    cut = {cutter.id: cutter(text) for cutter in tokenizers}
+    return {
+        tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
+        for tokenizer_id, tokens in cut.items()
+    }
 
 
 def embed(
@@ -84,6 +95,7 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
             terms=postings.terms_bytes,
             frequencies=postings.frequencies_bytes,
             length=postings.length,
+            lexemes=postings.lexemes,
         )
         for chunk, by_tokenizer in pairs
         for tokenizer_id, postings in by_tokenizer.items()
@@ -93,7 +105,7 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
         batch_size=ROWS_A_STATEMENT,
         update_conflicts=True,
         unique_fields=["chunk", "tokenizer_id"],
-        update_fields=["terms", "frequencies", "length"],
+        update_fields=["terms", "frequencies", "length", "lexemes"],
     )
 
 
