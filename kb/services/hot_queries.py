@@ -15,6 +15,7 @@ from kb.models import KnowledgeBase, Principal
 from kb.services.errors import NotAllowed, NotVisible
 from kb.stores.bm25 import BM25Store
 from kb.stores.query_caches import hot_queries
+from kb.stores.states import KnowledgeBaseState
 from retrieval.hot_queries import HotQueryKey, ScopeVersion
 from retrieval.trace import Degradation, DegradationCode
 
@@ -31,7 +32,7 @@ RETURNING knowledge_base_id
 def key_of(
     *,
     query: str,
-    knowledge_bases: Sequence[KnowledgeBase],
+    scope: Sequence[KnowledgeBaseState],
     profile: str,
     fingerprints: Sequence[str],
     request: Mapping[str, Any],
@@ -44,20 +45,18 @@ def key_of(
 
     Args:
         query: as asked.
-        knowledge_bases: in the order of the request, as read with the permission check, with `version_row`.
+        scope: the knowledge bases in the order of the request, as read with the permission check.
         profile: name and version of the profile, which the response tells.
         fingerprints: of the resolved configurations, and of whatever else the environment decides, such as which
             reranker and which language model answer.
         request: everything else that was asked: filters, history, kind of response; of JSON's types, or with a `str` of
             its own.
     """
-    settings_of = [(kb.embedding_model, kb.tokenizer_id, kb.language) for kb in knowledge_bases]
+    settings_of = [(kb.embedding_model, kb.tokenizer_id, kb.language) for kb in scope]
     described = json.dumps([profile, list(fingerprints), settings_of, request], sort_keys=True, default=str)
     return HotQueryKey(
         query=query,
-        scope=tuple(
-            ScopeVersion(kb.pk, kb.version_row.version, kb.version_row.content_version) for kb in knowledge_bases
-        ),
+        scope=tuple(ScopeVersion(kb.kb_id, kb.version, kb.content_version) for kb in scope),
         fingerprint=hashlib.sha256(described.encode()).hexdigest(),
         language=get_language() or "",
     )

@@ -2,24 +2,17 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 
-from kb.conf import common_profile
-from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.models import Principal
 from kb.services.hot_queries import cache_response, cached_response, key_of
-from kb.services.search import (
-    SearchRequest,
-    models_in_use,
-    named_profile,
-    outcome_as_json,
-    search_in,
-    shared_cache_notes,
-    visible,
-)
+from kb.services.profiles import DEFAULT, newest_profile
+from kb.services.search import SearchRequest, models_in_use, named_profile, outcome_as_json, search, shared_cache_notes
+from kb.stores.states import KnowledgeBaseState, ProfileState, states
 from retrieval.hot_queries import HotQueryKey
 from retrieval.trace import Degradation, DegradationCode
 
@@ -41,16 +34,16 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
         NoChannelAvailable: no channel could answer.
     """
     started = time.perf_counter()
-    knowledge_bases = visible(principal, request.knowledge_base_ids)
-    key = _key(request, knowledge_bases) if _may_be_cached(request) else None
+    key = _key(principal, request)
     kept = None if key is None else cached_response(key)
     if kept is not None:
         total = round((time.perf_counter() - started) * 1_000, 3)
         return _Body(kept).served(shared_cache_notes(), cached=True, timings_ms={"total": total})
-    outcome = search_in(knowledge_bases, principal, request)
+    outcome = search(principal, request)
+    degraded = outcome.result.degraded
     # Whether Redis is there is another matter when the response is served again.
-    lasting = [each for each in outcome.result.degraded if each.code is not DegradationCode.SHARED_CACHE_UNAVAILABLE]
-    notes = [each for each in outcome.result.degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
+    notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
+    lasting = [each for each in degraded if each not in notes]
     fresh = _Body.of({**outcome_as_json(outcome), "degraded": [each.as_dict() for each in lasting]})
     if key is not None:
         cache_response(key, fresh.text, lasting)
@@ -79,19 +72,21 @@ class _Body:
         return b"".join((self.text, between, further, b"],", rest))
 
 
-def _may_be_cached(request: SearchRequest) -> bool:
-    """An explained search is asked for to be run, and a conversation is hardly held twice."""
-    return request.log and not (request.explain or request.history or request.own_profiles or request.profile_version)
-
-
-def _key(request: SearchRequest, knowledge_bases: list[KnowledgeBase]) -> HotQueryKey:
-    named = named_profile(request)
-    profiles = [named] if named else [common_profile(knowledge_bases), *(kb.profile for kb in knowledge_bases)]
+def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
+    """The key of the response; None where each search is to be run, or the principal may not search there."""
+    is_replay = request.own_profiles or request.profile_version is not None
+    # An explained search is asked for to be run, and a conversation is hardly held twice.
+    if request.explain or request.history or is_replay or not request.log:
+        return None
+    scope = states(principal, request.knowledge_base_ids)
+    if not scope:
+        return None
+    profiles = _profiles(request, scope)
     return key_of(
         query=request.query,
-        knowledge_bases=knowledge_bases,
-        profile=str(profiles[0]),
-        fingerprints=[*map(_fingerprint, profiles), _environment()],
+        scope=scope,
+        profile=f"{profiles[0].name} v{profiles[0].version}",
+        fingerprints=[*(each.settings for each in profiles), _environment()],
         request={
             "kind": KIND,
             "overrides": dict(request.overrides),
@@ -100,8 +95,14 @@ def _key(request: SearchRequest, knowledge_bases: list[KnowledgeBase]) -> HotQue
     )
 
 
-def _fingerprint(profile: RetrievalProfile) -> str:
-    return json.dumps([profile.name, profile.version, profile.settings], sort_keys=True)
+def _profiles(request: SearchRequest, scope: Sequence[KnowledgeBaseState]) -> list[ProfileState]:
+    """The profile that the response names, then those of the knowledge bases where they differ."""
+    own = {kb.profile.profile_id: kb.profile for kb in scope}
+    if not request.profile and len(own) == 1:
+        return list(own.values())
+    ruling = named_profile(request) or newest_profile(DEFAULT)
+    first = ProfileState(ruling.pk, ruling.name, ruling.version, json.dumps(ruling.settings))
+    return [first] if request.profile else [first, *(kb.profile for kb in scope)]
 
 
 def _environment() -> str:

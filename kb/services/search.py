@@ -84,22 +84,18 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
         InvalidConfiguration: an override is unknown or out of range.
         NoChannelAvailable: no channel could answer.
     """
-    return search_in(visible(principal, request.knowledge_base_ids), principal, request)
-
-
-def search_in(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> SearchOutcome:
-    """As `search`, in the knowledge bases that `visible` has just read for the request."""
     request = dataclasses.replace(request, query=storable(request.query))
     try:
-        outcome = _run(knowledge_bases, principal, request)
+        outcome = _run(principal, request)
     except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
-        outcome = _run(visible(principal, request.knowledge_base_ids), principal, request)
+        outcome = _run(principal, request)
     if request.log:
         search_log.record(principal, outcome_as_log(outcome), now=request.explain)
     return outcome
 
 
-def _run(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> SearchOutcome:
+def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
+    knowledge_bases = _visible(principal, request.knowledge_base_ids)
     wiring = _wire(knowledge_bases, principal, request)
     if request.latency_budget_ms is None:
         wiring.load_models()
@@ -131,7 +127,7 @@ def wire(principal: Principal, request: SearchRequest) -> Wiring:
         NotVisible: a knowledge base or the profile does not exist for this principal.
         InvalidConfiguration: an override is unknown or out of range.
     """
-    return _wire(visible(principal, request.knowledge_base_ids), principal, request)
+    return _wire(_visible(principal, request.knowledge_base_ids), principal, request)
 
 
 def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
@@ -149,12 +145,7 @@ def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, reques
     )
 
 
-def visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
-    """The knowledge bases of a request, in one query, each once, in the order given; see `selectors.searchable`.
-
-    Raises:
-        NotVisible: one of them does not exist for this principal, or none is named.
-    """
+def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
     if not kb_ids:
         raise NotVisible(_("Name at least one knowledge base."))
     found = searchable(principal, kb_ids)

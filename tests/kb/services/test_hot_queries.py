@@ -1,7 +1,7 @@
 import pytest
 from django.utils import translation
 
-from kb.models import Document, KnowledgeBase, Membership, Principal
+from kb.models import Document, Membership, Principal
 from kb.services.errors import NotAllowed, NotVisible
 from kb.services.hot_queries import (
     cache_response,
@@ -11,6 +11,7 @@ from kb.services.hot_queries import (
     responses_invalidate,
 )
 from kb.stores import query_caches
+from kb.stores.states import states
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.fakes import HASHING_NOTE
@@ -38,10 +39,9 @@ def kb():
 
 def key(*kbs, **changes):
     """As a search makes it, from what the database holds now."""
-    found = KnowledgeBase.objects.select_related("version_row").in_bulk([kb.pk for kb in kbs])
     asked = {
         "query": "年假可以休几天？",
-        "knowledge_bases": [found[kb.pk] for kb in kbs],
+        "scope": states(Principal(make_user(superuser=True)), [kb.pk for kb in kbs]),
         "profile": "default v1",
         "fingerprints": ["c0ffee"],
         "request": {"filters": None},
