@@ -35,6 +35,7 @@ test: $(INSTALLED_DEV)  ## all tests, with coverage
 bench: $(INSTALLED_DEV)  ## how fast keyword search is beside rank_bm25 and bm25s; takes some minutes
 	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
 	@$(BIN)/python -m tests.benchmarks.store
+	@$(BIN)/python -m tests.benchmarks.hot_queries
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
 	@with_own_servers() { \
