@@ -179,6 +179,11 @@ class OkapiIndex:
         return type(self)(parts, self.base, changed.size)
 
     @property
+    def most(self) -> float:
+        """What a term adds to a score at most, in multiples of its idf: the limit for a term in every place."""
+        return self._gain
+
+    @property
     def base(self) -> Self:
         """The index that `with_changes` started from, or itself."""
         return self if self._base is None else self._base

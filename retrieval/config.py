@@ -10,7 +10,9 @@ from retrieval.errors import InvalidConfiguration
 
 Fusion = Literal["rrf", "weighted"]
 Rewrite = Literal["off", "conversation", "always"]
-RERANKERS = ("cross_encoder", "http", "cosine", "overlap")
+# Cosine orders and gates worse than overlap: NDCG@10 .648 against .714 on scifact with MiniLM, AUROC .823 against .967 on
+# xquad-en with half of its paragraphs removed.
+RERANKERS = ("cross_encoder", "http", "overlap", "cosine")
 _RANGES = (
     ("top_k", 1, 200),
     ("vector_top_k", 1, 2_000),

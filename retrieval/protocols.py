@@ -55,8 +55,17 @@ class Lexicon(Protocol):
         """Returns shape (n_terms,)."""
         ...
 
+    @property
+    def most(self) -> float:
+        """What a term adds to a score at most, in multiples of its idf."""
+        ...
+
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Returns shape (n_chunks, n_terms)."""
+        ...
+
+    def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns what each term adds to each chunk's score, shape (n_chunks, n_terms); 0 where the chunk lacks it."""
         ...
 
 

@@ -91,7 +91,9 @@ class LetterTokenizer:
 
 
 class TableLexicon:
-    """Every term has the idf given; `held` maps chunk ids to the terms they hold."""
+    """Every term has the idf given and adds twice as much; `held` maps chunk ids to the terms they hold."""
+
+    most = 2.0
 
     def __init__(self, idf, held):
         self._idf = {int(hash_terms([term])[0]): value for term, value in idf.items()}
@@ -105,6 +107,9 @@ class TableLexicon:
             [[int(int(term) in self._held[chunk_id]) for term in terms] for chunk_id in chunk_ids.tolist()],
             dtype=np.uint32,
         ).reshape(len(chunk_ids), len(terms))
+
+    def contributions(self, terms, chunk_ids):
+        return self.frequencies(terms, chunk_ids) * self.idf(terms) * self.most
 
 
 class FixedReranker:

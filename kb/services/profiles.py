@@ -8,6 +8,8 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
+WEIGHTED = "weighted"
+BALANCED = "balanced"
 
 # A hashed vector knows words, not meaning: as an equal voice it costs recall, as a faint one it only breaks ties.
 BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -18,6 +20,20 @@ BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
             "at the usual weight they would push better keyword matches down."
         ),
         {"vector_weight": 0.1, "keyword_weight": 0.9},
+    ),
+    WEIGHTED: (
+        gettext_noop(
+            "The sum of both channels’ scores, meaning counting most. For an embedding model that was trained on texts like "
+            "these; it reads how much better a match is, where ranks only tell that it is."
+        ),
+        {"fusion": "weighted"},
+    ),
+    BALANCED: (
+        gettext_noop(
+            "The sum of both channels’ scores in equal parts. For a small or general embedding model, and for texts in which "
+            "exact words matter."
+        ),
+        {"fusion": "weighted", "hybrid_vector_weight": 0.5, "hybrid_text_weight": 0.5},
     ),
 }
 

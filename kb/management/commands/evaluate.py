@@ -15,7 +15,9 @@ class Command(KnowledgeBaseCommand):
         self.add_kb_argument(parser)
         parser.add_argument("--eval-set", required=True, metavar="NAME")
         parser.add_argument("--profile", default="", metavar="NAME", help="instead of the knowledge base's own")
-        parser.add_argument("--limit", type=int, metavar="N", help="only the first N queries, with an answer and without")
+        parser.add_argument(
+            "--limit", type=int, metavar="N", help="only the first N queries, with an answer and without"
+        )
         parser.add_argument("--json", action="store_true", help="print JSON, with figures from 0 to 1")
 
     def handle(self, *_: Any, **options: Any) -> None:

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import RerankerNotApplicable
-from retrieval.rerankers.overlap import OverlapReranker, coverage
+from retrieval.rerankers.overlap import OverlapReranker, words
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import LetterTokenizer, TableLexicon, WordTokenizer
 from tests.retrieval.rerankers.jobs import candidate, soon
@@ -27,14 +27,17 @@ class CountingLexicon(TableLexicon):
 
     looked_up = 0
 
-    def frequencies(self, terms, chunk_ids):
+    def contributions(self, terms, chunk_ids):
         self.looked_up += 1
-        return super().frequencies(terms, chunk_ids)
+        return super().contributions(terms, chunk_ids)
 
 
-def test_coverage_weighs_terms_by_idf():
-    frequencies = np.array([[3, 0], [0, 1], [1, 1], [0, 0]], dtype=np.uint32)
-    assert coverage(frequencies, np.array([1.0, 3.0])).tolist() == pytest.approx([0.25, 0.75, 1.0, 0.0])
+def test_terms_weigh_by_idf_and_by_how_much_they_could_add():
+    idf = np.array([1.0, 3.0])
+    # A chunk full of a term has `most` times its idf from it; two thirds of that is usual for one mention.
+    contributions = np.array([[2.0, 0.0], [0.0, 6.0], [2.0, 3.0], [0.0, 0.0]])
+    coverage, saturation = np.array([0.25, 0.75, 1.0, 0.0]), np.array([0.25, 0.75, 5 / 8, 0.0])
+    assert words(contributions, idf, most=2.0) == pytest.approx(0.2 * coverage + 0.4 * saturation)
 
 
 def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
@@ -44,37 +47,37 @@ def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
     }
     reranker = OverlapReranker({1: WORDS, 2: WORDS})
     found = scores(reranker, analysis("a b", 1, 2), [candidate(20, 2), candidate(10, 1)], lexicons)
-    assert found.tolist() == pytest.approx([0.3 * 0.5, 0.3 * 0.25])
+    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.25])
 
 
 def test_without_statistics_the_text_is_tokenised_and_terms_weigh_the_same():
     candidates = [candidate(1, text="A c"), candidate(2, text="b a"), candidate(3)]
     found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
-    assert found.tolist() == pytest.approx([0.3 * 0.5, 0.3 * 1.0, 0.0])
+    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 1.0, 0.0])
 
 
 def test_without_statistics_title_and_headings_are_read_as_they_are_in_the_index():
     candidates = [candidate(1, text="c", title="a", headings=("x", "b")), candidate(2, text="c", title="a")]
     found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
-    assert found.tolist() == pytest.approx([0.3 * 1.0, 0.3 * 0.5])
+    assert found.tolist() == pytest.approx([0.6 * 1.0, 0.6 * 0.5])
 
 
 def test_the_agreement_of_the_channels_counts_beside_coverage():
     candidates = [candidate(1, text="a b", agreement=0.5), candidate(2, text="x", agreement=1.0)]
     found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
-    assert found.tolist() == pytest.approx([0.3 + 0.35, 0.7])
+    assert found.tolist() == pytest.approx([0.6 + 0.2, 0.4])
 
 
 def test_a_query_without_terms_is_judged_by_agreement_alone():
     found = scores(OverlapReranker({1: WORDS}), analysis(""), [candidate(1, text="a", agreement=0.5)])
-    assert found.tolist() == [0.35]
+    assert found.tolist() == pytest.approx([0.2])
 
 
 def test_each_text_is_tokenised_as_its_own_knowledge_base_is():
     reranker = OverlapReranker({1: WORDS, 2: LetterTokenizer()})
     query = Analysis("ab", {1: ("ab",), 2: ("a", "b")})
     candidates = [candidate(10, 1, text="ba"), candidate(20, 2, text="ba"), candidate(21, 2, text="b")]
-    assert scores(reranker, query, candidates).tolist() == pytest.approx([0.0, 0.3, 0.15])
+    assert scores(reranker, query, candidates).tolist() == pytest.approx([0.0, 0.6, 0.3])
 
 
 def test_a_knowledge_base_with_statistics_and_one_without_stand_side_by_side():
@@ -82,13 +85,13 @@ def test_a_knowledge_base_with_statistics_and_one_without_stand_side_by_side():
     candidates = [candidate(20, 2, text="b"), candidate(10, 1, text="b")]
     lexicons = {1: TableLexicon({"a": 1.0, "b": 3.0}, {10: ["b"]})}
     found = scores(reranker, analysis("a b", 1, 2), candidates, lexicons)
-    assert found.tolist() == pytest.approx([0.3 * 0.5, 0.3 * 0.75])
+    assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.75])
 
 
 def test_a_knowledge_base_without_tokenizer_is_judged_by_agreement_alone():
     candidates = [candidate(10, 1, text="a"), candidate(20, 2, text="a", agreement=0.5)]
     found = scores(OverlapReranker({1: WORDS}), analysis("a", 1), candidates)
-    assert found.tolist() == pytest.approx([0.3, 0.35])
+    assert found.tolist() == pytest.approx([0.6, 0.2])
 
 
 def test_it_is_of_no_use_where_no_knowledge_base_has_a_tokenizer():
@@ -104,18 +107,18 @@ def test_another_name_of_a_concept_covers_as_the_query_s_own_does():
     query = analysis("a kb", variants=["a knowledge base"])
     candidates = [candidate(1, text="a kb"), candidate(2, text="a knowledge base"), candidate(3, text="knowledge a")]
     found = scores(OverlapReranker({1: WORDS}), query, candidates)
-    assert found.tolist() == pytest.approx([0.3, 0.3, 0.3 * 2 / 3])
+    assert found.tolist() == pytest.approx([0.6, 0.6, 0.6 * 2 / 3])
 
 
 def test_words_of_two_wordings_are_not_added_up():
     lexicons = {1: TableLexicon({"a": 1.0, "b": 1.0, "c": 3.0, "d": 1.0}, {1: ["b", "d"]})}
     found = scores(OverlapReranker({1: WORDS}), analysis("a b", variants=["c d"]), [candidate(1)], lexicons)
-    assert found.tolist() == pytest.approx([0.3 * 0.5])
+    assert found.tolist() == pytest.approx([0.6 * 0.5])
 
 
 def test_all_wordings_take_one_look_at_the_statistics():
     lexicon = CountingLexicon({"a": 1.0, "b": 1.0, "c": 1.0}, {1: ["c"], 2: ["b"]})
     query = analysis("a", variants=["b", "c"])
     found = scores(OverlapReranker({1: WORDS}), query, [candidate(1), candidate(2)], {1: lexicon})
-    assert found.tolist() == pytest.approx([0.3, 0.3])
+    assert found.tolist() == pytest.approx([0.6, 0.6])
     assert lexicon.looked_up == 1
