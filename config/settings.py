@@ -312,6 +312,7 @@ UNFOLD = {
             {
                 "title": _("Search"),
                 "items": [
+                    {"title": _("Ask"), "icon": "forum", "link": reverse_lazy("admin:ask")},
                     {
                         "title": _("Search debug"),
                         "icon": "troubleshoot",

@@ -2,11 +2,17 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
+from kb.admin.ask import ask_urls
 from kb.admin.keyword_cache import keyword_cache_urls
 from kb.admin.search_debug import search_debug_urls
 from kb.api.views.metrics import MetricsView
 
-admin_urls = [*search_debug_urls(admin.site), *keyword_cache_urls(admin.site), *admin.site.get_urls()]
+admin_urls = [
+    *ask_urls(admin.site),
+    *search_debug_urls(admin.site),
+    *keyword_cache_urls(admin.site),
+    *admin.site.get_urls(),
+]
 urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("i18n/", include("django.conf.urls.i18n")),

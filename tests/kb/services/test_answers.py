@@ -22,8 +22,9 @@ KEYS = {
 
 
 @pytest.fixture(autouse=True)
-def _english(settings):
+def _english_with_an_open_gate(settings):
     settings.LANGUAGE_CODE = "en"
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "overlap_threshold": 0.0}
 
 
 @pytest.fixture
