@@ -6,6 +6,7 @@ from django.contrib.admin.utils import display_for_value
 from django.contrib.postgres.forms import SimpleArrayField
 from django.db import models
 from django.db.models import QuerySet
+from django.forms import ModelMultipleChoiceField
 from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
@@ -18,13 +19,14 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelect2MultipleWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
 from kb.ingest.parse import MESSAGES
-from kb.models import Chunk, Document
+from kb.models import Chunk, Concept, Document
+from kb.models.locks import lock_knowledge_bases
 from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
@@ -74,6 +76,7 @@ class DocumentAdmin(ScopedModelAdmin):
         "knowledge_base",
         "source_type",
         "tags",
+        "concepts",
         "metadata",
         "source",
         "mime",
@@ -82,6 +85,24 @@ class DocumentAdmin(ScopedModelAdmin):
         "added",
     )
     readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Concepts are offered where the knowledge base has any."""
+        has_concepts = obj is not None and Concept.objects.filter(knowledge_base=obj.knowledge_base_id).exists()
+        return tuple(name for name in self.fields if name != "concepts" or has_concepts)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        if obj is not None and "concepts" in form.base_fields:
+            offered = form.base_fields["concepts"]
+            offered.queryset = offered.queryset.filter(knowledge_base=obj.knowledge_base_id)
+        return form
+
+    def formfield_for_manytomany(
+        self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelMultipleChoiceField[Any] | None":
+        kwargs["widget"] = UnfoldAdminSelect2MultipleWidget()
+        return super().formfield_for_manytomany(db_field, request, **kwargs)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
         rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
@@ -165,7 +186,9 @@ class DocumentAdmin(ScopedModelAdmin):
     def save_model(self, request: HttpRequest, obj: Document, form: Any, change: Any) -> None:  # noqa: ARG002
         """Hands the service only what was edited: a worker may be writing the rest."""
         stored = Document.objects.get(pk=obj.pk)
-        document_update(stored, **{name: form.cleaned_data[name] for name in form.changed_data})
+        edited = [name for name in form.changed_data if name != "concepts"]  # those are saved after it, by Django
+        lock_knowledge_bases([stored.knowledge_base_id])
+        document_update(stored, **{name: form.cleaned_data[name] for name in edited})
         if "title" in form.changed_data and stored.status == Document.Status.PENDING:
             self.message_user(request, _("The title has changed, so the document is indexed again."), messages.INFO)
 

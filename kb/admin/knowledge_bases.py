@@ -85,6 +85,8 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "language",
             "embedding_model",
             "profile",
+            "keyword_vectors",
+            "no_answer",
             "chunk_size",
             "chunk_overlap",
             "chunk_unit",
@@ -180,7 +182,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Search"),
             {
-                "fields": ("embedding_model", "profile"),
+                "fields": ("embedding_model", "profile", "keyword_vectors"),
                 "description": gettext_lazy(
                     "The embedding model turns texts into vectors. It cannot be changed here later, because every chunk "
                     "would have to be embedded again: “manage.py reindex --embeddings --model ID” does that. Without a "
@@ -188,6 +190,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 ),
             },
         ),
+        (gettext_lazy("Answers"), {"fields": ("no_answer",)}),
         (
             gettext_lazy("Chunking"),
             {

@@ -5,10 +5,10 @@ from django.utils import translation
 
 from kb.admin.documents import error_sentence
 from kb.ingest.parse import MESSAGES, ErrorCode
-from kb.models import Chunk, Document
+from kb.models import Chunk, Concept, Document
 from kb.services.documents import document_add
 from kb.services.indexing import WORKER_LOST
-from tests.factories import make_document, make_member, make_user
+from tests.factories import make_document, make_kb, make_member, make_user
 
 LIST = "admin:kb_document_changelist"
 
@@ -253,3 +253,41 @@ def test_a_superuser_may_change_a_stranger_s_document(client, foreign):
 
     foreign.refresh_from_db()
     assert foreign.tags == ["seen"]
+
+
+@pytest.fixture
+def concept(kb):
+    return Concept.objects.create(knowledge_base=kb, name="违约责任")
+
+
+def test_a_document_is_given_concepts_and_loses_them(client, document, concept):
+    change(client, document, concepts=[concept.pk])
+    assert list(document.concepts.all()) == [concept]
+
+    change(client, document)
+    assert not document.concepts.exists()
+
+
+def test_concepts_do_not_index_a_document_again(client, document, concept):
+    change(client, document, concepts=[concept.pk])
+
+    document.refresh_from_db()
+    assert document.status == Document.Status.READY
+
+
+def test_a_document_takes_concepts_of_its_knowledge_base_only(client, curator, document, concept):
+    other = Concept.objects.create(knowledge_base=make_kb(curator), name="elsewhere")
+
+    page = client.get(reverse("admin:kb_document_change", args=[document.pk])).content.decode()
+    refused = change(client, document, concepts=[other.pk])
+
+    assert "违约责任" in page
+    assert "elsewhere" not in page
+    assert refused.status_code == 200
+    assert not document.concepts.exists()
+
+
+def test_without_concepts_in_the_knowledge_base_none_are_offered(client, document):
+    page = client.get(reverse("admin:kb_document_change", args=[document.pk])).content.decode()
+
+    assert 'name="concepts"' not in page

@@ -232,3 +232,12 @@ def test_several_are_deleted_in_one_go(client, curator, kb, document):
 
     assert not KnowledgeBase.objects.exists()
     assert not Chunk.objects.exists()
+
+
+def test_keyword_vectors_and_the_answer_to_nothing_are_set_in_the_form(client, kb):
+    url = reverse("admin:kb_knowledgebase_change", args=[kb.pk])
+
+    client.post(url, change_form(kb, keyword_vectors="on", no_answer="Ask the front desk."))
+
+    kb.refresh_from_db()
+    assert (kb.keyword_vectors, kb.no_answer) == (True, "Ask the front desk.")
