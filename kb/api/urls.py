@@ -10,7 +10,7 @@ from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
-from kb.api.views.search import SearchView, TraceView
+from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
 
 app_name = "api"
@@ -39,6 +39,7 @@ urlpatterns = [
     path("conversations/", ConversationViewSet.as_view({"get": "list"})),
     path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
+    path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),

@@ -15,6 +15,7 @@ from kb.api.fields import (
     StrictSerializer,
 )
 from kb.models import Document, SearchLog
+from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.stores.filters import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, Filters, InvalidFilter, Operator
 from retrieval.gate import ScoreScale
@@ -62,14 +63,14 @@ class FiltersSerializer(StrictSerializer):
         child=StrictIntegerField(min_value=1, max_value=MAX_ID),
         required=False,
         allow_null=True,
-        allow_empty=False,
+        min_length=1,
         max_length=MAX_VALUES,
     )
     tags = serializers.ListField(
         child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
         required=False,
         allow_null=True,
-        allow_empty=False,
+        min_length=1,
         max_length=MAX_VALUES,
         help_text="The document has any of them.",
     )
@@ -77,7 +78,7 @@ class FiltersSerializer(StrictSerializer):
         child=ConceptField(),
         required=False,
         allow_null=True,
-        allow_empty=False,
+        min_length=1,
         max_length=MAX_VALUES,
         help_text="Ids or names; the document has any of them, or one that is narrower.",
     )
@@ -85,7 +86,7 @@ class FiltersSerializer(StrictSerializer):
         child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]),
         required=False,
         allow_null=True,
-        allow_empty=False,
+        min_length=1,
         max_length=MAX_VALUES,
     )
     metadata = serializers.ListField(
@@ -158,23 +159,20 @@ class SearchRequestSerializer(StrictSerializer):
     )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
 
-    def request_fields(self) -> dict[str, Any]:
-        """The validated fields by the names of SearchRequest; the named ones win over the same settings in `overrides`."""
+    def to_request(self) -> SearchRequest:
+        """The validated request; the named fields win over the same settings in `overrides`."""
         data: dict[str, Any] = self.validated_data
         named = {name: data[name] for name in ("top_k", "score_threshold") if data.get(name) is not None}
-        return {
-            "query": data["query"],
-            "knowledge_base_ids": data["knowledge_base_ids"],
-            "profile": data.get("profile", ""),
-            "overrides": {**data.get("overrides", {}), **named},
-            "explain": data.get("explain", False),
-            "latency_budget_ms": data.get("latency_budget_ms"),
-            "filters": (data.get("filters") or {}).get("parsed"),
-            "history": tuple(Turn(**turn) for turn in data.get("history", ())),
-        }
-
-    def to_request(self) -> SearchRequest:
-        return SearchRequest(**self.request_fields())
+        return SearchRequest(
+            query=data["query"],
+            knowledge_base_ids=data["knowledge_base_ids"],
+            profile=data.get("profile", ""),
+            overrides={**data.get("overrides", {}), **named},
+            explain=data.get("explain", False),
+            latency_budget_ms=data.get("latency_budget_ms"),
+            filters=(data.get("filters") or {}).get("parsed"),
+            history=tuple(Turn(**turn) for turn in data.get("history", ())),
+        )
 
 
 class DegradationSerializer(serializers.Serializer[Any]):
@@ -268,3 +266,60 @@ class TraceSerializer(serializers.ModelSerializer[SearchLog]):
             "created_at",
         )
         read_only_fields = fields
+
+
+class RanksSerializer(serializers.Serializer[Any]):
+    before = serializers.IntegerField(allow_null=True)
+    after = serializers.IntegerField(allow_null=True)
+
+
+class ScoresSerializer(serializers.Serializer[Any]):
+    before = serializers.FloatField(allow_null=True)
+    after = serializers.FloatField(allow_null=True)
+
+
+class ScalesSerializer(serializers.Serializer[Any]):
+    before = serializers.CharField(help_text="As `score_scale` of a result.")
+    after = serializers.CharField()
+
+
+class ReplayedResultSerializer(serializers.Serializer[Any]):
+    chunk_id = serializers.IntegerField()
+    title = serializers.CharField(allow_blank=True)
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    change = serializers.ChoiceField([(change.value, change.value) for change in Change])
+    rank = RanksSerializer(help_text="From 1; null where it is none of the results.")
+    score = ScoresSerializer()
+    reason = serializers.CharField(
+        allow_blank=True,
+        help_text="Why it is gone: deleted, disabled, the stage that cut it, or not found by any channel.",
+    )
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    knowledge_base_id = serializers.IntegerField(allow_null=True, help_text="null: it serves all of them together.")
+    name = serializers.CharField()
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+
+
+class DegradedSerializer(serializers.Serializer[Any]):
+    before = DegradationSerializer(many=True)
+    after = DegradationSerializer(many=True)
+
+
+class ReplaySerializer(serializers.Serializer[Any]):
+    trace_id = serializers.UUIDField(help_text="Of the search that was run again.")
+    query = serializers.CharField(allow_blank=True)
+    profile = UsedProfileSerializer()
+    identical = serializers.BooleanField(help_text="The same results in the same order, with the same scores.")
+    score_scale = ScalesSerializer()
+    results = ReplayedResultSerializer(many=True, help_text="In the order of the new search, then those that are gone.")
+    configuration = DifferenceSerializer(
+        many=True, help_text="Settings and models of the environment that have changed."
+    )
+    knowledge_bases = DifferenceSerializer(many=True, help_text="Versions, tokenizers and models that are others now.")
+    degraded = DegradedSerializer()
+    without_history = serializers.BooleanField(
+        help_text="The search stood in someone else’s conversation, and was run again without it."
+    )

@@ -6,9 +6,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.api.schema import SEARCH_EXAMPLES, answers
-from kb.api.serializers.search import SearchRequestSerializer, SearchResponseSerializer, TraceSerializer
+from kb.api.serializers.search import (
+    ReplaySerializer,
+    SearchRequestSerializer,
+    SearchResponseSerializer,
+    TraceSerializer,
+)
 from kb.api.views.base import ApiView, one
 from kb.models import SearchLog
+from kb.services.replay import replay
 from kb.services.responses import respond
 
 
@@ -44,3 +50,20 @@ class TraceView(ApiView):
     def get(self, request: Request, trace_id: UUID) -> Response:  # noqa: ARG002 - the framework's interface
         entry = one(SearchLog.objects.visible_to(self.principal), trace_id)
         return Response(TraceSerializer(entry).data)
+
+
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="replay",
+        summary="Run a logged search again",
+        description="The same query under the same versions of the profiles, with the same overrides and filters, compared "
+        "with what was logged. The new search is not kept in the log. A key with the scope read suffices.",
+        request=None,
+        responses=answers({200: ReplaySerializer}, 400, 404, 503),
+    )
+)
+class ReplayView(ApiView):
+    post_reads = True
+
+    def post(self, request: Request, trace_id: UUID) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(replay(self.principal, trace_id).as_dict())

@@ -1,40 +1,83 @@
+import json
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from uuid import UUID
 
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import KnowledgeBase, Principal
+from kb.management.replay_words import in_words
+from kb.models import KnowledgeBase, Principal, SearchLog
+from kb.services.replay import replay
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
+from kb.stores.filters import Filters
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160
-STAGES = ("vector", "bm25", "fused", "rerank")
+STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
 
 
 class Command(KnowledgeBaseCommand):
     help = "Searches knowledge bases, by the same pipeline as the API and the search-debug page."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("query")
-        self.add_kb_argument(parser, repeatable=True)
-        parser.add_argument("--user", metavar="NAME", help="whose permissions apply (default: those of the owner)")
+        parser.add_argument("query", nargs="?", help="what to search for; none with --replay")
+        self.add_kb_argument(parser, required=False, repeatable=True)
+        parser.add_argument(
+            "--user",
+            metavar="NAME",
+            help="whose permissions apply (default: those of the owner; with --replay of who searched)",
+        )
         parser.add_argument("--top-k", type=int, metavar="N", help="number of results (default: the profile's)")
         parser.add_argument("--profile", default="", metavar="NAME", help="default: that of each knowledge base")
         parser.add_argument(
             "--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"
         )
+        self._add_filters(parser)
         parser.add_argument(
             "--latency-budget-ms",
             type=_latency_budget,
             metavar="N",
-            help="how long to wait for a keyword index that is being built (default: LATENCY_BUDGET_MS)",
+            help="after so many ms the search answers with what it has (default: LATENCY_BUDGET_MS, which does not count "
+            "the loading of a local model)",
+        )
+        parser.add_argument(
+            "--replay",
+            type=_trace_id,
+            metavar="TRACE_ID",
+            help="run a search of the log again, under the same profile version, and show what has changed",
         )
         parser.add_argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages")
-        parser.add_argument("--json", action="store_true", help="print the response of POST /api/v1/search/")
+        parser.add_argument(
+            "--json", action="store_true", help="print the response of POST /api/v1/search/, or of traces/ID/replay/"
+        )
+
+    def _add_filters(self, parser: ArgumentParser) -> None:
+        parser.add_argument(
+            "--document",
+            type=int,
+            action="append",
+            metavar="ID",
+            help="only chunks of this document (may be given several times)",
+        )
+        parser.add_argument(
+            "--tag", action="append", metavar="TAG", help="only documents with this tag (several: with any of them)"
+        )
+        parser.add_argument(
+            "--filter",
+            type=_condition,
+            action="append",
+            metavar="KEY=VALUE",
+            help="only documents whose metadata have this value: a number, true, false, null, or a text (several: all of "
+            "them); quote a text that looks like a number: 'year=\"2024\"'",
+        )
 
     def handle(self, *_args: Any, **options: Any) -> None:
+        self._check(options)
+        if options["replay"]:
+            self._replay(options)
+            return
         knowledge_bases = self.knowledge_bases(options)
         overrides = {name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None}
         request = SearchRequest(
@@ -44,12 +87,42 @@ class Command(KnowledgeBaseCommand):
             overrides=overrides,
             explain=options["explain"],
             latency_budget_ms=options["latency_budget_ms"],
+            filters=_filters(options),
         )
         outcome = search(self._principal(knowledge_bases, options["user"]), request)
         if options["json"]:
             self.print_json(outcome_as_json(outcome))
         else:
             self._show(outcome)
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        if (options["query"] is None) == (options["replay"] is None):
+            raise CommandError("Give either a query, or --replay TRACE_ID.")
+        if options["replay"] is None and not options["kb"]:
+            raise CommandError("Say with --kb NAME where to search.")
+        own = ("kb", "top_k", "profile", "score_threshold", "document", "tag", "filter", "latency_budget_ms", "explain")
+        given = [f"--{name.replace('_', '-')}" for name in own if options[name] not in (None, "", [], False)]
+        if options["replay"] and given:
+            raise CommandError(f"--replay searches as was searched before: leave out {', '.join(given)}.")
+
+    def _replay(self, options: Mapping[str, Any]) -> None:
+        trace_id = options["replay"]
+        entry = SearchLog.objects.select_related("user").filter(pk=trace_id).first()
+        knowledge_bases = KnowledgeBase.objects.select_related("owner").in_bulk(
+            entry.knowledge_base_ids if entry else []
+        )
+        if entry is None or not knowledge_bases:
+            raise CommandError(f"There is no search with the trace id {trace_id}, or its knowledge bases are gone.")
+        if options["user"] is None and entry.user is not None:
+            principal = Principal(entry.user)
+        else:
+            principal = self._principal(list(knowledge_bases.values()), options["user"])
+        replayed = replay(principal, trace_id)
+        if options["json"]:
+            self.print_json(replayed.as_dict())
+            return
+        for line in in_words(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}):
+            self.stdout.write(line)
 
     def _principal(self, knowledge_bases: Sequence[KnowledgeBase], user: str | None) -> Principal:
         if user is not None:
@@ -78,8 +151,9 @@ class Command(KnowledgeBaseCommand):
     def _explain(self, outcome: SearchOutcome) -> None:
         result = outcome.result
         self.stdout.write(f"terms: {', '.join(result.analysis.all_terms) or 'none'}\n\n")
-        header = ["chunk", *STAGES, "cut by", "source", "matched terms"]
-        self._table([header, *(_row(candidate) for candidate in result.candidates)])
+        stages = [stage for stage in STAGES if any(stage in candidate.scores for candidate in result.candidates)]
+        header = ["chunk", *stages, "cut by", "source", "matched terms"]
+        self._table([header, *(_row(candidate, stages) for candidate in result.candidates)])
         self.stdout.write("")
         self._table(
             [["stage", "ms", ""]]
@@ -102,6 +176,29 @@ def _latency_budget(text: str) -> int:
     return int(text)
 
 
+def _trace_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError as error:
+        raise ArgumentTypeError(f"{text!r} is no trace id: copy it from a response or from the search log") from error
+
+
+def _condition(text: str) -> dict[str, Any]:
+    key, separator, value = text.partition("=")
+    if not key or not separator:
+        raise ArgumentTypeError(f"{text!r} is no condition: give KEY=VALUE")
+    try:
+        read = json.loads(value)
+    except ValueError:
+        read = value
+    return {"key": key, "op": "eq", "value": value if isinstance(read, list | dict) else read}
+
+
+def _filters(options: Mapping[str, Any]) -> Filters | None:
+    given = {"document_ids": options["document"], "tags": options["tag"], "metadata": options["filter"]}
+    return Filters.parse(given) if any(given.values()) else None
+
+
 def _heading(number: int, hit: Hit) -> str:
     passage = hit.passage
     page = f", page {passage.page}" if passage.page else ""
@@ -117,8 +214,8 @@ def _stages(found: Hit | Candidate) -> Iterable[str]:
     return (f"{stage} {cell}" for stage in STAGES if (cell := _cell(found, stage)))
 
 
-def _row(candidate: Candidate) -> list[str]:
-    cells = [_cell(candidate, stage) or "-" for stage in STAGES]
+def _row(candidate: Candidate, stages: Iterable[str]) -> list[str]:
+    cells = [_cell(candidate, stage) or "-" for stage in stages]
     source = candidate.passage.source if candidate.passage else ""
     return [str(candidate.chunk_id), *cells, candidate.cut_by or "", source, " ".join(candidate.matched_terms)]
 
