@@ -1,5 +1,7 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,12 +11,32 @@ from pgvector import HalfVector
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
 from kb.models.lexemes import NGRAM_PREFIX
+from retrieval.errors import DependencyMissing
+from retrieval.keywords import extract_keywords
 from retrieval.lexical import ngrams
 from retrieval.postings import Postings, count_postings
 from retrieval.protocols import Embedder, Tokenizer
 
+logger = logging.getLogger(__name__)
+
 EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500
+KEYWORD_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the indexes are made of.
+
+    Attributes:
+        searchable: a chunk in its context, as `searchable_text` makes it.
+        text: the chunk alone, whose keywords are not those of its document.
+        questions: which it answers.
+    """
+
+    searchable: str
+    text: str
+    questions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +45,17 @@ class Prepared:
 
     Attributes:
         postings: by tokenizer id; empty where the tokenizer's packages are missing.
-        vector: shape (dimension,).
+        vector: of the content, shape (dimension,).
+        keywords: empty where the knowledge base has no vectors of keywords.
+        keyword_vector: shape (dimension,); None without keywords.
+        question_vectors: one for each question, each of shape (dimension,).
     """
 
     postings: Mapping[str, Postings]
     vector: NDArray[np.float32]
+    keywords: tuple[str, ...] = ()
+    keyword_vector: NDArray[np.float32] | None = None
+    question_vectors: tuple[NDArray[np.float32], ...] = ()
 
 
 def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
@@ -47,6 +75,47 @@ def _postings_by_tokenizer(text: str, tokenizers: Sequence[Tokenizer]) -> dict[s
         tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
         for tokenizer_id, tokens in cut.items()
     }
+
+
+def prepare(
+    sources: Sequence[Source],
+    *,
+    tokenizers: Sequence[Tokenizer],
+    embedder: Embedder,
+    keyword_language: str | None = None,
+    on_embedded: Callable[[float], None] = lambda _: None,
+) -> list[Prepared]:
+    """Runs tokenizers, extraction of keywords and the model over chunks.
+
+    Args:
+        sources: of the chunks.
+        tokenizers: whose postings are wanted.
+        embedder: the model.
+        keyword_language: extract keywords of this language and embed them too; None: do not.
+        on_embedded: told the share of the model's work that is done, from 0 to 1.
+    """
+    postings = tokenize([source.searchable for source in sources], tokenizers)
+    keywords = [extract(source.text, keyword_language) for source in sources]
+    texts = [source.searchable for source in sources]
+    texts += [" ".join(words) for words in keywords if words]
+    texts += [question for source in sources for question in source.questions]
+    on_embedded(0.0)
+    vectors = iter(embed(texts, embedder, lambda done: on_embedded(done / len(texts))))
+    contents = [next(vectors) for _ in sources]
+    of_keywords = [next(vectors) if words else None for words in keywords]
+    of_questions = [tuple(next(vectors) for _ in source.questions) for source in sources]
+    return [Prepared(*parts) for parts in zip(postings, contents, keywords, of_keywords, of_questions, strict=True)]
+
+
+def extract(text: str, language: str | None) -> tuple[str, ...]:
+    """Keywords as they can be stored; none where no language is given or what cuts it into words is not installed."""
+    if language is None:
+        return ()
+    try:
+        return tuple(word for word in extract_keywords(text, language) if len(word) <= KEYWORD_LENGTH)
+    except DependencyMissing as error:
+        logger.warning("a chunk got no keywords: %s", error)
+        return ()
 
 
 def embed(
@@ -71,10 +140,34 @@ def embed(
 
 def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
+    for chunk, each in zip(chunks, prepared, strict=True):
+        chunk.keywords = list(each.keywords)
     created = Chunk.objects.bulk_create(chunks, batch_size=ROWS_A_STATEMENT)
     pairs = list(zip(created, prepared, strict=True))
     write_postings((chunk, each.postings) for chunk, each in pairs)
+    _write_all_vectors(pairs, model_id)
+
+
+def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the keywords of chunks that are there, and the vectors of one model; its former ones go."""
+    pairs = list(pairs)
+    renewed = [chunk for chunk, prepared in pairs if chunk.keywords != list(prepared.keywords)]
+    for chunk, prepared in pairs:
+        chunk.keywords = list(prepared.keywords)
+    Chunk.objects.bulk_update(renewed, ["keywords"], batch_size=ROWS_A_STATEMENT)
+    former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
+    former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
+    _write_all_vectors(pairs, model_id)
+
+
+def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    kind = ChunkEmbedding.Kind
+    of_keywords = [(chunk, each.keyword_vector) for chunk, each in pairs]
     write_vectors(((chunk, each.vector) for chunk, each in pairs), model_id)
+    write_vectors(((chunk, vector) for chunk, vector in of_keywords if vector is not None), model_id, kind.KEYWORDS)
+    write_vectors(
+        ((chunk, vector) for chunk, each in pairs for vector in each.question_vectors), model_id, kind.QUESTION
+    )
 
 
 def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
@@ -109,19 +202,27 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
     )
 
 
-def write_vectors(pairs: Iterable[tuple[Chunk, NDArray[np.float32]]], model_id: str) -> None:
-    """Inserts the content vectors of chunks, or replaces those of the same model."""
-    rows = [
-        ChunkEmbedding(
-            chunk=chunk,
-            knowledge_base_id=chunk.knowledge_base_id,
-            kind=ChunkEmbedding.Kind.CONTENT,
-            model=model_id,
-            vector=HalfVector(vector),
-            enabled=chunk.enabled,
+def write_vectors(
+    pairs: Iterable[tuple[Chunk, NDArray[np.float32]]],
+    model_id: str,
+    kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
+) -> None:
+    """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are told apart by their order."""
+    written: Counter[int] = Counter()
+    rows = []
+    for chunk, vector in pairs:
+        rows.append(
+            ChunkEmbedding(
+                chunk=chunk,
+                knowledge_base_id=chunk.knowledge_base_id,
+                kind=kind,
+                ordinal=written[chunk.pk],
+                model=model_id,
+                vector=HalfVector(vector),
+                enabled=chunk.enabled,
+            )
         )
-        for chunk, vector in pairs
-    ]
+        written[chunk.pk] += 1
     ChunkEmbedding.objects.bulk_create(
         rows,
         batch_size=ROWS_A_STATEMENT,

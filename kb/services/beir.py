@@ -10,9 +10,9 @@ from django.db import transaction
 
 from kb.conf import embedder
 from kb.ingest.chunk import hash_content
-from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
+from kb.ingest.index import Source, searchable_text, write_chunks
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.writing import tokenizers_of, writing_chunks
+from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries
 
@@ -109,8 +109,8 @@ def _write(kb: KnowledgeBase, passages: list[BeirPassage]) -> None:
         return
     model = embedder(kb.embedding_model)
     texts = [searchable_text(passage.title, (), passage.text) for passage in passages]
-    vectors = embed(texts, model)
-    prepared = [Prepared(*pair) for pair in zip(tokenize(texts, tokenizers_of(kb)), vectors, strict=True)]
+    sources = [Source(text, passage.text) for text, passage in zip(texts, passages, strict=True)]
+    prepared = prepare_chunks(kb, sources)
     counts = [model.count_tokens(text) for text in texts]
     with writing_chunks(kb):
         documents = Document.objects.bulk_create([_document(kb, passage) for passage in passages])

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from kb.ingest.index import searchable_text
+from kb.ingest.index import Source, searchable_text
 from kb.models import Chunk, KnowledgeBase
 
 BATCH = 256
@@ -42,3 +42,8 @@ def any_chunk_without(kb: KnowledgeBase, derived: QuerySet[Any]) -> bool:
 def searchable_text_of(chunk: Chunk) -> str:
     """What both channels index of a chunk that was read with its document."""
     return searchable_text(chunk.document.title, chunk.heading_path, chunk.text)
+
+
+def source_of(chunk: Chunk) -> Source:
+    """What the indexes of a chunk that was read with its document are made of."""
+    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions))

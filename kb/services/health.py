@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from kombu import Connection
@@ -23,6 +23,7 @@ from redis.exceptions import RedisError
 
 from kb.conf import tokenizer
 from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, TokenizerSettings
+from kb.stores.fulltext import without_lexemes
 from retrieval.bm25 import require_dependencies
 from retrieval.dependencies import import_dependency
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -276,6 +277,18 @@ def postings() -> Finding:
     return Finding(name, State.OK, f"all of {_names(sorted(current))}" if current else "none yet")
 
 
+def lexemes() -> Finding:
+    """Knowledge bases with chunks that were tokenised before full-text search had anything to read."""
+    name = "full text"
+    active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
+    lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
+    names = list(lacking.order_by("name").values_list("name", flat=True))
+    if names:
+        detail = f"chunks of {_names(names)} cannot be found by it"
+        return Finding(name, State.DEGRADED, detail, "run `manage.py reindex --kb NAME --bm25` for each")
+    return Finding(name, State.OK, "stands in where the keyword index cannot answer")
+
+
 def documents() -> Finding:
     name, now = "documents", timezone.now()
     failed = Document.objects.filter(status=Document.Status.FAILED).count()
@@ -313,7 +326,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     data_directory,
     secret_key,
 )
-ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, tokenizer_packages, postings, documents)
+ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, tokenizer_packages, postings, lexemes, documents)
 
 
 @contextmanager

@@ -15,12 +15,28 @@ from django.utils.translation import gettext_noop
 
 from kb.conf import embedder
 from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
-from kb.ingest.index import Prepared, embed, replace_postings, searchable_text, tokenize, write_chunks, write_vectors
+from kb.ingest.index import (
+    Prepared,
+    Source,
+    prepare,
+    replace_postings,
+    replace_vectors,
+    searchable_text,
+    write_chunks,
+)
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
 from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
+from kb.services.chunk_batches import source_of
 from kb.services.errors import NotVisible, Rejected
-from kb.services.writing import Superseded, tokenizers_of, unchanged, writing_chunks
+from kb.services.writing import (
+    Superseded,
+    keyword_language,
+    prepare_chunks,
+    tokenizers_of,
+    unchanged,
+    writing_chunks,
+)
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -147,7 +163,9 @@ def _index_file(job: Job) -> None:
     job.report(Document.Stage.CHUNK, 15)
     drafts = split(parsed, settings=chunk_settings(kb))
     title = document.title or parsed.title
-    prepared = _prepare(job, [searchable_text(title, draft.heading_path, draft.text) for draft in drafts])
+    prepared = _prepare(
+        job, [Source(searchable_text(title, draft.heading_path, draft.text), draft.text) for draft in drafts]
+    )
     with writing_chunks(kb):
         Chunk.objects.filter(document=document).delete()
         chunks = new_chunks(document, drafts)
@@ -158,25 +176,27 @@ def _index_file(job: Job) -> None:
 def _index_chunks(job: Job) -> None:
     document, kb = job.document, job.document.knowledge_base
     chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
-    texts = [searchable_text(document.title, chunk.heading_path, chunk.text) for chunk in chunks]
-    pairs = list(zip(chunks, _prepare(job, texts), strict=True))
+    pairs = list(zip(chunks, _prepare(job, list(map(source_of, chunks))), strict=True))
     with writing_chunks(kb):
         current = unchanged(pairs)
         replace_postings((chunk, prepared.postings) for chunk, prepared in current)
-        write_vectors(((chunk, prepared.vector) for chunk, prepared in current), kb.embedding_model)
+        replace_vectors(current, kb.embedding_model)
         job.finish(document.title, document.mime)
 
 
-def _prepare(job: Job, texts: Sequence[str]) -> list[Prepared]:
-    """Runs tokenizer and model over the texts, and shows how far they are."""
+def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:
+    """Runs tokenizer and model over the chunks, and shows how far they are."""
+    kb = job.document.knowledge_base
     job.report(Document.Stage.TOKENIZE, 20)
-    postings = tokenize(texts, tokenizers_of(job.document.knowledge_base))
-    job.report(Document.Stage.EMBED, 30)
-    count = max(len(texts), 1)
-    model = embedder(job.document.knowledge_base.embedding_model)
-    vectors = embed(texts, model, lambda done: job.report(Document.Stage.EMBED, 30 + 60 * done // count))
+    prepared = prepare(
+        sources,
+        tokenizers=tokenizers_of(kb),
+        embedder=embedder(kb.embedding_model),
+        keyword_language=keyword_language(kb),
+        on_embedded=lambda share: job.report(Document.Stage.EMBED, 30 + int(60 * share)),
+    )
     job.report(Document.Stage.WRITE, 90)
-    return [Prepared(each, vector) for each, vector in zip(postings, vectors, strict=True)]
+    return prepared
 
 
 def _parse(document: Document) -> ParsedDocument:
@@ -208,8 +228,14 @@ def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
     ]
 
 
-def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
+def chunk_update(chunk: Chunk, *, text: str, enabled: bool, questions: Sequence[str] | None = None) -> None:
     """Changes a chunk and what the indexes hold of it.
+
+    Args:
+        chunk: read with its document and knowledge base.
+        text: the new one.
+        enabled: whether searches find it.
+        questions: which it answers; None: those it has.
 
     Raises:
         Rejected: the text is blank, or the model is out of reach; nothing was changed.
@@ -219,19 +245,20 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool) -> None:
     if not text.strip():
         raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
     kb = chunk.knowledge_base
-    searchable = [searchable_text(chunk.document.title, chunk.heading_path, text)]
+    answered = tuple(chunk.questions if questions is None else filter(None, map(str.strip, questions)))
     model = embedder(kb.embedding_model)
+    source = Source(searchable_text(chunk.document.title, chunk.heading_path, text), text, answered)
     try:
-        postings, vectors = tokenize(searchable, tokenizers_of(kb)), embed(searchable, model)
+        [prepared] = prepare_chunks(kb, [source])
     except RetrievalError as error:
         raise Rejected("model_unavailable", str(error)) from error
     with writing_chunks(kb):
         locked = Chunk.objects.select_for_update().filter(pk=chunk.pk).first()
         if locked is None:
             raise NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
-        locked.text, locked.enabled = text, enabled
+        locked.text, locked.enabled, locked.questions = text, enabled, list(answered)
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
-        replace_postings([(locked, postings[0])])
+        replace_postings([(locked, prepared.postings)])
         ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
-        write_vectors([(locked, vectors[0])], model.model_id)
+        replace_vectors([(locked, prepared)], model.model_id)

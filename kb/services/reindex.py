@@ -5,14 +5,15 @@ from collections.abc import Callable
 from django.db import transaction
 
 from kb.conf import embedder, tokenizer
-from kb.ingest.index import embed, write_vectors
+from kb.ingest.index import prepare, replace_vectors
 from kb.models import ChunkEmbedding, ChunkPostings, KnowledgeBase
-from kb.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
+from kb.services.chunk_batches import any_chunk_without, chunk_batches, source_of
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile
 from kb.services.tokenizing import follow_to_target, lacks_postings, renewed_settings, tokenizer_change, write_tokens
-from kb.services.writing import holding_model, unchanged
+from kb.services.writing import holding_model, keyword_language, unchanged
 from kb.stores.bm25 import BM25Store
+from kb.stores.fulltext import without_lexemes
 
 
 def reindex_postings(
@@ -67,18 +68,19 @@ def reindex_embeddings(
     model = embedder(model_id or kb.embedding_model)
     dimension = model.dimension  # loads the model, or says why not, before anything is changed
     KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model=model.model_id)
-    finished = _with_vector(kb, model.model_id) if resume else set()
+    finished = _with_vectors(kb, model.model_id) if resume else set()
     if not resume and model.model_id != kb.embedding_model:
         ChunkEmbedding.objects.filter(knowledge_base=kb, model=model.model_id).delete()
     while True:
         for batch in chunk_batches(kb, done=finished.intersection):
-            vectors = embed([searchable_text_of(chunk) for chunk in batch], model)
+            sources = list(map(source_of, batch))
+            prepared = prepare(sources, tokenizers=(), embedder=model, keyword_language=keyword_language(kb))
             with holding_model(kb):
-                write_vectors(unchanged(zip(batch, vectors, strict=True)), model.model_id)
+                replace_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
             on_progress(len(batch))
         if _swap(kb, model.model_id, dimension):
             return
-        finished = _with_vector(kb, model.model_id)
+        finished = _with_vectors(kb, model.model_id)
 
 
 def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
@@ -97,10 +99,14 @@ def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
 
 
 def _with_postings(kb: KnowledgeBase, tokenizer_id: str) -> set[int]:
+    """Chunks whose postings and lexemes are there."""
     rows = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=tokenizer_id)
-    return set(rows.values_list("chunk_id", flat=True))
+    lacking = without_lexemes(rows).values_list("chunk_id", flat=True)
+    return set(rows.values_list("chunk_id", flat=True)).difference(lacking)
 
 
-def _with_vector(kb: KnowledgeBase, model_id: str) -> set[int]:
-    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
-    return set(rows.values_list("chunk_id", flat=True))
+def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
+    """Chunks that have a vector of each kind that the knowledge base keeps for all."""
+    kinds = [ChunkEmbedding.Kind.CONTENT] + ([ChunkEmbedding.Kind.KEYWORDS] if kb.keyword_vectors else [])
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id)
+    return set.intersection(*(set(rows.filter(kind=kind).values_list("chunk_id", flat=True)) for kind in kinds))

@@ -20,13 +20,13 @@ from django.utils.translation import gettext as _
 
 from kb.conf import embedder
 from kb.ingest.chunk import hash_content
-from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
+from kb.ingest.index import Source, searchable_text, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, Principal, User
 from kb.models.validators import storable, validate_metadata
 from kb.services.documents import documents_delete
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.search import SearchRequest, hit_as_json, search
-from kb.services.writing import tokenizers_of, writing_chunks
+from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.protocols import Embedder
 from retrieval.texts import FoundText, KeptText
@@ -208,10 +208,12 @@ def _write(kb: KnowledgeBase, texts: Sequence[KeptText], user: User | None) -> N
         return
     model = embedder(kb.embedding_model)
     documents = [_document(kb, text, user) for text in fresh]
-    searchable = [searchable_text(each.title, (), text.content) for each, text in zip(documents, fresh, strict=True)]
-    vectors = embed(searchable, model)
-    prepared = [Prepared(*pair) for pair in zip(tokenize(searchable, tokenizers_of(kb)), vectors, strict=True)]
-    counts = [model.count_tokens(each) for each in searchable]
+    sources = [
+        Source(searchable_text(each.title, (), text.content), text.content)
+        for each, text in zip(documents, fresh, strict=True)
+    ]
+    prepared = prepare_chunks(kb, sources)
+    counts = [model.count_tokens(source.searchable) for source in sources]
     with writing_chunks(kb):
         Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents]).delete()
         chunks = [

@@ -1,12 +1,13 @@
 """How chunks and what is derived from them are written: every writer locks the knowledge base first, so none deadlocks."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import transaction
 
 from kb.conf import embedder, load_tokenizer, tokenizer
+from kb.ingest.index import Prepared, Source, prepare
 from kb.models import Chunk, KnowledgeBase
 from kb.services.errors import ServiceError
 from retrieval.protocols import Tokenizer
@@ -31,6 +32,26 @@ def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
     active = load_tokenizer(kb.tokenizer_id)
     target = tokenizer(kb.target_tokenizer_id) if kb.target_tokenizer_id else None
     return list({cutter.id: cutter for cutter in (active, target) if cutter is not None}.values())
+
+
+def keyword_language(kb: KnowledgeBase) -> str | None:
+    """The language whose keywords are embedded beside the content; None where none are."""
+    return kb.language if kb.keyword_vectors else None
+
+
+def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepared]:
+    """What the indexes of a knowledge base hold of chunks.
+
+    Raises:
+        DependencyMissing: a package that its tokenizer's settings ask for is missing.
+        ModelUnavailable: its model cannot be loaded or reached.
+    """
+    return prepare(
+        sources,
+        tokenizers=tokenizers_of(kb),
+        embedder=embedder(kb.embedding_model),
+        keyword_language=keyword_language(kb),
+    )
 
 
 @contextmanager
@@ -68,7 +89,7 @@ def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
 
 
 def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
-    """Locks chunks and leaves out those that were edited, retitled or deleted since what stands beside them was derived.
+    """Locks chunks and leaves out those that have changed or gone since what stands beside them was derived from them.
 
     Belongs inside a transaction. The chunks returned are read anew, with their present `enabled`.
     """
@@ -83,7 +104,10 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
     return [
         (current[chunk.pk], value)
         for chunk, value in pairs
-        if chunk.pk in current
-        and current[chunk.pk].text == chunk.text
-        and current[chunk.pk].document.title == chunk.document.title
+        if chunk.pk in current and _origin(current[chunk.pk]) == _origin(chunk)
     ]
+
+
+def _origin(chunk: Chunk) -> tuple[str, str, list[str]]:
+    """What indexes are derived from."""
+    return chunk.text, chunk.document.title, chunk.questions

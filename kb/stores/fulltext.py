@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from django.db import connection
+from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
+from kb.models import ChunkPostings
 from kb.models.lexemes import NGRAM_PREFIX, storable_lexemes
 from kb.stores.binary import binary_cursor
 from retrieval.bm25 import okapi_parameters
@@ -28,6 +30,7 @@ LEAST_CANDIDATES = 100
 """So many of the chunks with the rarest terms are scored; scoring more changed no result of 300 queries of cmrc2018."""
 
 TERM_BYTES = 8
+EMPTY_LEXEMES_BYTES = 8
 
 # One look-up in the index for each lexeme, and all its chunks as one value. The offset and the sum keep the
 # planner from trying every row of the knowledge base with each lexeme.
@@ -69,6 +72,12 @@ class _Holders:
     def totals(self, weights: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum of the weights of the lexemes that each chunk holds, shape (n_chunks,)."""
         return np.bincount(self.chunks, weights[self.lexemes], minlength=self.chunk_ids.size).astype(np.float64)
+
+
+def without_lexemes(rows: QuerySet[ChunkPostings]) -> QuerySet[ChunkPostings]:
+    """Those of texts with tokens that were tokenised before lexemes were kept. No lexeme is read for it."""
+    size = Func(F("lexemes"), function="pg_column_size", output_field=IntegerField())
+    return rows.filter(length__gt=0).annotate(lexeme_bytes=size).filter(lexeme_bytes__lte=EMPTY_LEXEMES_BYTES)
 
 
 class PgTextStore:

@@ -9,7 +9,7 @@ from django.db import ConnectionHandler, connection
 from django.db.models import F
 from django.utils import timezone
 
-from kb.models import Document, KnowledgeBase
+from kb.models import ChunkPostings, Document, KnowledgeBase
 from kb.services import health
 from kb.services.health import State
 from kb.services.tokenizing import read_settings, tokenizer_change
@@ -248,6 +248,23 @@ def test_chunks_without_postings_are_degraded():
     document = make_document(make_kb(name="half"), "保修", "退货")
     document.chunks.first().postings.all().delete()
     assert "'half'" in health.postings().detail
+
+
+def test_chunks_that_full_text_cannot_find_are_degraded():
+    make_document(make_kb(name="new"), "保修")
+    old = make_document(make_kb(name="old"), "保修")
+    assert health.lexemes().state is State.OK
+    ChunkPostings.objects.filter(chunk__document=old).update(lexemes=[])
+    finding = health.lexemes()
+    assert finding.state is State.DEGRADED
+    assert "'old'" in finding.detail
+    assert "'new'" not in finding.detail
+    assert "reindex" in finding.remedy
+
+
+def test_a_text_without_words_lacks_nothing_for_full_text():
+    make_document(make_kb(), "!?")
+    assert health.lexemes().state is State.OK
 
 
 def test_postings_are_not_looked_at_without_a_tokenizer(monkeypatch):

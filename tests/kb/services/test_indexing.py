@@ -259,3 +259,69 @@ def test_metadata_that_cannot_be_kept_are_refused(kb, metadata):
     document.metadata = metadata
     with pytest.raises(ValidationError):
         document.full_clean(exclude=["file", "title", "mime"])
+
+
+KEYWORDS, QUESTION = ChunkEmbedding.Kind.KEYWORDS, ChunkEmbedding.Kind.QUESTION
+LEASES = "《民法典》规定租赁合同的租赁期限不得超过二十年。"
+
+
+@pytest.fixture
+def kb_with_keywords(kb):
+    kb.keyword_vectors = True
+    kb.save()
+    return kb
+
+
+def vectors(kb, kind):
+    return ChunkEmbedding.objects.filter(knowledge_base=kb, kind=kind)
+
+
+def test_a_knowledge_base_with_keyword_vectors_keeps_the_keywords_of_chunks(kb_with_keywords):
+    document = index(add(kb_with_keywords, LEASES.encode()))
+
+    assert "民法典" in document.chunks.get().keywords
+    assert vectors(kb_with_keywords, KEYWORDS).count() == 1
+
+
+def test_one_without_them_keeps_none(kb):
+    document = index(add(kb, LEASES.encode()))
+
+    assert document.chunks.get().keywords == []
+    assert not vectors(kb, KEYWORDS).exists()
+
+
+def test_an_edit_renews_the_keywords(kb_with_keywords):
+    chunk = index(add(kb_with_keywords, LEASES.encode())).chunks.get()
+
+    chunk_update(chunk, text="温控器的保修期是两年。", enabled=True)
+
+    chunk.refresh_from_db()
+    assert "民法典" not in chunk.keywords
+    assert "温控器" in chunk.keywords
+    assert vectors(kb_with_keywords, KEYWORDS).count() == 1
+
+
+def test_questions_of_a_chunk_are_embedded_and_go_with_it(kb):
+    chunk = index(add(kb, LEASES.encode())).chunks.get()
+
+    chunk_update(chunk, text=chunk.text, enabled=True, questions=["最长租多久?", " ", "超过怎么办?"])
+    chunk.refresh_from_db()
+    assert chunk.questions == ["最长租多久?", "超过怎么办?"]
+    assert vectors(kb, QUESTION).count() == 2
+
+    chunk_update(chunk, text="别的", enabled=True)
+    assert vectors(kb, QUESTION).count() == 2
+
+    chunk_update(chunk, text="别的", enabled=True, questions=[])
+    assert not vectors(kb, QUESTION).exists()
+
+
+def test_a_new_title_keeps_the_questions_and_their_vectors(kb):
+    document = index(add(kb, LEASES.encode()))
+    chunk_update(document.chunks.get(), text=LEASES, enabled=True, questions=["最长租多久?"])
+    Document.objects.filter(pk=document.pk).update(status=Document.Status.PENDING, keep_chunks=True, title="新题")
+
+    index(document)
+
+    assert document.chunks.get().questions == ["最长租多久?"]
+    assert vectors(kb, QUESTION).count() == 1

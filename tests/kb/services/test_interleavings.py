@@ -51,7 +51,7 @@ def a_retitled_document_being_embedded(monkeypatch):
     index_document(document.pk)
     document.refresh_from_db()
     document_update(document, title="标题")
-    gate = Gate(monkeypatch, indexing, "embed", after=True)
+    gate = Gate(monkeypatch, indexing, "prepare", after=True)
     worker = Running(index_document, document.pk)
     gate.wait()
     return worker, gate
@@ -143,7 +143,7 @@ def test_switching_a_chunk_off_during_a_retitle_is_not_undone(monkeypatch):
 
 @pytest.mark.parametrize(
     ("module", "stage", "rebuild"),
-    [(tokenizing, "tokenize", reindex.reindex_postings), (reindex, "embed", reindex.reindex_embeddings)],
+    [(tokenizing, "tokenize", reindex.reindex_postings), (reindex, "prepare", reindex.reindex_embeddings)],
 )
 def test_an_edit_during_a_reindex_is_not_overwritten(monkeypatch, module, stage, rebuild):
     kb = make_kb()
@@ -163,7 +163,7 @@ def test_a_document_deleted_during_a_reindex_is_left_out(monkeypatch):
     kb = make_kb()
     gone = make_document(kb, "甲 乙")
     make_document(kb, "丙 丁")
-    gate = Gate(monkeypatch, reindex, "embed", after=True)
+    gate = Gate(monkeypatch, reindex, "prepare", after=True)
     operator = Running(reindex.reindex_embeddings, kb)
     gate.wait()
     document_delete(gone)
