@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from kb.admin.stage_words import channel_weights
@@ -42,7 +43,7 @@ def notices(
 
 def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
     """A sentence, with what stands between backticks told apart."""
-    return tuple((words, bool(index % 2)) for index, words in enumerate(detail.split("`")) if words)
+    return tuple((words, bool(index % 2)) for index, words in enumerate(capfirst(detail).split("`")) if words)
 
 
 def degradation_heading(code: str) -> str:

@@ -94,7 +94,8 @@ def scale_in_words(scale: str) -> str:
     return {
         "cross_encoder": _("cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"),
         "overlap": _(
-            "overlap: how much of the query a chunk's words cover, joined with the agreement of the channels, 0 to 1"
+            "overlap: how much of the query's words a chunk holds, and how often, joined with the agreement of the channels, "
+            "0 to 1"
         ),
         "cosine": _("cosine: similarity of the vectors, at most 1"),
         "rrf": _("RRF: a sum over ranks without a scale of its own, which no threshold can cut"),

@@ -27,6 +27,7 @@ class ChannelSearch:
     Attributes:
         query: the sub-query that was searched for; blank for the query itself.
         found: candidates; None when it did not answer.
+        source: where the query's vector came from; blank where the channel needs none.
         error: code of the degradation that kept it from answering.
         error_words: the same in words.
     """
@@ -34,6 +35,7 @@ class ChannelSearch:
     query: str
     found: int | None
     milliseconds: str
+    source: str
     error: str
     error_words: str
 
@@ -124,8 +126,6 @@ def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Anal
     own = [span for span in spans if span.stage == stage]
     notes = [*_why_it_stood_in(stage, scope, spans)] if own else []
     details: Mapping[str, Any] = own[0].detail if own else {}
-    if "query_vector" in details:
-        notes.append(vector_source_in_words(str(details["query_vector"])))
     if "keyword_share" in details:
         words = _("content and keyword vectors %(content)s / %(keywords)s")
         share = details["keyword_share"]
@@ -144,6 +144,7 @@ def _channel_search(span: Span, analysis: Analysis) -> ChannelSearch:
         analysis.queries[place].text if place else "",
         span.detail.get("found"),
         milliseconds(span.milliseconds),
+        vector_source_in_words(str(span.detail.get("query_vector", ""))),
         error,
         degradation_heading(error) if error else "",
     )

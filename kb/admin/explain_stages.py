@@ -10,7 +10,7 @@ from kb.admin.degradations import degradation_heading
 from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
 from kb.models import Document
 from kb.services.search import SearchOutcome
-from retrieval.config import RERANKERS, RetrievalConfig
+from retrieval.config import RetrievalConfig
 from retrieval.trace import DegradationCode
 from retrieval.types import Result
 
@@ -111,6 +111,8 @@ class _Words:
         if all("error" in run for run in runs):
             return _("did not answer")
         found = sum(run.get("found", 0) for run in runs)
+        if len(runs) > 1:
+            return _("%(count)d found in %(searches)d searches") % {"count": found, "searches": len(runs)}
         return ngettext("%(count)d found", "%(count)d found", found) % {"count": found}
 
     def _analysis(self) -> Iterable[str]:
@@ -148,7 +150,9 @@ class _Words:
             return _("without a reranker only the vector channel counts")
         weights = channel_weights(config)
         asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details]
-        return " · ".join(f"{stage_label(stage)} {weights[stage]:g}" for stage in asked)
+        return _("weights: %(weights)s") % {
+            "weights": ", ".join(f"{stage_label(stage)} {weights[stage]:g}" for stage in asked)
+        }
 
     def _rerank(self) -> Iterable[str]:
         detail = self._details["rerank"]
@@ -213,10 +217,12 @@ def source_label(kind: str) -> str:
 
 
 def reranker_label(name: str) -> str:
-    labels = dict(
-        zip(RERANKERS, (_("Cross-encoder"), _("HTTP reranker"), _("Cosine"), _("Overlap of terms")), strict=True)
-    )
-    return labels.get(name, name)
+    return {
+        "cross_encoder": _("Cross-encoder"),
+        "http": _("HTTP reranker"),
+        "cosine": _("Cosine"),
+        "overlap": _("Overlap of terms"),
+    }.get(name, name)
 
 
 def _reason(reason: str) -> str:

@@ -140,7 +140,7 @@ class SearchForm(forms.Form):
             self.fields[name].widget.attrs["placeholder"] = inherited[name]
         self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
         for name in ("tags", "concepts"):
-            self.fields[name].widget.attrs["placeholder"] = _("any; commas between them")
+            self.fields[name].widget.attrs["placeholder"] = _("any")
         if data is None and len(bases) == 1:
             self.initial["kb"] = [str(bases[0].pk)]
 
@@ -177,7 +177,7 @@ class SearchForm(forms.Form):
     def groups(self) -> list[Group]:
         """The settings that are folded away at first."""
         named = {
-            _("Fusion by reciprocal ranks"): ("vector_weight", "keyword_weight", "question_weight"),
+            _("Fusion by reciprocal ranks (RRF)"): ("vector_weight", "keyword_weight", "question_weight"),
             _("Fusion by weighted sum"): ("vector_share", "keyword_share"),
             _("Query and results"): ("rewrite", "neighbours", "budget"),
             _("Only documents with"): ("tags", "concepts", "source_type"),
@@ -232,7 +232,7 @@ def choices_in_words() -> dict[str, dict[str, str]]:
     """The values of the settings that are chosen from, by field."""
     return {
         "rerank": {"on": _("on"), "off": _("off")},
-        "fusion": {"rrf": _("reciprocal ranks"), "weighted": _("weighted sum")},
+        "fusion": {"rrf": _("RRF"), "weighted": _("weighted sum")},
         "rewrite": {"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
     }
 

@@ -50,7 +50,7 @@ def channel_weights(config: RetrievalConfig) -> Mapping[str, float]:
 def fusion_in_words(config: RetrievalConfig) -> str:
     if config.fusion == "weighted":
         return _("weighted sum of min-max normalised scores")
-    return _("reciprocal ranks, k = %(k)d") % {"k": config.rrf_k}
+    return _("RRF, k = %(k)d") % {"k": config.rrf_k}
 
 
 def milliseconds(value: float) -> str:

@@ -45,6 +45,9 @@ class Page:
     def value(self, field):
         return self.one(f"//*[@id='id_{field}']").get("value")
 
+    def chosen(self, field):
+        return self.one(f"//select[@id='id_{field}']/option[@selected]").get("value")
+
     def placeholder(self, field):
         return self.one(f"//*[@id='id_{field}']").get("placeholder")
 

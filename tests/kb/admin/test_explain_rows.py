@@ -3,7 +3,7 @@ from functools import partial
 import pytest
 from django.urls import reverse
 
-from kb.models import Chunk, Document
+from kb.models import Chunk
 from tests.factories import make_document, make_kb
 from tests.kb.admin import search_debug_page
 from tests.kb.admin.search_debug_page import Page, cell, outcome_of, words
@@ -32,9 +32,9 @@ def shown(value, decimals):
 
 
 def test_ranks_and_scores_are_those_of_the_search(open_page, curator, kb):
-    result = outcome_of(curator, kb, q="late flight 报销")
+    result = outcome_of(curator, kb, q="late flight 报销", score_threshold=0)
 
-    page = Page(open_page(kb=kb.pk, q="late flight 报销"))
+    page = Page(open_page(kb=kb.pk, q="late flight 报销", threshold=0))
 
     candidates = {candidate.chunk_id: candidate for candidate in result.candidates}
     assert list(page.column("rank")) == list(candidates)
@@ -127,7 +127,7 @@ def test_a_move_between_fusion_and_reranker_shows_as_an_arrow(open_page, curator
     kb = make_kb(curator)
     make_document(kb, "refund refund refund refund", "a refund for a late flight is paid in the office within a week")
 
-    page = Page(open_page(kb=kb.pk, q="refund office", keyword_weight="0", vector_weight="1"))
+    page = Page(open_page(kb=kb.pk, q="refund office", keyword_weight="0", vector_weight="1", threshold=0))
 
     rows = {int(row.get("data-chunk-id")): row for row in page.rows()}
     for chunk_id, fused in page.column("fused-rank").items():
@@ -173,7 +173,7 @@ def test_the_gate_names_score_and_threshold(open_page, curator, kb):
 
     gated = {pk: reason for pk, reason in page.column("cut-by").items() if reason != "–"}
     scores = page.column("rerank-score")
-    assert len(gated) == 2
+    assert len(gated) == 3
     for pk, reason in gated.items():
         assert reason == f"Gate Score {scores[pk]} is below the threshold 0.9."
 
@@ -195,3 +195,35 @@ def test_without_a_reranker_the_vector_ranking_is_the_result(open_page, kb):
     assert "cosine" in page.text("summary")
     below = {pk for pk, score in page.column("vector-score").items() if float(score) < 0.05}
     assert {pk for pk, reason in page.column("cut-by").items() if reason.startswith("Gate")} == below
+
+
+def test_an_exact_score_without_a_rank_says_where_it_is_from(open_page, curator, settings):
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "candidate_floor": 3}
+    kb = make_kb(curator)
+    make_document(kb, *[f"flight number {number} of the day" for number in range(6)])
+
+    page = Page(open_page(kb=kb.pk, q="flight number 3", top_k=1, fusion="weighted"))
+
+    notes = page.tree.xpath("//td[contains(@title,'scored exactly for the weighted sum')]")
+    assert notes
+    assert all(cell(note, f"{stage_of(note)}-score") != "–" for note in notes)
+
+
+def stage_of(note):
+    return note.xpath("./*/@data-col")[0].removesuffix("-rank")
+
+
+def test_neighbours_that_were_asked_for_can_be_opened(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="报销", top_k=1, neighbours=1))
+
+    assert "1 neighbour in the document" in page.text("neighbours")
+    assert "Employees running late" in page.text("neighbours")
+
+
+def test_every_place_where_a_candidate_was_found_is_listed(open_page, kb):
+    result = outcome_of(kb.owner, kb, q="flight")
+
+    page = Page(open_page(kb=kb.pk, q="flight"))
+
+    shown_places = [len(each.xpath(".//li")) for each in page.tree.xpath("//*[@data-testid='found-at']")]
+    assert shown_places == [len(candidate.provenance) for candidate in result.candidates]

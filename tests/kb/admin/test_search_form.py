@@ -8,7 +8,7 @@ from kb.models import Concept, KnowledgeBase, RetrievalProfile, SearchLog
 from retrieval.errors import InvalidConfiguration
 from tests.factories import make_document, make_kb
 from tests.kb.admin import search_debug_page
-from tests.kb.admin.search_debug_page import Page
+from tests.kb.admin.search_debug_page import Page, words
 
 pytestmark = pytest.mark.django_db
 
@@ -33,25 +33,44 @@ GIVEN = {
     "top_k": "7",
     "vector_weight": "0.25",
     "keyword_weight": "0.75",
+    "question_weight": "0.5",
+    "vector_share": "0.9",
+    "keyword_share": "0.1",
     "threshold": "0.125",
+    "neighbours": "2",
+    "budget": "3000",
+    "tags": "travel, 差旅",
+    "concepts": "报销",
 }
+CHOSEN = {"rerank": "off", "fusion": "weighted", "rewrite": "off", "profile": "default", "source_type": "web"}
 
 
 def test_the_form_is_filled_from_the_url(open_page, kb):
-    page = Page(open_page(kb=kb.pk, rerank="off", profile="default", **GIVEN))
+    page = Page(open_page(kb=kb.pk, **CHOSEN, **GIVEN))
 
     assert page.status == 200
     assert {name: page.value(name) for name in GIVEN} == GIVEN
-    assert page.one("//select[@id='id_rerank']/option[@selected]").get("value") == "off"
-    assert page.one("//select[@id='id_profile']/option[@selected]").get("value") == "default"
+    assert {name: page.chosen(name) for name in CHOSEN} == CHOSEN
     assert page.one("//input[@name='kb'][@checked]").get("value") == str(kb.pk)
 
 
 def test_the_settings_of_the_url_reach_the_search(open_page, kb):
-    open_page(kb=kb.pk, rerank="off", profile="default", **GIVEN)
+    open_page(kb=kb.pk, **CHOSEN, **GIVEN)
 
     log = SearchLog.objects.get()
-    wanted = {"top_k": 7, "vector_weight": 0.25, "keyword_weight": 0.75, "score_threshold": 0.125, "use_rerank": False}
+    wanted = {
+        "top_k": 7,
+        "vector_weight": 0.25,
+        "keyword_weight": 0.75,
+        "question_weight": 0.5,
+        "hybrid_vector_weight": 0.9,
+        "hybrid_text_weight": 0.1,
+        "score_threshold": 0.125,
+        "use_rerank": False,
+        "fusion": "weighted",
+        "rewrite": "off",
+        "neighbours": 2,
+    }
     assert log.configuration.items() >= wanted.items()
     assert (log.profile, log.profile_version) == ("default", 1)
     assert log.query == "报销 <flight>"
@@ -88,6 +107,10 @@ def test_a_chosen_profile_is_what_empty_settings_inherit(open_page, kb):
         ("keyword_weight", "1e9"),
         ("threshold", "1.5"),
         ("threshold", "inf"),
+        ("question_weight", "-1"),
+        ("neighbours", "11"),
+        ("budget", "0"),
+        ("budget", "60001"),
     ],
 )
 def test_a_bad_number_is_named_at_its_field_and_nothing_is_lost_or_searched(open_page, kb, field, value):
@@ -102,7 +125,10 @@ def test_a_bad_number_is_named_at_its_field_and_nothing_is_lost_or_searched(open
     assert not SearchLog.objects.exists()
 
 
-@pytest.mark.parametrize(("field", "value"), [("rerank", "perhaps"), ("profile", "no-such-profile")])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("rerank", "perhaps"), ("profile", "no-such-profile"), ("fusion", "mean"), ("source_type", "song")],
+)
 def test_an_unknown_choice_is_named_at_its_field(open_page, kb, field, value):
     page = Page(open_page(kb=kb.pk, q="flight", **{field: value}))
 
@@ -110,8 +136,9 @@ def test_an_unknown_choice_is_named_at_its_field(open_page, kb, field, value):
     assert page.tree.xpath(f"//*[@id='id_{field}_error']")
 
 
-def test_weights_that_are_both_nothing_are_refused_at_the_field(open_page, kb):
-    page = Page(open_page(kb=kb.pk, q="flight", vector_weight="0", keyword_weight="0"))
+@pytest.mark.parametrize("weights", [("vector_weight", "keyword_weight"), ("vector_share", "keyword_share")])
+def test_weights_that_are_both_nothing_are_refused_at_the_field(open_page, kb, weights):
+    page = Page(open_page(kb=kb.pk, q="flight", **dict.fromkeys(weights, "0")))
 
     assert page.status == 400
     assert page.errors() == ["Both weights are 0: give at least one channel a weight."]
@@ -132,3 +159,58 @@ def test_a_query_needs_a_knowledge_base(open_page, curator, kb):
 
     assert page.errors() == ["Choose at least one knowledge base."]
     assert page.value("q") == "flight"
+
+
+def test_further_settings_are_folded_away_until_one_is_given(open_page, kb):
+    plain = Page(open_page(kb=kb.pk, q="flight", top_k=3)).one("//*[@data-testid='more-settings']")
+    given = Page(open_page(kb=kb.pk, q="flight", neighbours=1)).one("//*[@data-testid='more-settings']")
+
+    assert plain.get("open") is None
+    assert given.get("open") is not None
+    assert "1 given" in given.text_content()
+
+
+def test_an_error_in_a_folded_setting_unfolds_it(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="flight", budget="soon"))
+
+    assert page.one("//*[@data-testid='more-settings']").get("open") is not None
+
+
+@pytest.fixture
+def labelled(curator):
+    """A document each with a tag, with a concept, and from the web."""
+    kb = make_kb(curator)
+    make_document(kb, "The flight of the tag.", tags=["travel"])
+    with_concept = make_document(kb, "The flight of the concept.")
+    with_concept.concepts.add(Concept.objects.create(knowledge_base=kb, name="差旅"))
+    make_document(kb, "The flight of the web.", source_type="web")
+    return kb
+
+
+@pytest.mark.parametrize(
+    ("filters", "found"),
+    [
+        ({"tags": "hotel， travel"}, {"The flight of the tag."}),
+        ({"concepts": "差旅"}, {"The flight of the concept."}),
+        ({"source_type": "web"}, {"The flight of the web."}),
+        ({"tags": "travel", "source_type": "web"}, set()),
+    ],
+)
+def test_filters_leave_the_documents_that_have_what_they_ask_for(open_page, labelled, filters, found):
+    page = Page(open_page(kb=labelled.pk, q="flight", **filters))
+
+    assert {words(row.xpath(".//*[contains(@class,'sd-full')]")[0]) for row in page.rows()} == found
+    assert page.status == 200
+
+
+def test_a_search_that_filters_leave_nothing_of_says_so(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="flight", tags="no-such-tag"))
+
+    assert "passes the filters" in page.text("no-results")
+
+
+def test_a_filter_that_cannot_be_used_is_named_at_its_field(open_page, kb):
+    page = Page(open_page(kb=kb.pk, q="flight", tags="x" * 1_500))
+
+    assert page.status == 400
+    assert page.tree.xpath("//*[@id='id_tags_error']")
