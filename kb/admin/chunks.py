@@ -9,6 +9,7 @@ from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.models import Chunk
@@ -20,19 +21,40 @@ EXCERPT_CHARACTERS = 120
 NEIGHBOUR_CHARACTERS = 300
 
 
+class LinesField(forms.CharField):
+    """A text of one entry a line; its value is a list."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(required=False, widget=UnfoldAdminTextareaWidget({"rows": 3}), **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def clean(self, value: Any) -> Any:
+        return [line for each in super().clean(value).splitlines() if (line := each.strip())]
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return list(initial or []) != self.clean(data)
+
+
 class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
     """Validating a change writes it to the indexes, so that what they refuse is said beside the field."""
 
+    questions = LinesField(
+        label=gettext_lazy("questions"),
+        help_text=gettext_lazy("Questions that this chunk answers, one a line: whoever asks alike finds it."),
+    )
+
     class Meta:
         model = Chunk
-        fields = ("text", "enabled")
+        fields = ("text", "questions", "enabled")
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         if self.errors or not self.has_changed():
             return values
         try:
-            chunk_update(self.instance, text=values["text"], enabled=values["enabled"])
+            chunk_update(self.instance, text=values["text"], enabled=values["enabled"], questions=values["questions"])
         except Rejected as error:
             self.add_error("text", str(error))
         except NotVisible as error:
@@ -62,8 +84,8 @@ class ChunkAdmin(ScopedModelAdmin):
     change_form_outer_before_template = "admin/kb/chunk_panel.html"
     change_form_outer_after_template = "admin/kb/chunk_neighbours.html"
     warn_unsaved_form = True
-    fields = ("text", "enabled", "document_link", "number", "page", "headings", "token_count")
-    readonly_fields: ClassVar[Any] = ("document_link", "number", "page", "headings", "token_count")
+    fields = ("text", "questions", "enabled", "key_terms", "document_link", "number", "page", "headings", "token_count")
+    readonly_fields: ClassVar[Any] = ("key_terms", "document_link", "number", "page", "headings", "token_count")
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - chunks come from documents
         return False
@@ -100,6 +122,10 @@ class ChunkAdmin(ScopedModelAdmin):
     @column(gettext_lazy("position"), ordering="position")
     def number(self, chunk: Chunk) -> int:
         return chunk.position + 1
+
+    @column(gettext_lazy("keywords"))
+    def key_terms(self, chunk: Chunk) -> str:
+        return " · ".join(chunk.keywords) or "-"
 
     @column(gettext_lazy("headings"))
     def headings(self, chunk: Chunk) -> str:

@@ -69,13 +69,13 @@ def test_a_model_out_of_reach_is_said_beside_the_text(client, kb, document, sett
 
 
 def test_a_change_of_model_meanwhile_asks_to_save_again(client, document, monkeypatch):
-    embed = indexing.embed
+    prepare = indexing.prepare_chunks
 
-    def embed_while_the_base_moves(texts, model):
+    def prepare_while_the_base_moves(kb, sources):
         KnowledgeBase.objects.update(embedding_model="another")
-        return embed(texts, model)
+        return prepare(kb, sources)
 
-    monkeypatch.setattr(indexing, "embed", embed_while_the_base_moves)
+    monkeypatch.setattr(indexing, "prepare_chunks", prepare_while_the_base_moves)
 
     page = save(client, document.chunks.first(), text="new")
 
@@ -109,3 +109,40 @@ def test_the_browser_searches_in_the_text_of_one_document(client, document):
     rows = client.get(url, {"document__id__exact": document.pk, "q": "时效"}).context["cl"].result_list
 
     assert [row.position for row in rows] == [1]
+
+
+def test_questions_are_edited_one_a_line_and_find_the_chunk(client, kb, document):
+    chunk = document.chunks.first()
+
+    save(client, chunk, questions="赔多少算太多？\n\n  能少付吗？ ")
+
+    chunk.refresh_from_db()
+    assert chunk.questions == ["赔多少算太多？", "能少付吗？"]
+    outcome = search(principal(kb.owner), SearchRequest(query="能少付吗？", knowledge_base_ids=[kb.pk], explain=True))
+    assert [c.chunk_id for c in outcome.result.candidates if c.ranks.get("question") == 1] == [chunk.pk]
+
+
+def test_questions_of_a_chunk_stand_one_a_line(client, document):
+    chunk = document.chunks.first()
+    save(client, chunk, questions="赔多少？\n能少付吗？")
+
+    page = client.get(reverse("admin:kb_chunk_change", args=[chunk.pk])).content.decode()
+
+    assert "赔多少？\n能少付吗？</textarea>" in page
+
+
+def test_questions_that_were_not_touched_stay(client, document):
+    chunk = document.chunks.first()
+    save(client, chunk, questions="赔多少？")
+
+    save(client, chunk, text="新的正文。", questions="赔多少？")
+
+    chunk.refresh_from_db()
+    assert (chunk.text, chunk.questions) == ("新的正文。", ["赔多少？"])
+
+
+def test_the_keywords_of_a_chunk_are_shown(client, document):
+    chunk = document.chunks.first()
+    Chunk.objects.filter(pk=chunk.pk).update(keywords=["违约金", "减少"])
+
+    assert "违约金 · 减少" in client.get(reverse("admin:kb_chunk_change", args=[chunk.pk])).content.decode()
