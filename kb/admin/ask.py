@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
+from urllib.parse import urlencode
 from uuid import UUID
 
 from django import forms
@@ -22,7 +23,6 @@ from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.admin.degradations import Notice, notices
 from kb.admin.scoped import principal
-from kb.admin.search_log import debug_url
 from kb.models import Chunk, Conversation, KnowledgeBase, Message, Principal
 from kb.providers import generator
 from kb.services.answers import AnswerEvent, AskRequest, stream_answer
@@ -301,7 +301,7 @@ def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question:
         confidence="" if confidence is None or not scale else f"{confidence:.2f} ({scale})",
         notices=notices(degraded, (), {}),
         is_urgent=any(each.stage == "answer" for each in degraded),
-        debug_url=debug_url(kb_ids, question),
+        debug_url=f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', question)])}",
         trace_url=f"/api/v1/traces/{data['trace_id']}/" if data["trace_id"] else "",
     )
 

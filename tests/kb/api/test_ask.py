@@ -2,11 +2,8 @@ import json
 import uuid
 
 import pytest
-from django.db import OperationalError
 
 from kb.models import Conversation
-from kb.services.answers import AnswerEvent
-from kb.sse import event_stream
 from tests import factories
 from tests.kb.language_model import language_model, prompts
 from tests.servers import Reply
@@ -151,15 +148,6 @@ def test_no_channel_is_an_ordinary_error_of_a_stream_too(ask, owner):
     type(kb).objects.filter(pk=kb.pk).update(embedding_model="no/such-model", tokenizer_id="", lacks_postings=True)
     response = ask(kb.pk, stream=True, overrides={"enable_fts": False, "lexical_fallback": False})
     assert (response.status_code, response.json()["code"]) == (503, "no_channel_available")
-
-
-def test_a_database_that_fails_in_the_middle_is_told_in_the_stream():
-    def failing():
-        yield AnswerEvent("sources", {"hit": True})
-        raise OperationalError
-
-    (first, _), (name, data) = events(event_stream(failing()))
-    assert (first, name, data["code"]) == ("sources", "error", "unavailable")
 
 
 # -- Who may ask ---------------------------------------------------------------------------------------------------

@@ -1,0 +1,50 @@
+import json
+
+from django.db import OperationalError
+
+from kb.services.answers import AnswerEvent
+from kb.sse import event_stream
+
+
+def events(response):
+    blocks = b"".join(response).decode().removesuffix("\n\n").split("\n\n")
+    pairs = [block.split("\n") for block in blocks]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
+
+
+def steps(*, closed=None, error=None):
+    try:
+        yield AnswerEvent("delta", {"text": "第一行\n第二行\r\u2028"})
+        if error:
+            raise error
+        yield AnswerEvent("done", {"answer": ""})
+    finally:
+        if closed is not None:
+            closed.append(True)
+
+
+def test_an_event_is_a_name_and_one_line_of_json():
+    assert events(event_stream(steps())) == [
+        ("delta", {"text": "第一行\n第二行\r\u2028"}),
+        ("done", {"answer": ""}),
+    ]
+
+
+def test_a_response_that_is_closed_closes_the_events():
+    closed = []
+    response = event_stream(steps(closed=closed))
+    next(iter(response))
+    response.close()
+    assert closed == [True]
+
+
+def test_a_database_that_fails_in_the_middle_is_told_in_the_stream():
+    (first, _), (name, data) = events(event_stream(steps(error=OperationalError())))
+    assert (first, name, data["code"]) == ("delta", "error", "unavailable")
+
+
+def test_a_page_may_be_sent_something_else():
+    assert events(event_stream(steps(), lambda event: {"length": len(event.data)})) == [
+        ("delta", {"length": 1}),
+        ("done", {"length": 1}),
+    ]
