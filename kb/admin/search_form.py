@@ -228,6 +228,21 @@ class SearchForm(forms.Form):
         self.add_error(fields.get(error.field), words)
 
 
+def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of the form that ask for a search again, as far as it has them.
+
+    Args:
+        asked: what the search log keeps of a request.
+    """
+    overrides, filters = asked.get("overrides") or {}, asked.get("filters") or {}
+    given = {field: overrides.get(setting) for field, setting in SETTINGS.items()}
+    if given["rerank"] is not None:
+        given["rerank"] = "on" if given["rerank"] else "off"
+    given |= {"profile": asked.get("profile"), "budget": asked.get("latency_budget_ms")}
+    given |= {field: ", ".join(map(str, filters.get(name) or ())) for field, name in FILTERS.items()}
+    return {field: str(value) for field, value in given.items() if value not in (None, "")}
+
+
 def choices_in_words() -> dict[str, dict[str, str]]:
     """The values of the settings that are chosen from, by field."""
     return {

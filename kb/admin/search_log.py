@@ -1,26 +1,30 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
+from django.utils.html import format_html, format_html_join
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
+from kb.admin.degradations import degradation_heading
 from kb.admin.scoped import ScopedModelAdmin, column, visible
+from kb.admin.search_form import parameters_of
 from kb.models import KnowledgeBase, SearchLog
 
 QUERY_CHARACTERS = 100
 
 
-def debug_url(kb_ids: Iterable[int], query: str) -> str:
-    """Search debug, with a search that was logged."""
-    return f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', query)])}"
+def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
+    """Search debug, with a search that was logged and the settings that it asked for, where these were kept."""
+    given = [*(("kb", kb_id) for kb_id in kb_ids), ("q", query), *parameters_of(asked or {}).items()]
+    return f"{reverse('admin:search_debug')}?{urlencode(given)}"
 
 
 class SearchedFilter(DropdownFilter):  # type: ignore[misc]
@@ -35,6 +39,19 @@ class SearchedFilter(DropdownFilter):  # type: ignore[misc]
         return queryset.filter(knowledge_base_ids__contains=[int(chosen)]) if chosen.isdigit() else queryset
 
 
+class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("outcome")
+    parameter_name = "outcome"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("complete", _("complete")), ("degraded", _("degraded")), ("empty", _("without results"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        conditions = {"complete": Q(degraded=[]), "degraded": ~Q(degraded=[]), "empty": Q(result_count=0)}
+        condition = conditions.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
 class SearchLogChangeList(ChangeList):  # type: ignore[misc]
     """Names the knowledge bases of all rows in one query; a row leads to its search."""
 
@@ -46,14 +63,14 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
             row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
 
     def url_for_result(self, result: Any) -> str:
-        return debug_url(result.named, result.query)
+        return debug_url(result.named, result.query, result.asked_for)
 
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = ("asked", "searched", "profile_name", "result_count", "took", "complete", "user", "created_at")
+    list_display = ("asked", "searched", "profile_name", "result_count", "took", "outcome", "user", "created_at")
     list_select_related = ("user",)
-    list_filter = (SearchedFilter,)
+    list_filter = (SearchedFilter, OutcomeFilter)
     list_filter_submit = True
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
@@ -61,7 +78,9 @@ class SearchLogAdmin(ScopedModelAdmin):
     ordering = ("-created_at",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SearchLog]:
-        rows: QuerySet[SearchLog] = super().get_queryset(request).defer("trace")
+        rows: QuerySet[SearchLog] = (
+            super().get_queryset(request).defer("trace", "configuration").annotate(asked_for=F("trace__request"))
+        )
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
@@ -71,7 +90,7 @@ class SearchLogAdmin(ScopedModelAdmin):
         """An entry's page is the search itself, run again."""
         row = self.get_object_or_404(request, object_id)
         visible_ids = visible(KnowledgeBase, request).filter(pk__in=row.knowledge_base_ids).values_list("pk", flat=True)
-        return HttpResponseRedirect(debug_url(list(visible_ids), row.query))
+        return HttpResponseRedirect(debug_url(list(visible_ids), row.query, row.asked_for))
 
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
         return False
@@ -98,6 +117,13 @@ class SearchLogAdmin(ScopedModelAdmin):
     def took(self, row: SearchLog) -> str:
         return f"{row.duration_ms:.0f}"
 
-    @column(gettext_lazy("state"), label={"complete": "success", "degraded": "warning"})
-    def complete(self, row: SearchLog) -> tuple[str, str]:
-        return ("degraded", _("degraded")) if row.degraded else ("complete", _("complete"))
+    @column(gettext_lazy("outcome"))
+    def outcome(self, row: SearchLog) -> str:
+        """Complete, or what it could not do, each once."""
+        if not row.degraded:
+            return _("complete")
+        headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
+        return format_html(
+            '<span class="kb-outcome">{}</span>',
+            format_html_join("", "<span>{}</span>", ((each,) for each in headings)),
+        )

@@ -1,8 +1,11 @@
+from urllib.parse import parse_qs
+
 import pytest
 from django.urls import reverse
 
 from kb.models import SearchLog
 from kb.services.search import SearchRequest, search
+from kb.stores.filters import Filters
 from tests.factories import make_document, make_kb, make_user, principal
 
 LIST = "admin:kb_searchlog_changelist"
@@ -26,6 +29,76 @@ def test_the_page_of_an_entry_is_its_search(client, kb, logged):
     response = client.get(reverse("admin:kb_searchlog_change", args=[logged.pk]))
 
     assert response.url.startswith(f"{reverse('admin:search_debug')}?kb={kb.pk}&q=")
+
+
+def test_the_page_of_an_entry_has_the_settings_that_were_asked_for(client, kb, document):
+    asked = SearchRequest(
+        query="违约金",
+        knowledge_base_ids=[kb.pk],
+        profile="default",
+        overrides={"top_k": 3, "use_rerank": False, "score_threshold": 0, "fusion": "weighted"},
+        filters=Filters(tags=("a", "b"), source_types=("book",)),
+        latency_budget_ms=5_000,
+        explain=True,
+    )
+    search(principal(kb.owner), asked)
+
+    response = client.get(reverse("admin:kb_searchlog_change", args=[SearchLog.objects.get().pk]))
+
+    given = parse_qs(response.url.partition("?")[2])
+    assert given == {
+        "kb": [str(kb.pk)],
+        "q": ["违约金"],
+        "profile": ["default"],
+        "top_k": ["3"],
+        "rerank": ["off"],
+        "threshold": ["0"],
+        "fusion": ["weighted"],
+        "tags": ["a, b"],
+        "source_type": ["book"],
+        "budget": ["5000"],
+    }
+    assert client.get(response.url).status_code == 200
+
+
+def test_an_entry_of_an_earlier_release_leads_to_its_query(client, kb, logged):
+    SearchLog.objects.update(trace={})
+
+    response = client.get(reverse("admin:kb_searchlog_change", args=[logged.pk]))
+
+    assert set(parse_qs(response.url.partition("?")[2])) == {"kb", "q"}
+
+
+def test_what_a_search_could_not_do_is_said_in_words(client, logged):
+    codes = ("hashing_embedder", "hashing_embedder", "moon_phase")
+    SearchLog.objects.update(degraded=[{"stage": "s", "code": code, "detail": "d"} for code in codes])
+
+    page = client.get(reverse(LIST), headers={"accept-language": "en"}).content.decode()
+
+    assert page.count("vectors compare words, not meaning") == 1
+    assert "Moon phase" in page
+
+
+@pytest.mark.parametrize(
+    ("outcome", "queries"), [("complete", {"b"}), ("degraded", {"a"}), ("empty", {"b"}), ("", {"a", "b"})]
+)
+def test_the_log_is_filtered_by_outcome(client, logged, outcome, queries):
+    SearchLog.objects.update(query="a", degraded=[{"stage": "s", "code": "c", "detail": "d"}], result_count=1)
+    SearchLog.objects.create(
+        query="b",
+        knowledge_base_ids=logged.knowledge_base_ids,
+        profile="default",
+        profile_version=1,
+        configuration={},
+        trace={},
+        result_count=0,
+        duration_ms=1,
+        created_at=logged.created_at,
+    )
+
+    rows = client.get(reverse(LIST), {"outcome": outcome} if outcome else {}).context["cl"].result_list
+
+    assert {row.query for row in rows} == queries
 
 
 def test_a_stranger_s_search_does_not_exist(client, foreign):
