@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
 from typing import ParamSpec, Self, TypeVar
 
@@ -115,6 +115,7 @@ class ModelGuard:
         self.name = name
         self.breaker = breaker or CircuitBreaker()
         self._slots = threading.BoundedSemaphore(slots)
+        self._last_fault = ""
 
     def call(self, function: Callable[[], R], deadline: float) -> R:
         """What the function returns, at the latest at `deadline` (of `time.monotonic`).
@@ -126,25 +127,27 @@ class ModelGuard:
         """
         if not self.breaker.allows():
             raise CircuitOpen(
-                f"model {self.name!r} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s: see the log"
+                f"model {self.name!r} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s; the last time: "
+                f"{self._last_fault}"
             )
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            self.breaker.failed()
-            raise self._too_late()
+            raise self._failed(ModelTimeout(too_late(self.name)))
         outcome: Future[R] = Future()
         threading.Thread(target=self._run, args=(function, outcome), name=f"model {self.name}", daemon=True).start()
+        if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
+            raise self._failed(ModelTimeout(too_late(self.name)))
         try:
-            result = outcome.result(timeout=max(0.0, deadline - time.monotonic()))
-        except TimeoutError:
-            if not outcome.done():
-                self.breaker.failed()
-                raise self._too_late() from None
-            raise
-        except ModelUnavailable:
-            self.breaker.failed()
+            result = outcome.result()
+        except ModelUnavailable as error:
+            self._failed(error)
             raise
         self.breaker.succeeded()
         return result
+
+    def _failed(self, error: ModelUnavailable) -> ModelUnavailable:
+        self._last_fault = str(error)
+        self.breaker.failed()
+        return error
 
     def _run(self, function: Callable[[], R], outcome: "Future[R]") -> None:
         try:
@@ -153,9 +156,6 @@ class ModelGuard:
             outcome.set_exception(error)
         finally:
             self._slots.release()
-
-    def _too_late(self) -> ModelTimeout:
-        return ModelTimeout(too_late(self.name))
 
 
 def too_late(model: str) -> str:

@@ -59,15 +59,18 @@ def search_channels(
         for query in range(len(analysis.queries))
     ]
     rankings, failed = _run(jobs, analysis, executor, trace)
+    stand_ins = [(scope, stand_in) for scope in scopes for stand_in in scope.stand_ins]
     late = (budget.channels_end + budget.end) / 2
-    stand_ins = [
-        _Job(scope, stand_in.channel, query, late)
-        for scope in scopes
-        for stand_in in scope.stand_ins
-        if _is_needed(stand_in, scope, rankings, failed)
-        for query in range(len(analysis.queries))
-    ]
-    rankings += _run(stand_ins, analysis, executor, trace)[0]
+
+    def search(wanted: Iterable[tuple[Scope, StandIn]]) -> list[Ranking]:
+        queries = range(len(analysis.queries))
+        late_jobs = [_Job(scope, stand_in.channel, query, late) for scope, stand_in in wanted for query in queries]
+        return _run(late_jobs, analysis, executor, trace)[0]
+
+    rankings += search(each for each in stand_ins if _has_fault(*each, failed))
+    # What those have found counts: it may be enough.
+    others = [each for each in stand_ins if not _has_fault(*each, failed)]
+    rankings += search([each for each in others if _is_short(*each, rankings)])
     if jobs and not rankings:
         raise NoChannelAvailable(tuple(trace.degradations))
     return rankings
@@ -80,11 +83,11 @@ def _deadline(scope: Scope, channel: Channel, budget: Budget) -> float:
     )
 
 
-def _is_needed(
-    stand_in: StandIn, scope: Scope, rankings: Iterable[Ranking], failed: Mapping[int, frozenset[str]]
-) -> bool:
-    if stand_in.failed & failed.get(scope.kb_id, frozenset()):
-        return True
+def _has_fault(scope: Scope, stand_in: StandIn, failed: Mapping[int, frozenset[str]]) -> bool:
+    return bool(stand_in.failed & failed.get(scope.kb_id, frozenset()))
+
+
+def _is_short(scope: Scope, stand_in: StandIn, rankings: Iterable[Ranking]) -> bool:
     found = sum(
         len(ranking.chunk_ids)
         for ranking in rankings

@@ -6,9 +6,11 @@ import pytest
 @pytest.fixture
 def models(settings):
     """A server of embeddings, of reranking and of chat; what it hangs on is released at the end."""
-    from tests.servers import ModelServer
+    from tests.kb.faults.searches import of_letters
+    from tests.servers import ModelServer, Reply
 
     with ModelServer() as server:
+        server.always("embeddings", Reply(content=of_letters))
         settings.EMBEDDING_BASE_URL = server.base_url
         yield server
 
@@ -24,9 +26,9 @@ def clock():
 def kb(models, transactional_db):
     """Searched once, so that the keyword index and the tokenizer are warm."""
     from tests.factories import make_document, make_kb
-    from tests.kb.faults.searches import LEAVE, MODEL, POWER, WARRANTY, ask, notes
+    from tests.kb.faults.searches import MODEL, OTHERS, POWER, WARRANTY, ask, notes
 
     kb = make_kb(embedding_model=MODEL)
-    make_document(kb, WARRANTY, POWER, LEAVE)
+    make_document(kb, WARRANTY, POWER, *OTHERS)
     assert notes(ask(kb, query="电源")) == []
     return kb

@@ -5,12 +5,24 @@ import math
 import pytest
 
 from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN
-from tests.kb.faults.searches import AT_ONCE, QUERY, WARRANTY, ask, channels, embedder_breaker, notes, texts
+from tests.kb.faults.searches import (
+    AT_ONCE,
+    DIMENSION,
+    QUERY,
+    WARRANTY,
+    ask,
+    channels,
+    embedder_breaker,
+    notes,
+    of_letters,
+    texts,
+)
 from tests.kb.stores.searching import until
 from tests.servers import Reply
 
 BROKEN = Reply(status=500, headers=AT_ONCE)
-IMPATIENT_MS = 200
+HANGS = Reply(content=of_letters, hang=True)
+IMPATIENT = {"vector_timeout_ms": 200}
 
 
 def vectors_of(*numbers):
@@ -21,10 +33,10 @@ FAULTS = {
     "an error": (BROKEN, "model_unavailable"),
     "a refusal": (Reply(status=401), "model_unavailable"),
     "a lost connection": (Reply(break_after=0), "model_unavailable"),
-    "NaN": (vectors_of(math.nan, *[0.5] * 7), "embedder_failed"),
-    "infinity": (vectors_of(math.inf, *[0.5] * 7), "embedder_failed"),
-    "zeros": (vectors_of(*[0.0] * 8), "embedder_failed"),
-    "the wrong dimension": (vectors_of(*[0.5] * 4), "embedder_failed"),
+    "NaN": (vectors_of(math.nan, *[0.5] * (DIMENSION - 1)), "embedder_failed"),
+    "infinity": (vectors_of(math.inf, *[0.5] * (DIMENSION - 1)), "embedder_failed"),
+    "zeros": (vectors_of(*[0.0] * DIMENSION), "embedder_failed"),
+    "the wrong dimension": (vectors_of(*[0.5] * (DIMENSION - 1)), "embedder_failed"),
     "no vector": (Reply(content=[]), "embedder_failed"),
     "garbage": (Reply(raw=b"<html>"), "embedder_failed"),
 }
@@ -53,9 +65,9 @@ def test_an_embedder_that_is_not_there(kb, models):
 
 
 def test_an_embedder_that_hangs(kb, models):
-    models.always("embeddings", Reply(hang=True))
+    models.always("embeddings", HANGS)
 
-    result = ask(kb, latency_budget_ms=IMPATIENT_MS)
+    result = ask(kb, overrides=IMPATIENT)
 
     assert notes(result) == [("vector", "embedder_timeout")]
     assert texts(result)[0] == WARRANTY
@@ -63,8 +75,8 @@ def test_an_embedder_that_hangs(kb, models):
 
 
 def test_a_vector_that_came_too_late_serves_the_next_search(kb, models):
-    models.always("embeddings", Reply(hang=True))
-    ask(kb, latency_budget_ms=IMPATIENT_MS)
+    models.always("embeddings", HANGS)
+    ask(kb, overrides=IMPATIENT)
     models.release()
 
     result = ask(kb)
@@ -100,9 +112,9 @@ def test_an_embedder_that_fails_again_and_again_is_left_alone_for_a_while(kb, mo
 
 def test_an_embedder_that_hangs_again_and_again_is_left_alone_for_a_while(kb, models, clock):
     breaker = embedder_breaker(clock, patience_s=0.0)
-    models.always("embeddings", Reply(hang=True))
+    models.always("embeddings", HANGS)
     for number in range(FAILURES_TO_OPEN):
-        found = notes(ask(kb, query=f"{QUERY}{number}", latency_budget_ms=IMPATIENT_MS))
+        found = notes(ask(kb, query=f"{QUERY}{number}", overrides=IMPATIENT))
         assert found == [("vector", "embedder_timeout")]
     until(lambda: not breaker.allows())
     asked = models.calls["embeddings"]
