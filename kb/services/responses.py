@@ -73,10 +73,10 @@ class _Body:
 
 
 def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
-    """The key of the response; None where each search is to be run, or the principal may not search there."""
+    """The key of the response; None where the search is to be run in any case, or the principal may not search there."""
     is_replay = request.own_profiles or request.profile_version is not None
     # An explained search is asked for to be run, and a conversation is hardly held twice.
-    if request.explain or request.history or is_replay or not request.log:
+    if request.explain or request.history or is_replay or not (request.log and settings.CACHE_ENABLED):
         return None
     scope = states(principal, request.knowledge_base_ids)
     if not scope:

@@ -53,5 +53,8 @@ def states(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBaseSta
     wanted = list(dict.fromkeys(kb_ids))
     with connection.cursor() as cursor:
         cursor.execute(STATES.format(visible=visible), [wanted, *values])
-        found = {row[0]: KnowledgeBaseState(*row[:6], profile=ProfileState(*row[6:])) for row in cursor.fetchall()}
+        found = {
+            kb_id: KnowledgeBaseState(kb_id, version, content_version, model, tokenizer, language, ProfileState(*profile))
+            for kb_id, version, content_version, model, tokenizer, language, *profile in cursor.fetchall()
+        }
     return [found[kb_id] for kb_id in wanted] if len(found) == len(wanted) else None

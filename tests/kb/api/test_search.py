@@ -38,6 +38,7 @@ def test_a_result_carries_its_text_provenance_and_scores(search, kb, document, c
         "ranks",
         "scores",
         "metadata",
+        "neighbours",
     }
     assert (first["chunk_id"], first["document_id"], first["knowledge_base_id"]) == (chunk.pk, document.pk, kb.pk)
     assert (first["title"], first["text"]) == ("员工手册", chunk.text)
@@ -54,6 +55,7 @@ def test_the_response_has_the_documented_keys(search, kb, document):
         "facts",
         "degraded",
         "profile",
+        "cached",
         "timings_ms",
         "trace_id",
     }
@@ -99,7 +101,7 @@ def test_top_k_wins_over_the_same_setting_in_overrides(search, kb, document):
 
 
 def test_a_null_top_k_is_the_profiles(search, kb, document):
-    assert len(search(kb.pk, top_k=None).json()["results"]) == 2
+    assert len(search(kb.pk, top_k=None, score_threshold=0).json()["results"]) == 2
 
 
 def test_a_threshold_cuts_what_scores_below_it(search, kb, document, chunk):
@@ -176,7 +178,29 @@ def test_a_bound_key_searches_only_its_knowledge_bases(client_with, owner, kb, d
         ({"overrides": {"rrf_k": 0}}, "overrides.rrf_k"),
         ({"overrides": {"rrf_k": "60"}}, "overrides.rrf_k"),
         ({"overrides": {"vector_weight": 0, "keyword_weight": 0}}, "overrides.keyword_weight"),
-        ({"filters": {}}, "filters"),
+        ({"filters": []}, "filters.non_field_errors"),
+        ({"filters": {"colour": "red"}}, "filters.colour"),
+        ({"filters": {"tags": []}}, "filters.tags"),
+        ({"filters": {"tags": "a"}}, "filters.tags"),
+        ({"filters": {"tags": [1]}}, "filters.tags.0"),
+        ({"filters": {"document_ids": ["1"]}}, "filters.document_ids.0"),
+        ({"filters": {"document_ids": [0]}}, "filters.document_ids.0"),
+        ({"filters": {"concepts": [True]}}, "filters.concepts.0"),
+        ({"filters": {"concepts": [""]}}, "filters.concepts.0"),
+        ({"filters": {"concepts": [0]}}, "filters.concepts.0"),
+        ({"filters": {"source_types": ["film"]}}, "filters.source_types.0"),
+        ({"filters": {"metadata": {"year": 1}}}, "filters.metadata"),
+        ({"filters": {"metadata": [{"key": "a", "op": "is", "value": 1}]}}, "filters.metadata.0.op"),
+        ({"filters": {"metadata": [{"key": "a", "value": 1}]}}, "filters.metadata.0.op"),
+        ({"filters": {"metadata": [{"key": "a", "op": "gt", "value": True}]}}, "filters.metadata.0.value"),
+        ({"filters": {"metadata": [{"key": "a", "op": "in", "value": 1}]}}, "filters.metadata.0.value"),
+        ({"filters": {"created_after": "yesterday"}}, "filters.created_after"),
+        ({"filters": {"created_before": 2026}}, "filters.created_before"),
+        ({"history": {}}, "history"),
+        ({"history": [{"role": "system", "text": "x"}]}, "history.0.role"),
+        ({"history": [{"role": "user"}]}, "history.0.text"),
+        ({"history": [{"role": "user", "text": "x" * 4_001}]}, "history.0.text"),
+        ({"history": [{"role": "user", "text": "x"}] * 21}, "history"),
         ({"latency_budget_ms": 0}, "latency_budget_ms"),
         ({"latency_budget_ms": 60_001}, "latency_budget_ms"),
         ({"latency_budget_ms": "5"}, "latency_budget_ms"),
@@ -209,7 +233,7 @@ def test_a_body_of_unknown_length_is_411(client):
 def test_a_search_without_any_channel_is_503_and_says_why(search, kb, document):
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="nobody/no-such-model", tokenizer_id="old")
 
-    response = search(kb.pk)
+    response = search(kb.pk, overrides={"enable_fts": False, "lexical_fallback": False})
 
     assert (response.status_code, response.json()["code"]) == (503, "no_channel_available")
     assert int(response.headers["Retry-After"]) > 0
@@ -225,7 +249,7 @@ def test_vectors_answer_alone_where_building_the_index_takes_longer_than_the_bud
 ):
     builder = Gate(monkeypatch, BM25Store, "_build")
 
-    body = search(kb.pk, latency_budget_ms=1).json()
+    body = search(kb.pk, latency_budget_ms=1_500).json()
 
     builder.open()
     assert body["results"][0]["chunk_id"] == chunk.pk
@@ -255,18 +279,91 @@ def test_keywords_answer_alone_while_the_model_is_out_of_reach(search, kb, docum
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("chunk_count", [1, 20])
 def test_the_number_of_queries_does_not_grow_with_the_results(
-    client_with, owner, kb, django_assert_num_queries, chunk_count
+    client_with, owner, kb, settings, django_assert_num_queries, chunk_count
 ):
-    factories.make_document(kb, *["带薪年假"] * chunk_count)
+    settings.CACHE_ENABLED = False
+    factories.make_document(kb, *[f"带薪年假第{number}条" for number in range(chunk_count)])
     _, secret = factories.make_api_key(owner)
     client = client_with(secret)
-    body = {"query": "带薪年假", "knowledge_base_ids": [kb.pk], "top_k": 20}
+    body = {"query": "带薪年假", "knowledge_base_ids": [kb.pk], "top_k": 20, "score_threshold": 0}
     client.post(URL, body, format="json")
     settle()
 
     # key, knowledge bases, passages; another thread reads the vectors, and the index is in memory
     with django_assert_num_queries(3):
         assert len(client.post(URL, body, format="json").json()["results"]) == chunk_count
+
+
+def test_a_search_that_is_served_again_costs_two_queries(client_with, owner, kb, document, django_assert_num_queries):
+    _, secret = factories.make_api_key(owner)
+    client = client_with(secret)
+    body = {"query": "带薪年假", "knowledge_base_ids": [kb.pk]}
+    assert client.post(URL, body, format="json").json()["cached"] is False
+
+    with django_assert_num_queries(2):  # key, and knowledge bases with their versions
+        response = client.post(URL, body, format="json")
+
+    assert response.json()["cached"] is True
+    assert response.headers["Content-Type"] == "application/json"
+
+
+def test_filters_bound_what_is_found(search, kb, document):
+    other = factories.make_document(kb, "带薪年假由主管批准。", tags=["制度"], metadata={"year": 2024})
+
+    for filters in (
+        {"tags": ["制度"]},
+        {"document_ids": [other.pk]},
+        {"metadata": [{"key": "year", "op": "gte", "value": 2024}]},
+    ):
+        results = search(kb.pk, filters=filters).json()["results"]
+        assert {result["document_id"] for result in results} == {other.pk}, filters
+
+
+@pytest.mark.parametrize("filters", [None, {}, {"tags": None}])
+def test_no_filters_are_no_bound(search, kb, document, filters):
+    assert search(kb.pk, filters=filters).json()["results"] == search(kb.pk).json()["results"]
+
+
+def test_a_conversation_is_taken(search, kb, document):
+    history = [{"role": "user", "text": "年假可以休几天？"}, {"role": "assistant", "text": "五天。"}]
+
+    response = search(kb.pk, history=history)
+
+    assert (response.status_code, response.json()["cached"]) == (200, False)
+    assert SearchLog.objects.get(pk=response.json()["trace_id"]).history == history
+
+
+def test_a_conversation_does_not_stand_in_the_trace(client, search, kb, document):
+    history = [{"role": "user", "text": "a secret of another base"}]
+
+    trace_id = search(kb.pk, history=history, explain=True).json()["trace_id"]
+
+    assert "secret" not in client.get(f"/api/v1/traces/{trace_id}/").content.decode()
+
+
+def test_a_logged_search_is_run_again(client, search, kb, document):
+    found = search(kb.pk, explain=True).json()
+    added = factories.make_document(kb, "带薪年假由主管批准。")
+
+    replayed = client.post(f"/api/v1/traces/{found['trace_id']}/replay/").json()
+
+    assert (replayed["trace_id"], replayed["query"], replayed["profile"]) == (
+        found["trace_id"],
+        "带薪年假",
+        found["profile"],
+    )
+    assert replayed["identical"] is False
+    new = [result for result in replayed["results"] if result["change"] == "new"]
+    assert [result["chunk_id"] for result in new] == list(added.chunks.values_list("pk", flat=True))
+    assert {each["name"] for each in replayed["knowledge_bases"]} == {"version", "content_version"}
+
+
+def test_a_key_that_reads_may_run_a_search_again_and_a_stranger_may_not(client_of, client_with, search, kb, owner):
+    path = f"/api/v1/traces/{search(kb.pk, explain=True).json()['trace_id']}/replay/"
+    _, secret = factories.make_api_key(owner, kb, scope="read")
+
+    assert client_with(secret).post(path).status_code == 200
+    assert client_of(factories.make_user()).post(path).status_code == 404
 
 
 def test_the_trace_of_an_explained_search_can_be_read_at_once(client, search, kb, document):

@@ -1,10 +1,11 @@
 import json
 from io import StringIO
+from uuid import uuid4
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.models import SearchLog
+from kb.models import Document, RetrievalProfile, SearchLog
 from kb.services import search_log
 from kb.stores.bm25 import BM25Store
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -49,7 +50,7 @@ def test_says_in_words_what_is_degraded(kb):
 
 def test_prints_exactly_the_response_of_the_api(kb):
     response = json.loads(search("ERR_404", "--kb", "faq", "--json"))
-    assert list(response) == ["query", "results", "facts", "degraded", "profile", "timings_ms", "trace_id"]
+    assert list(response) == ["query", "results", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id"]
     assert response["results"][0]["source"] == "errors.md"
     assert response["degraded"][0]["code"] == "hashing_embedder"
 
@@ -61,7 +62,7 @@ def test_json_with_explain_holds_the_trace(kb):
 
 
 def test_explain_shows_the_candidates_with_what_cut_them_and_the_stages(kb):
-    output = search("ERR_404 保修", "--kb", "faq", "--top-k", "1", "--explain")
+    output = search("ERR_404 保修", "--kb", "faq", "--top-k", "1", "--score-threshold", "0", "--explain")
     first, second = output.split("matched terms\n")[1].split("\n")[:2]
     assert "#1" in first
     assert "top_k" not in first
@@ -77,13 +78,14 @@ def test_top_k_bounds_the_results(kb):
 
 def test_a_threshold_cuts_what_scores_less(kb):
     args = ("ERR_404", "--kb", "faq", "--json")
-    assert len(json.loads(search(*args, "--score-threshold", "0"))["results"]) == 2
-    assert len(json.loads(search(*args, "--score-threshold", "0.9"))["results"]) == 1
+    first, second = json.loads(search(*args, "--score-threshold", "0"))["results"]
+    between = (first["score"] + second["score"]) / 2
+    assert json.loads(search(*args, "--score-threshold", str(between)))["results"] == [first]
 
 
 def test_waits_no_longer_for_an_index_than_told(kb, monkeypatch):
     builder = Gate(monkeypatch, BM25Store, "_build")
-    response = json.loads(search("保修", "--kb", "faq", "--json", "--latency-budget-ms", "1"))
+    response = json.loads(search("保修", "--kb", "faq", "--json", "--latency-budget-ms", "1500"))
     builder.open()
     assert "bm25_index_building" in {each["code"] for each in response["degraded"]}
     assert response["results"]
@@ -125,6 +127,10 @@ def test_the_permissions_of_a_user_apply(kb):
         (("--kb", "faq", "--top-k", "0"), "top_k is 0"),
         (("--kb", "faq", "--user", "nobody"), "no user named 'nobody'"),
         (("--kb", "faq", "--latency-budget-ms", "0"), "0 is not a whole number from 1 to 60,000"),
+        ((), "--kb NAME"),
+        (("--kb", "faq", "--filter", "year"), "KEY=VALUE"),
+        (("--kb", "faq", "--tag", ""), r"tags\[0\]"),
+        (("--replay", str(uuid4())), "either a query, or --replay"),
     ],
 )
 def test_what_cannot_be_done_is_an_error_with_a_remedy(kb, arguments, message):
@@ -142,3 +148,108 @@ def test_keeps_the_search_in_the_log(kb):
 
 def test_a_query_that_finds_nothing_is_no_error(kb):
     assert "0 of 0 candidates" in search(" ", "--kb", "faq")
+
+
+# -- Filters -----------------------------------------------------------------------------------------------------------
+@pytest.fixture
+def marked(kb):
+    Document.objects.filter(source="errors.md").update(tags=["net", "web"], metadata={"year": 2024, "by": "ann=li"})
+    Document.objects.filter(source="warranty.md").update(tags=["legal"], metadata={"year": "2024", "by": "bob"})
+    return kb
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sources"),
+    [
+        (("--tag", "net"), {"errors.md"}),
+        (("--tag", "net", "--tag", "legal"), {"errors.md", "warranty.md"}),
+        (("--filter", "year=2024"), {"errors.md"}),
+        (("--filter", 'year="2024"'), {"warranty.md"}),
+        (("--filter", "by=ann=li"), {"errors.md"}),
+        (("--filter", "by=bob", "--filter", "year=2024"), set()),
+    ],
+)
+def test_filters_bound_what_is_found(marked, arguments, sources):
+    args = ("ERR_404 保修", "--kb", "faq", "--json", "--score-threshold", "0")
+    assert {hit["source"] for hit in json.loads(search(*args, *arguments))["results"]} == sources
+
+
+def test_one_document_is_searched(marked):
+    document = Document.objects.get(source="warranty.md")
+    response = json.loads(search("ERR_404", "--kb", "faq", "--json", "--document", str(document.pk)))
+    assert {hit["document_id"] for hit in response["results"]} <= {document.pk}
+
+
+# -- Replay ------------------------------------------------------------------------------------------------------------
+def trace_of(*arguments):
+    trace_id = json.loads(search(*arguments, "--json"))["trace_id"]
+    search_log.flush()
+    return trace_id
+
+
+def test_a_replay_of_what_has_not_changed_says_so(kb):
+    output = search("--replay", trace_of("ERR_404 保修", "--kb", "faq", "--score-threshold", "0"))
+    assert "keyword-led v1: ERR_404 保修" in output
+    assert "The results are the same 2, in the same order, with the same scores." in output
+
+
+def test_a_replay_says_in_words_what_has_changed(kb, settings):
+    trace_id = trace_of("ERR_404 保修", "--kb", "faq", "--score-threshold", "0")
+    Document.objects.filter(source="errors.md").delete()
+    make_document(kb, "保修 ERR_404", title="新", source="new.md")
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "rrf_k": 10}
+    output = search("--replay", trace_id)
+    assert "1 new, 1 gone" in output
+    assert "新 · new.md" in output
+    assert "(deleted)" in output
+    assert "setting rrf_k 60 -> 10" in output
+    assert "knowledge base faq: version" in output
+
+
+def test_a_replay_says_what_is_degraded_now(kb):
+    trace_id = trace_of("ERR_404", "--kb", "faq")
+    kb.embedding_model = "BAAI/not-here"
+    kb.save()
+    output = search("--replay", trace_id)
+    assert "degraded now (vector): " in output
+    assert "no longer degraded (vector): " in output
+
+
+def test_a_replay_as_json_is_the_response_of_the_api(kb):
+    trace_id = trace_of("ERR_404", "--kb", "faq")
+    replayed = json.loads(search("--replay", trace_id, "--json"))
+    assert (replayed["trace_id"], replayed["identical"]) == (trace_id, True)
+
+
+def test_a_replay_runs_under_the_rights_of_who_searched(kb):
+    member = make_member(kb, user=make_user("eve"))
+    trace_id = trace_of("ERR_404", "--kb", "faq", "--user", "eve")
+    kb.memberships.all().delete()
+    with pytest.raises(CommandError, match=trace_id):
+        search("--replay", trace_id)
+    assert "ERR_404" in search("--replay", trace_id, "--user", "ann")
+    member.delete()
+    assert "ERR_404" in search("--replay", trace_id)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "either a query, or --replay"),
+        (("--replay", "42"), "'42' is no trace id"),
+        (("--replay", str(uuid4())), "no search with the trace id"),
+        (("--replay", str(uuid4()), "--kb", "faq", "--top-k", "3"), "leave out --kb, --top-k"),
+    ],
+)
+def test_a_replay_that_cannot_be_run_is_an_error_with_a_remedy(kb, arguments, message):
+    with pytest.raises(CommandError, match=message) as caught:
+        search(*arguments)
+    assert caught.value.returncode == 1
+
+
+def test_a_replay_under_a_profile_version_that_is_gone_is_an_error(kb):
+    mine = RetrievalProfile.objects.create(name="mine", version=1, settings={})
+    trace_id = trace_of("ERR_404", "--kb", "faq", "--profile", "mine")
+    mine.delete()
+    with pytest.raises(CommandError, match="Version 1 of the retrieval profile “mine” is gone"):
+        search("--replay", trace_id)
