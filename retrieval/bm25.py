@@ -20,6 +20,7 @@ from retrieval.dependencies import import_dependency
 from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
 
 FORMAT = 2
+PRIOR_CHUNKS = 200
 # Totals that are first reduced to their best one.
 GROUP = 32
 BM25_UNAVAILABLE = "⚠️ BM25 dependencies unavailable, using vector-only search mode."
@@ -137,6 +138,7 @@ class OkapiIndex:
         average_length = sum(part.total_length for part in parts) / max(self.chunk_count, 1) or 1.0
         self._parts = tuple(_Part.of(part, average_length) for part in parts)
         self._terms, document_frequencies = merge_lexicons(parts)
+        self._document_frequencies = document_frequencies.astype(np.int32)
         self.posting_count = int(document_frequencies.sum())
         # The last one is that of a term in no chunk.
         self._idf = okapi_idf(np.append(document_frequencies, 0), self.chunk_count)
@@ -179,11 +181,6 @@ class OkapiIndex:
         return type(self)(parts, self.base, changed.size)
 
     @property
-    def most(self) -> float:
-        """What a term adds to a score at most, in multiples of its idf: the limit for a term in every place."""
-        return self._gain
-
-    @property
     def base(self) -> Self:
         """The index that `with_changes` started from, or itself."""
         return self if self._base is None else self._base
@@ -199,7 +196,7 @@ class OkapiIndex:
         return sum({id(array): array.nbytes for array in [*self._arrays(), *self.base._arrays()]}.values())
 
     def _arrays(self) -> Iterator[NDArray[Any]]:
-        yield from (self._terms, self._idf)
+        yield from (self._terms, self._idf, self._document_frequencies)
         for part in self._parts:
             yield from (*part.live.segment.arrays, part.live.hidden, part.weights, part.search_weights)
 
@@ -248,11 +245,18 @@ class OkapiIndex:
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What each query term adds to each chunk's score, shape `(n_chunks, n_terms)`."""
+        return self.idf(terms) * self._gain * self.saturation(terms, chunk_ids)
+
+    def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The share that each chunk has of the most that each term can add, shape `(n_chunks, n_terms)`, below 1.
+
+        0 where the chunk does not hold the term.
+        """
         weights = np.zeros((chunk_ids.size, terms.size))
         for part in self._parts:
             for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
                 weights[rows, position] = part.weights[impacts]
-        return self.idf(terms) * self._gain * weights
+        return weights
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """How often each chunk holds each term, shape `(n_chunks, n_terms)`."""
@@ -266,6 +270,16 @@ class OkapiIndex:
         """Each term's idf, shape `(n_terms,)`; that of a term in no chunk for an unknown one."""
         places, known = positions(self._terms, terms)
         return self._idf[np.where(known, places, -1)]
+
+    def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """How telling each term is, shape `(n_terms,)`: Lucene's idf as if there were PRIOR_CHUNKS more that lack it.
+
+        In a small KB idf itself tells little: among three chunks a term that none of them holds would count four times
+        as much as one that one of them does, so that a query's most ordinary word could decide what it is about.
+        """
+        places, known = positions(self._terms, terms)
+        found = self._document_frequencies[np.where(known, places, 0)] if self._terms.size else 0
+        return _lucene_idf(np.where(known, found, 0), self.chunk_count + PRIOR_CHUNKS)
 
     def state(self) -> dict[str, Any]:
         """A base in builtin types: arrays as (dtype, shape, bytes), so that unpickling needs no class.

@@ -51,21 +51,19 @@ class Embedder(Protocol):
 class Lexicon(Protocol):
     """Term statistics of one knowledge base."""
 
-    def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Returns shape (n_terms,)."""
+    def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Returns how telling each term is, positive, shape (n_terms,)."""
         ...
 
-    @property
-    def most(self) -> float:
-        """What a term adds to a score at most, in multiples of its idf."""
+    def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the share that each chunk has of the most that each term can add to a score, shape (n_chunks, n_terms).
+
+        0 where the chunk does not hold the term.
+        """
         ...
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Returns shape (n_chunks, n_terms)."""
-        ...
-
-    def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Returns what each term adds to each chunk's score, shape (n_chunks, n_terms); 0 where the chunk lacks it."""
         ...
 
 

@@ -8,6 +8,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
 from retrieval.channels import EmbeddingChannel
+import numpy as np
+
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.protocols import Channel
@@ -19,6 +21,9 @@ logger = logging.getLogger(__name__)
 
 _OWN_THREAD = InlineExecutor()
 _OF_VECTORS = frozenset({"vector", "question"})
+# A candidate of one channel that stands just past another's last place would else lose all that its rank there is worth:
+# NDCG@10 of the fusion .699 instead of .701 on scifact, where reading all ranks gives .702.
+RANKS_A_CANDIDATE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,10 @@ _Outcome = tuple[Ranking | Degradation, float]
 def search_channels(
     scopes: Sequence[Scope], analysis: Analysis, budget: Budget, executor: Executor, trace: Trace
 ) -> list[Ranking]:
-    """The rankings of all channels, for the query and its sub-queries.
+    """The rankings of all channels, for the query and its sub-queries, over the candidates of each knowledge base.
+
+    Candidates are what stands in the first places of any channel's ranking, as many as the configuration says. Channels
+    are read deeper than that, so that a candidate has its rank in a channel that puts it a little further back.
 
     Args:
         scopes: the knowledge bases.
@@ -73,7 +81,23 @@ def search_channels(
     rankings += search([each for each in others if _is_short(*each, rankings)])
     if jobs and not rankings:
         raise NoChannelAvailable(tuple(trace.degradations))
-    return rankings
+    return [ranking for scope in scopes for ranking in _of_candidates(scope, rankings)]
+
+
+def _of_candidates(scope: Scope, rankings: Sequence[Ranking]) -> list[Ranking]:
+    own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
+    if all(len(ranking.chunk_ids) <= _depth(scope, ranking.channel) for ranking in own):
+        return own
+    candidates = np.concatenate([ranking.chunk_ids[: _depth(scope, ranking.channel)] for ranking in own])
+    limited = []
+    for ranking in own:
+        kept = np.isin(ranking.chunk_ids, candidates)
+        limited.append(dataclasses.replace(ranking, chunk_ids=ranking.chunk_ids[kept], scores=ranking.scores[kept]))
+    return limited
+
+
+def _depth(scope: Scope, channel: str) -> int:
+    return scope.config.vector_candidates if channel in _OF_VECTORS else scope.config.bm25_candidates
 
 
 def _deadline(scope: Scope, channel: Channel, budget: Budget) -> float:
@@ -150,8 +174,8 @@ def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
 
 def _search(job: _Job, analysis: Analysis) -> _Outcome:
     started = time.perf_counter()
-    channel, config = job.channel, job.scope.config
-    depth = config.vector_candidates if channel.name in _OF_VECTORS else config.bm25_candidates
+    channel = job.channel
+    depth = RANKS_A_CANDIDATE * _depth(job.scope, channel.name)
     outcome: Ranking | Degradation
     try:
         outcome = channel.search(analysis.queries[job.query], depth, job.deadline)

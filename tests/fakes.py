@@ -91,16 +91,14 @@ class LetterTokenizer:
 
 
 class TableLexicon:
-    """Every term has the idf given and adds twice as much; `held` maps chunk ids to the terms they hold."""
+    """Every term has the rarity given; `held` maps chunk ids to the terms that they are full of."""
 
-    most = 2.0
-
-    def __init__(self, idf, held):
-        self._idf = {int(hash_terms([term])[0]): value for term, value in idf.items()}
+    def __init__(self, rarity, held):
+        self._rarity = {int(hash_terms([term])[0]): value for term, value in rarity.items()}
         self._held = {chunk_id: set(hash_terms(terms).tolist()) for chunk_id, terms in held.items()}
 
-    def idf(self, terms):
-        return np.array([self._idf[int(term)] for term in terms])
+    def rarity(self, terms):
+        return np.array([self._rarity[int(term)] for term in terms])
 
     def frequencies(self, terms, chunk_ids):
         return np.array(
@@ -108,8 +106,8 @@ class TableLexicon:
             dtype=np.uint32,
         ).reshape(len(chunk_ids), len(terms))
 
-    def contributions(self, terms, chunk_ids):
-        return self.frequencies(terms, chunk_ids) * self.idf(terms) * self.most
+    def saturation(self, terms, chunk_ids):
+        return self.frequencies(terms, chunk_ids).astype(float)
 
 
 class FixedReranker:

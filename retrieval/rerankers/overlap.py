@@ -17,8 +17,8 @@ SATURATION_SHARE = 0.4
 class OverlapReranker:
     """The link without a model: what of the query's words a chunk holds, joined with the channels' agreement, 0 to 1.
 
-    score = 0.2 x coverage + 0.4 x saturation + 0.4 x agreement. Coverage is the share of the query terms' idf that the
-    chunk holds; saturation is its BM25 score as a share of the most that any chunk could have; agreement is the fused
+    score = 0.2 x coverage + 0.4 x saturation + 0.4 x agreement. Coverage is the share of the query terms' rarity that the
+    chunk holds; saturation is what BM25 makes of it, as a share of the most that any chunk could have; agreement is the fused
     score as a share of the best possible one.
 
     Measured, as NDCG@10 on scifact (MiniLM) and cmrc2018-reject (hashing), and AUROC of the best score on the latter:
@@ -67,14 +67,14 @@ class OverlapReranker:
         terms = list(dict.fromkeys(term for wording in wordings for term in wording))
         if lexicon is None:
             # How often a chunk holds a term would need the lengths of all chunks: holding it counts in full.
-            idf, held, most = np.ones(len(terms)), self._held(kb_id, terms, candidates), 1.0
+            rarity, saturation = np.ones(len(terms)), self._held(kb_id, terms, candidates)
         else:
             hashes = hash_terms(terms)
             chunk_ids = np.array([candidate.chunk_id for candidate in candidates], dtype=np.int64)
-            idf, held, most = lexicon.idf(hashes), lexicon.contributions(hashes, chunk_ids), lexicon.most
+            rarity, saturation = lexicon.rarity(hashes), lexicon.saturation(hashes, chunk_ids)
         column = {term: place for place, term in enumerate(terms)}
         picks = [[column[term] for term in wording] for wording in wordings]
-        best: NDArray[np.float64] = np.max([words(held[:, pick], idf[pick], most) for pick in picks], axis=0)
+        best: NDArray[np.float64] = np.max([words(saturation[:, pick], rarity[pick]) for pick in picks], axis=0)
         return best
 
     def _held(self, kb_id: int, terms: Sequence[str], candidates: Sequence[Candidate]) -> NDArray[np.float64]:
@@ -84,22 +84,19 @@ class OverlapReranker:
         return np.array([[term in text for term in terms] for text in texts], dtype=np.float64)
 
 
-def words(contributions: NDArray[np.float64], idf: NDArray[np.float64], most: float) -> NDArray[np.float64]:
-    """The shares of coverage and saturation in the score of each chunk.
+def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The part of coverage and saturation in the score of each chunk.
 
     Args:
-        contributions: what each term adds to each chunk's score, shape (n_chunks, n_terms); 0 where the chunk lacks it.
-        idf: shape (n_terms,), positive.
-        most: what a term adds at most, in multiples of its idf.
+        saturation: of each chunk with each term, shape (n_chunks, n_terms), from 0 to 1; 0 where the chunk lacks it.
+        rarity: of each term, shape (n_terms,), positive.
 
     Returns:
         Shape (n_chunks,), from 0 to COVERAGE_SHARE + SATURATION_SHARE.
     """
-    total = idf.sum()
-    coverage = np.clip((contributions > 0) @ idf / total, 0.0, 1.0)
-    saturation = np.clip(contributions.sum(axis=1) / (most * total), 0.0, 1.0)
-    share: NDArray[np.float64] = COVERAGE_SHARE * coverage + SATURATION_SHARE * saturation
-    return share
+    shares = rarity / rarity.sum()
+    part: NDArray[np.float64] = COVERAGE_SHARE * ((saturation > 0) @ shares) + SATURATION_SHARE * (saturation @ shares)
+    return part
 
 
 def _wordings(analysis: Analysis, kb_id: int) -> list[tuple[str, ...]]:

@@ -6,6 +6,7 @@ from retrieval.errors import NoChannelAvailable
 from tests.fakes import HASHING_NOTE, BrokenChannel, FakeChannel, FakePassages, FixedReranker
 from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 
+
 def two_channels(kb_id=1, vector=None, bm25=None):
     return (
         FakeChannel("vector", kb_id, vector if vector is not None else {1: 0.9, 2: 0.8}),
@@ -27,10 +28,18 @@ def test_the_reranker_decides_the_order_and_ties_keep_the_fused_one():
     assert chunk_ids(run(pipe)) == [3, 2, 1]
 
 
-def test_each_channel_is_asked_for_the_default_depth():
+def test_each_channel_is_read_to_twice_the_depth_of_candidates():
     vector, bm25 = two_channels()
     run(pipeline(scope(1, vector, bm25, top_k=30)))
-    assert (vector.asked, bm25.asked) == ([90], [90])
+    assert (vector.asked, bm25.asked) == ([180], [180])
+
+
+def test_a_candidate_of_one_channel_has_its_rank_in_another_beyond_the_depth():
+    vector = FakeChannel("vector", 1, {1: 0.9, 2: 0.8, 3: 0.7})
+    bm25 = FakeChannel("bm25", 1, {1: 9.0, 3: 7.0, 2: 6.0, 4: 5.0})
+    result = run(pipeline(scope(1, vector, bm25, vector_top_k=2, bm25_top_k=2)))
+    places = {c.chunk_id: (c.ranks["vector"], c.ranks["bm25"]) for c in result.candidates}
+    assert places == {1: (1, 1), 2: (2, 3), 3: (3, 2)}
 
 
 def test_weights_come_from_the_knowledge_base():

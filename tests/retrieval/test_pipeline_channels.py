@@ -1,6 +1,5 @@
 """On which thread a channel runs, in what order, and how long it may wait."""
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier, get_ident
 

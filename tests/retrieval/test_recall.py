@@ -59,7 +59,7 @@ def test_full_text_serves_where_the_keyword_index_cannot():
     assert [each.code for each in result.degraded] == ["model_unavailable"]
 
 
-@pytest.mark.parametrize(("found", "asked"), [({7: 0.5}, [60]), ({5: 0.7, 6: 0.6, 7: 0.5}, [])])
+@pytest.mark.parametrize(("found", "asked"), [({7: 0.5}, [120]), ({5: 0.7, 6: 0.6, 7: 0.5}, [])])
 def test_n_grams_are_searched_where_full_text_too_finds_next_to_nothing(found, asked):
     ngrams = lexical()
     channels = FakeChannel("vector", 1, {1: 0.9}), BrokenChannel("bm25", 1)
@@ -82,7 +82,7 @@ def test_n_grams_are_searched_where(channels):
 
     result = run(pipeline(scope(1, *channels, stand_ins=stand_ins(full_text(), ngrams))))
 
-    assert ngrams.asked == [60]
+    assert ngrams.asked == [120]
     assert 8 in chunk_ids(result)
 
 

@@ -27,17 +27,16 @@ class CountingLexicon(TableLexicon):
 
     looked_up = 0
 
-    def contributions(self, terms, chunk_ids):
+    def saturation(self, terms, chunk_ids):
         self.looked_up += 1
-        return super().contributions(terms, chunk_ids)
+        return super().saturation(terms, chunk_ids)
 
 
-def test_terms_weigh_by_idf_and_by_how_much_they_could_add():
-    idf = np.array([1.0, 3.0])
-    # A chunk full of a term has `most` times its idf from it; two thirds of that is usual for one mention.
-    contributions = np.array([[2.0, 0.0], [0.0, 6.0], [2.0, 3.0], [0.0, 0.0]])
-    coverage, saturation = np.array([0.25, 0.75, 1.0, 0.0]), np.array([0.25, 0.75, 5 / 8, 0.0])
-    assert words(contributions, idf, most=2.0) == pytest.approx(0.2 * coverage + 0.4 * saturation)
+def test_terms_weigh_by_rarity_and_by_how_full_of_them_a_chunk_is():
+    rarity = np.array([1.0, 3.0])
+    saturation = np.array([[1.0, 0.0], [0.0, 0.5], [1.0, 0.5], [0.0, 0.0]])
+    held, full = np.array([0.25, 0.75, 1.0, 0.0]), np.array([0.25, 0.375, 0.625, 0.0])
+    assert words(saturation, rarity) == pytest.approx(0.2 * held + 0.4 * full)
 
 
 def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
