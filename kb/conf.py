@@ -211,7 +211,7 @@ def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] |
     channels = [_vector_channel(kb, config, only), _keyword_channel(kb, only)]
     if holdings(kb).questions and config.question_weight:
         vectors = providers.query_vectors(kb.embedding_model)
-        channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), only=only))
+        channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), dimension=kb.dimension, only=only))
     return Scope(
         kb_id=kb.pk,
         space=kb.embedding_model,
@@ -255,6 +255,7 @@ def _vector_channel(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np
         kb.pk,
         providers.query_vectors(kb.embedding_model),
         PgVectorStore(),
+        dimension=kb.dimension,
         keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
         only=only,
         notes=notes,

@@ -22,11 +22,13 @@ class EmbeddingChannel:
     Args:
         name: of the channel.
         vectors: the query's vectors.
+        dimension: of the chunks' vectors; None: not known.
     """
 
-    def __init__(self, name: str, vectors: QueryVectors) -> None:
+    def __init__(self, name: str, vectors: QueryVectors, dimension: int | None) -> None:
         self.name = name
         self._vectors = vectors
+        self._dimension = dimension
         self._embedded: set[str] = set()
 
     def lateness(self, analysis: Analysis) -> Degradation | None:
@@ -36,9 +38,15 @@ class EmbeddingChannel:
         return Degradation(self.name, DegradationCode.EMBEDDER_TIMEOUT, too_late(self._vectors.model_id))
 
     def _embed(self, text: str, deadline: float) -> tuple[NDArray[np.float32], str]:
-        embedded = self._vectors.embed(text, deadline)
+        vector, source = self._vectors.embed(text, deadline)
         self._embedded.add(text)
-        return embedded
+        if self._dimension not in (None, vector.size):
+            raise ChannelUnavailable(
+                DegradationCode.EMBEDDER_FAILED,
+                f"model {self._vectors.model_id!r} answers with {vector.size} dimensions, and the chunks' vectors have "
+                f"{self._dimension}: let its server serve the model that made them, or run `manage.py reindex --embeddings`",
+            )
+        return vector, source
 
 
 class VectorChannel(EmbeddingChannel):
@@ -51,6 +59,7 @@ class VectorChannel(EmbeddingChannel):
         kb_id: the knowledge base.
         vectors: the query's vectors.
         store: the chunks' vectors.
+        dimension: of the chunks' vectors; None: not known.
         keyword_share: 0 leaves the vectors of keywords out.
         only: ids of the chunks that may be found, ascending; None: all.
         notes: what every answer should say.
@@ -64,11 +73,12 @@ class VectorChannel(EmbeddingChannel):
         vectors: QueryVectors,
         store: VectorStore,
         *,
+        dimension: int | None = None,
         keyword_share: float = 0.0,
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
-        super().__init__("vector", vectors)
+        super().__init__("vector", vectors, dimension)
         self.kb_id = kb_id
         self._store = store
         self._keyword_share = keyword_share
@@ -114,9 +124,15 @@ class QuestionChannel(EmbeddingChannel):
     in_memory = False
 
     def __init__(
-        self, kb_id: int, vectors: QueryVectors, store: VectorStore, *, only: NDArray[np.int64] | None = None
+        self,
+        kb_id: int,
+        vectors: QueryVectors,
+        store: VectorStore,
+        *,
+        dimension: int | None = None,
+        only: NDArray[np.int64] | None = None,
     ) -> None:
-        super().__init__("question", vectors)
+        super().__init__("question", vectors, dimension)
         self.kb_id = kb_id
         self._store = store
         self._only = only

@@ -25,10 +25,12 @@ def clock():
 @pytest.fixture
 def kb(models, transactional_db):
     """Searched once, so that the keyword index and the tokenizer are warm."""
+    from kb.models import KnowledgeBase
     from tests.factories import make_document, make_kb
-    from tests.kb.faults.searches import MODEL, OTHERS, POWER, WARRANTY, ask, notes
+    from tests.kb.faults.searches import DIMENSION, MODEL, OTHERS, POWER, WARRANTY, ask, notes
 
     kb = make_kb(embedding_model=MODEL)
     make_document(kb, WARRANTY, POWER, *OTHERS)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=DIMENSION)  # as every service that writes chunks does
     assert notes(ask(kb, query="电源")) == []
     return kb

@@ -55,6 +55,16 @@ def test_an_embedder_that_answers_with(fault, kb, models):
     assert result.score_scale == "overlap"
 
 
+def test_the_wrong_dimension_from_the_start_of_a_process(kb, models, settings):
+    settings.EMBEDDING_API_KEY = "of another client, which has not seen a right one yet"
+    models.always("embeddings", vectors_of(*[0.5] * (DIMENSION - 1)))
+
+    result = ask(kb)
+
+    assert notes(result) == [("vector", "embedder_failed")]
+    assert texts(result)[0] == WARRANTY
+
+
 def test_an_embedder_that_is_not_there(kb, models):
     models.stop()
 
