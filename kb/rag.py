@@ -1,5 +1,6 @@
 """The programmatic front door."""
 
+import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,8 @@ from kb.conf import environment_config
 from kb.models import Principal, User
 from kb.services.answers import AskRequest, answer
 from kb.services.errors import NotVisible
-from kb.services.search import SearchRequest, hit_as_json, search
+from kb.services.responses import respond
+from kb.services.search import SearchRequest
 from kb.services.texts import PermittedTexts
 from retrieval import packing
 
@@ -23,7 +25,7 @@ class RAGService:
     """Search and answers for Python callers, under the rights of a user.
 
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
-    ranks, scores and metadata.
+    ranks, scores, metadata and neighbours.
     """
 
     def search(
@@ -119,7 +121,8 @@ class RAGService:
             knowledge_base_ids=kb_ids,
             overrides={"top_k": top_k, "score_threshold": score_threshold},
         )
-        return [hit_as_json(hit) for hit in search(_principal(user_id), request).result.hits]
+        chunks: list[dict[str, Any]] = json.loads(respond(_principal(user_id), request))["results"]
+        return chunks
 
 
 def _principal(user_id: int) -> Principal:

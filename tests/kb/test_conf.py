@@ -59,7 +59,7 @@ def test_what_was_indexed_without_them_is_named_until_it_is_reindexed(missing, m
 
 
 def test_the_environment_is_the_default_of_every_profile(settings):
-    settings.RETRIEVAL = {**settings.RETRIEVAL, "top_k": 1, "rrf_k": 10}
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "top_k": 1, "rrf_k": 10, "lexical_fallback": False}
     kb = make_kb()
     make_document(kb, "保修期是两年", "保修期可以延长")
     hits = find(kb).hits

@@ -4,6 +4,7 @@ from uuid import UUID
 import pytest
 from langchain_core.vectorstores import VectorStoreRetriever
 
+from kb.models import SearchLog
 from kb.rag import RAGService
 from kb.services.errors import NotVisible
 from tests.factories import make_document, make_kb, make_user
@@ -151,3 +152,9 @@ def test_fragments_of_a_context_are_bounded(settings):
     settings.RETRIEVAL = {**settings.RETRIEVAL, "max_chunk_chars": 50}
     assert len(RAGService().format_for_context([chunk("甲" * 100)], 1_000)) == len("[1] 手册.md\n") + 50
     assert RAGService().format_for_tool_output([chunk("甲" * 100)], 1).endswith("甲…")
+
+
+def test_the_same_search_is_answered_from_the_cache(kb):
+    found = [RAGService().search("保修期", kb.pk, kb.owner.pk) for _ in range(2)]
+    assert found[0] == found[1]
+    assert SearchLog.objects.count() == 1

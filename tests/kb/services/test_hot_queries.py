@@ -10,7 +10,6 @@ from kb.services.hot_queries import (
     key_of,
     responses_invalidate,
 )
-from kb.stores import query_caches
 from kb.stores.states import states
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -20,14 +19,6 @@ from tests.kb.stores.searching import settle, tier
 pytestmark = pytest.mark.django_db
 
 TIMEOUT = Degradation("rerank", DegradationCode.RERANKER_TIMEOUT, "allow more time")
-
-
-@pytest.fixture(autouse=True)
-def _no_entries_of_other_tests(monkeypatch, request):
-    monkeypatch.setattr(query_caches, "KEY_SPACE", request.node.nodeid)
-    query_caches.forget()
-    yield
-    query_caches.forget()
 
 
 @pytest.fixture
