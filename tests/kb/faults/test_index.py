@@ -1,5 +1,7 @@
 """While the keyword index is being built, full text stands in for it, and where that is off the vectors answer alone."""
 
+from kb.models import ChunkPostings
+from kb.stores.bm25 import BM25Store
 from tests.kb.faults.searches import WARRANTY, ask, building, channels, notes, texts
 
 IMPATIENT = {"keyword_timeout_ms": 100}
@@ -42,3 +44,14 @@ def test_the_search_after_the_build_has_the_index(kb):
 
     assert notes(result) == []
     assert "bm25" in channels(result)
+
+
+def test_an_index_that_cannot_be_built_leaves_the_vectors(kb):
+    ChunkPostings.objects.filter(knowledge_base=kb).update(frequencies=b"\x01")
+    BM25Store().invalidate(kb.pk)
+
+    result = ask(kb, overrides={"enable_fts": False, "lexical_fallback": False})
+
+    assert notes(result) == [("bm25", "channel_failed")]
+    assert texts(result)[0] == WARRANTY
+    assert channels(result) == {"vector"}
