@@ -34,14 +34,14 @@ class LinesField(forms.CharField):
         return [line for each in super().clean(value).splitlines() if (line := each.strip())]
 
     def has_changed(self, initial: Any, data: Any) -> bool:
-        return list(initial or []) != self.clean(data)
+        return bool(list(initial or []) != self.clean(data))
 
 
 class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
     """Validating a change writes it to the indexes, so that what they refuse is said beside the field."""
 
     questions = LinesField(
-        label=gettext_lazy("questions"),
+        label=gettext_lazy("Questions"),
         help_text=gettext_lazy("Questions that this chunk answers, one a line: whoever asks alike finds it."),
     )
 

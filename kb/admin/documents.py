@@ -3,6 +3,7 @@ from typing import Any, ClassVar
 
 from django.contrib import admin, messages
 from django.contrib.admin.utils import display_for_value
+from django.contrib.admin.widgets import AutocompleteSelectMultiple
 from django.contrib.postgres.forms import SimpleArrayField
 from django.db import models
 from django.db.models import QuerySet
@@ -19,7 +20,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
-from unfold.widgets import UnfoldAdminSelect2MultipleWidget, UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
@@ -47,6 +48,15 @@ def error_sentence(document: Document) -> str:
 def unfinished_ids(documents: Sequence[Document]) -> str:
     """The documents that a page has to ask about again, as the value of a query parameter."""
     return ",".join(str(document.pk) for document in documents if document.status in UNFINISHED)
+
+
+class ConceptsWidget(AutocompleteSelectMultiple):
+    """Offers the concepts of one knowledge base."""
+
+    knowledge_base_id: int | None = None
+
+    def get_url(self) -> str:
+        return f"{super().get_url()}?knowledge_base={self.knowledge_base_id}"
 
 
 class DocumentChangeList(ChangeList):  # type: ignore[misc]
@@ -96,13 +106,17 @@ class DocumentAdmin(ScopedModelAdmin):
         if obj is not None and "concepts" in form.base_fields:
             offered = form.base_fields["concepts"]
             offered.queryset = offered.queryset.filter(knowledge_base=obj.knowledge_base_id)
+            offered.widget.widget.knowledge_base_id = obj.knowledge_base_id
         return form
 
     def formfield_for_manytomany(
         self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
     ) -> "ModelMultipleChoiceField[Any] | None":
-        kwargs["widget"] = UnfoldAdminSelect2MultipleWidget()
-        return super().formfield_for_manytomany(db_field, request, **kwargs)
+        kwargs["widget"] = ConceptsWidget(db_field, self.admin_site)
+        field = super().formfield_for_manytomany(db_field, request, **kwargs)
+        if field is not None:
+            del field.widget.attrs["class"]  # that of a plain list, set by the theme
+        return field
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
         rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
@@ -113,6 +127,8 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "concepts":
+            field.widget.can_add_related = False
         if db_field.name == "tags" and isinstance(field, SimpleArrayField):
             field.widget = UnfoldAdminTextInputWidget()
             field.help_text = _("Separated by commas.")

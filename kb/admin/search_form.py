@@ -132,7 +132,9 @@ class SearchForm(forms.Form):
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
         own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
         self.offer("profile", [("", own), *((profile.name, str(profile)) for profile in profiles)])
-        self.offer("source_type", [("", _("any")), *Document.SourceType.choices])
+        self.offer(
+            "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
+        )
         for name, choices in choices_in_words().items():
             same = _("Inherited (%(value)s)") % {"value": inherited[name]}
             self.offer(name, [("", same), *choices.items()])

@@ -63,7 +63,7 @@ class Row:
 
 READ_ROWS = """rows => rows.map(row => {
     const of = column => row.querySelector(`[data-col="${column}"]`).textContent.trim();
-    const stages = ["vector", "bm25", "fused", "rerank"];
+    const stages = [...row.querySelectorAll("[data-col$=-rank]")].map(cell => cell.dataset.col.slice(0, -"-rank".length));
     const passage = row.querySelector(".sd-passage").cloneNode(true);
     passage.querySelector("ul")?.remove();
     return {
@@ -94,11 +94,12 @@ def read_rows(page):
 
 
 def read_weights(page):
-    """Of the only searched knowledge base, by channel."""
-    shown = {
-        channel: page.locator(f"[data-kb-id] [data-channel={channel}] small").inner_text()
-        for channel in ("vector", "bm25")
-    }
+    """Of the only searched knowledge base, by channel that was asked."""
+    shown = dict(
+        page.locator("[data-kb-id] [data-channel]:has([data-testid=weight])").evaluate_all(
+            "all => all.map(one => [one.dataset.channel, one.querySelector('[data-testid=weight]').textContent])"
+        )
+    )
     return {channel: float(re.search(r"\d+(\.\d+)?", words)[0]) for channel, words in shown.items()}
 
 
@@ -169,13 +170,13 @@ def test_a_curator_uploads_two_files_and_sees_why_each_result_stands_where_it_do
     wait_until_ready(page, 2)
     assert page.evaluate("window.wasNotReloaded")
 
-    rows = search(curator, kb_id, "住宿费报销", top_k="2")
+    rows = search(curator, kb_id, "住宿费报销", top_k="2", threshold="0")
     first, weights = rows[0], read_weights(page)
-    assert weights == {"vector": 0.1, "bm25": 0.9}
+    assert weights == {"vector": 0.1, "bm25": 0.9, "lexical": 0.45}
     assert "住宿费每晚不超过四百五十元" in first.text
     assert re.search(r"第\s*2\s*页", first.text)
     assert first.place == "1"
-    assert first.ranks == {"vector": 1, "bm25": 1, "fused": 1, "rerank": 1}
+    assert first.ranks == {"vector": 1, "bm25": 1, "lexical": 1, "fused": 1, "rerank": 1}
     assert 0 < first.scores["vector"] <= 1
     assert first.scores["bm25"] > 0
     assert {"住宿费", "报销"} <= first.marked
@@ -190,15 +191,16 @@ def test_a_curator_uploads_two_files_and_sees_why_each_result_stands_where_it_do
     assert [row.scores["rerank"] for row in rows] == sorted((row.scores["rerank"] for row in rows), reverse=True)
 
     assert page.locator("[data-testid=degraded] [data-code=hashing_embedder]").is_visible()
-    spent = page.locator("[data-testid=timings] [data-stage]").evaluate_all(
-        "all => Object.fromEntries(all.map(one => [one.dataset.stage, Number(one.textContent)]))"
+    spent = page.locator("[data-testid=stages] tr[data-stage]").evaluate_all(
+        "all => Object.fromEntries(all.map(one => [one.dataset.stage, Number(one.cells[1].textContent)]))"
     )
     assert {"analysis", "vector", "bm25", "fusion", "passages", "rerank", "gate"} <= spent.keys()
     assert min(spent.values()) >= 0
     assert tier(page) == "build"
 
     shared, form = page.url, read_form(page)
-    assert parse_qs(urlsplit(shared).query) == {"kb": [kb_id], "q": ["住宿费报销"], "top_k": ["2"]}
+    asked = {"kb": [kb_id], "q": ["住宿费报销"], "top_k": ["2"], "threshold": ["0"]}
+    assert parse_qs(urlsplit(shared).query) == asked
     page.reload()
     assert page.url == shared
     assert read_form(page) == form
