@@ -16,6 +16,7 @@ from kb.models import KnowledgeBase
 from kb.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
+from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.selection import result_count
 from retrieval.types import Candidate, Passage, Provenance, Result
 
@@ -246,7 +247,7 @@ class _Rows:
             return _("holds none of the query's terms")
         config = self._configs[candidate.kb_id]
         depth = config.vector_candidates if stage in ("vector", "question") else config.bm25_candidates
-        words = _("not among the first %(depth)d of this channel") % {"depth": depth}
+        words = _("not among the first %(depth)d of this channel") % {"depth": RANKS_A_CANDIDATE * depth}
         if stage in candidate.scores:
             return _("%(reason)s; scored exactly for the weighted sum") % {"reason": words}
         return words

@@ -56,14 +56,20 @@ def test_a_channel_that_did_not_find_a_chunk_says_so(open_page, kb):
     assert found.get("title") == "holds none of the query's terms"
 
 
-def test_a_chunk_beyond_the_depth_of_a_channel_says_how_deep_that_was(open_page, curator, settings):
-    settings.RETRIEVAL = {**settings.RETRIEVAL, "candidate_floor": 3}
+@pytest.fixture
+def shallow(curator, settings):
+    """Vectors put the short texts first, keywords the ones with the rare word; each channel is read two ranks deep."""
+    settings.RETRIEVAL = {**settings.RETRIEVAL, "vector_top_k": 1, "bm25_top_k": 1}
     kb = make_kb(curator)
-    make_document(kb, *[f"flight number {number} of the day" for number in range(6)])
+    filler = " ".join(f"word{number}" for number in range(60))
+    make_document(kb, *["flight"] * 6, *[f"zebra flight {filler} {number}" for number in range(3)])
+    return kb
 
-    page = Page(open_page(kb=kb.pk, q="flight number 3", top_k=1))
 
-    assert page.tree.xpath("//td[@title='not among the first 3 of this channel']")
+def test_a_chunk_beyond_the_depth_of_a_channel_says_how_deep_that_was(open_page, shallow):
+    page = Page(open_page(kb=shallow.pk, q="flight zebra"))
+
+    assert page.tree.xpath("//td[@title='not among the first 2 of this channel']")
 
 
 def test_matched_terms_are_marked_in_both_languages(open_page, kb):
@@ -197,12 +203,8 @@ def test_without_a_reranker_the_vector_ranking_is_the_result(open_page, kb):
     assert {pk for pk, reason in page.column("cut-by").items() if reason.startswith("Gate")} == below
 
 
-def test_an_exact_score_without_a_rank_says_where_it_is_from(open_page, curator, settings):
-    settings.RETRIEVAL = {**settings.RETRIEVAL, "candidate_floor": 3}
-    kb = make_kb(curator)
-    make_document(kb, *[f"flight number {number} of the day" for number in range(6)])
-
-    page = Page(open_page(kb=kb.pk, q="flight number 3", top_k=1, fusion="weighted"))
+def test_an_exact_score_without_a_rank_says_where_it_is_from(open_page, shallow):
+    page = Page(open_page(kb=shallow.pk, q="flight zebra", fusion="weighted"))
 
     notes = page.tree.xpath("//td[contains(@title,'scored exactly for the weighted sum')]")
     assert notes
