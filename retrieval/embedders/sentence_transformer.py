@@ -1,8 +1,7 @@
 """Local models through sentence-transformers, loaded on first use and from local files only."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from retrieval.embedders.prompts import Prompts, prompts_for
 from retrieval.embedders.text import estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable
-from retrieval.model_files import libraries_available, local_path
+from retrieval.local_models import open_local
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,28 +108,18 @@ class SentenceTransformerEmbedder:
         )
 
     def _open(self) -> Any:
-        if not libraries_available():
-            raise ModelUnavailable(
-                f"model '{self.model_id}' needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
-                "or choose the hashing embedder"
-            )
-        path = local_path(self.model_id, cache_dir=self._cache_dir)
-        if path is None:
-            raise ModelUnavailable(
-                f"model '{self.model_id}' is not on this machine: run `manage.py download_model {self.model_id}`, "
-                "or choose the hashing embedder"
-            )
-        from safetensors import SafetensorError  # noqa: PLC0415 - optional
-        from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and seconds to import
+        def open_folder(path: str) -> Any:
+            from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and seconds to import
 
-        try:
-            with _no_loading_bars():
-                return SentenceTransformer(str(path), device=self._device, local_files_only=True)
-        except (OSError, ValueError, KeyError, RuntimeError, ImportError, SafetensorError) as error:
-            raise ModelUnavailable(
-                f"the files of model '{self.model_id}' in {path} cannot be loaded ({error}): delete that folder and run "
-                f"`manage.py download_model {self.model_id}`, or choose the hashing embedder"
-            ) from error
+            return SentenceTransformer(path, device=self._device, local_files_only=True)
+
+        return open_local(
+            self.model_id,
+            open_folder,
+            kind="model",
+            otherwise="choose the hashing embedder",
+            cache_dir=self._cache_dir,
+        )
 
 
 def _plain_tokenizer(model: Any) -> Any:
@@ -142,17 +131,3 @@ def _plain_tokenizer(model: Any) -> Any:
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer
-
-
-@contextmanager
-def _no_loading_bars() -> Iterator[None]:
-    """Keeps transformers' "Loading weights" bar out of logs and of the commands' own progress."""
-    from transformers.utils import logging  # noqa: PLC0415 - optional
-
-    enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
-    try:
-        yield
-    finally:
-        if enabled:
-            logging.enable_progress_bar()  # type: ignore[no-untyped-call]

@@ -6,17 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.embedders.sentence_transformer import _no_loading_bars
 from retrieval.errors import ModelUnavailable, RerankerUnavailable
 from retrieval.execution import ModelGuard
 from retrieval.gate import ScoreScale
-from retrieval.model_files import libraries_available, local_path
+from retrieval.local_models import open_local
 from retrieval.rerankers.guarded import UnusableAnswer, ask, out_of_time, relevance
 from retrieval.rerankers.text import text_of
 from retrieval.trace import DegradationCode
@@ -27,18 +25,6 @@ RETRY_AFTER_S = 300.0
 PACE_KEPT_S = 30.0
 
 _Pair = tuple[str, str]
-# What foreign files make the libraries raise.
-_LOAD_ERRORS = (
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    RuntimeError,
-    ImportError,
-    EOFError,
-    UnpicklingError,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,30 +176,20 @@ class CrossEncoderReranker:
         return model
 
     def _open(self) -> Any:
-        if not libraries_available():
-            raise ModelUnavailable(
-                f"reranker {self.model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
-                "or set RERANKER_MODEL= to go without"
-            )
-        path = local_path(self.model_id, cache_dir=self._cache_dir)
-        if path is None:
-            raise ModelUnavailable(
-                f"reranker {self.model_id!r} is not on this machine: run `manage.py download_model {self.model_id}`, or "
-                "set RERANKER_MODEL= to go without"
-            )
-        from safetensors import SafetensorError  # noqa: PLC0415 - optional
-        from sentence_transformers import CrossEncoder  # noqa: PLC0415 - optional, and seconds to import
-        from torch.nn import Sigmoid  # noqa: PLC0415 - optional
+        def open_folder(path: str) -> Any:
+            from sentence_transformers import CrossEncoder  # noqa: PLC0415 - optional, and seconds to import
+            from torch.nn import Sigmoid  # noqa: PLC0415 - optional
 
-        try:
-            with _no_loading_bars():
-                # Some models are stored with an activation of their own, which would leave raw logits.
-                model = CrossEncoder(str(path), device=self._device, local_files_only=True, activation_fn=Sigmoid())
-        except (*_LOAD_ERRORS, SafetensorError) as error:
-            raise ModelUnavailable(
-                f"the files of reranker {self.model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
-                f"run `manage.py download_model {self.model_id}`, or set RERANKER_MODEL= to go without"
-            ) from error
+            # Some models are stored with an activation of their own, which would leave raw logits.
+            return CrossEncoder(path, device=self._device, local_files_only=True, activation_fn=Sigmoid())
+
+        model = open_local(
+            self.model_id,
+            open_folder,
+            kind="reranker",
+            otherwise="set RERANKER_MODEL= to go without",
+            cache_dir=self._cache_dir,
+        )
         if not _is_cross_encoder(model):
             raise ModelUnavailable(
                 f"model {self.model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
