@@ -3,8 +3,9 @@
 import itertools
 
 from kb.ingest.chunk import hash_content
-from kb.ingest.index import Prepared, embed, searchable_text, tokenize, write_chunks
+from kb.ingest.index import Prepared, embed, tokenize, write_chunks
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
+from retrieval.searchable import searchable_text
 
 _numbers = itertools.count(1)
 

@@ -29,7 +29,7 @@ class Source:
     """What the indexes are made of.
 
     Attributes:
-        searchable: a chunk in its context, as `searchable_text` makes it.
+        searchable: a chunk in its context, as `retrieval.searchable` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
     """
@@ -56,11 +56,6 @@ class Prepared:
     keywords: tuple[str, ...] = ()
     keyword_vector: NDArray[np.float32] | None = None
     question_vectors: tuple[NDArray[np.float32], ...] = ()
-
-
-def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
-    """The text that both channels index: a chunk in its context, as a reader would meet it."""
-    return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
 
 
 def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:

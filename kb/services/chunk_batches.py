@@ -5,8 +5,9 @@ from typing import Any
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from kb.ingest.index import Source, searchable_text
+from kb.ingest.index import Source
 from kb.models import Chunk, KnowledgeBase
+from retrieval.searchable import searchable_text
 
 BATCH = 256
 

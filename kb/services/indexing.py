@@ -21,7 +21,6 @@ from kb.ingest.index import (
     prepare,
     replace_postings,
     replace_vectors,
-    searchable_text,
     write_chunks,
 )
 from kb.ingest.parse import ParsedDocument, ParseError
@@ -38,6 +37,7 @@ from kb.services.writing import (
     writing_chunks,
 )
 from retrieval.errors import RetrievalError
+from retrieval.searchable import searchable_text
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from django.utils.translation import gettext as _
 
 from kb.conf import embedder
 from kb.ingest.chunk import hash_content
-from kb.ingest.index import Source, searchable_text, write_chunks
+from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, Principal, User
 from kb.models.validators import storable, validate_metadata
 from kb.services.documents import documents_delete
@@ -29,6 +29,7 @@ from kb.services.search import SearchRequest, hit_as_json, search
 from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.protocols import Embedder
+from retrieval.searchable import searchable_text
 from retrieval.texts import FoundText, KeptText
 from retrieval.types import Hit
 

@@ -11,12 +11,12 @@ from django.db.models import FilteredRelation, Q
 from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
-from kb.ingest.index import searchable_text
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
 from kb.services.errors import Rejected
 from kb.stores.tokenizers import options_of
 from retrieval.postings import count_postings
 from retrieval.scripts import CJK, LATIN
+from retrieval.searchable import searchable_text
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
 
 MAX_CHUNKS_READ = 50_000

@@ -1,9 +1,8 @@
+from retrieval.searchable import searchable_text
 from retrieval.types import Candidate
 
 
 def text_of(candidate: Candidate) -> str:
-    """The passage in its context, as it was indexed: title, headings, text; empty for a candidate without passage."""
+    """The passage as it was indexed; empty for a candidate without passage."""
     passage = candidate.passage
-    if passage is None:
-        return ""
-    return "\n".join(part for part in (passage.title, " > ".join(passage.heading_path), passage.text) if part)
+    return "" if passage is None else searchable_text(passage.title, passage.heading_path, passage.text)
