@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Protocol
 
 from retrieval.cache import Observer, TierStats
@@ -133,13 +134,14 @@ class ByteCache:
             self._keep(key, found)
         return found
 
-    def keep(self, key: bytes, value: bytes) -> None:
-        """Holds the value in this process."""
-        self._keep(key, Entry(value, self._clock() + self._ttl_s))
+    def keep(self, key: bytes, value: bytes, most_s: float = inf) -> None:
+        """Holds the value in this process, at most for so many seconds."""
+        self._keep(key, Entry(value, self._clock() + min(self._ttl_s, most_s)))
 
-    def publish(self, key: bytes, value: bytes) -> None:
-        """Offers the value to the other processes."""
-        if self._shared.put(key, _EXPIRY.pack(self._clock() + self._ttl_s) + value, self._ttl_s):
+    def publish(self, key: bytes, value: bytes, most_s: float = inf) -> None:
+        """Offers the value to the other processes, at most for so many seconds."""
+        ttl_s = min(self._ttl_s, most_s)
+        if self._shared.put(key, _EXPIRY.pack(self._clock() + ttl_s) + value, ttl_s):
             self._count(SHARED, stores=1)
 
     def stats(self) -> dict[str, TierStats]:

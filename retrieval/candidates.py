@@ -22,6 +22,8 @@ from retrieval.types import Analysis, Candidate, Passage, Ranking
 
 # N-grams find what only looks alike, so they weigh less than the words that they stand in for.
 LEXICAL_SHARE = 0.5
+# Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them.
+_MAY_NOT_KNOW = frozenset({"question"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class _Fused:
 
 
 def fuse(
-    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int
+    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int | None
 ) -> list[Candidate]:
     """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
 
@@ -45,7 +47,7 @@ def fuse(
         scopes: in the order that breaks ties, each with its own fusion and weights.
         rankings: one a knowledge base and channel.
         passages: of all chunks in the rankings.
-        depth: candidates after the first so many are cut.
+        depth: candidates after the first so many are cut; None: none is.
     """
     fused: list[_Fused] = []
     for scope in scopes:
@@ -62,7 +64,7 @@ def fuse(
             {**each.scores, "fused": each.score},
             agreement=each.agreement,
             passage=passages[each.chunk_id],
-            cut_by=None if rank <= depth else "fusion",
+            cut_by=None if depth is None or rank <= depth else "fusion",
         )
         for rank, each in enumerate(fused, start=1)
     ]
@@ -82,7 +84,10 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
         weights = _weights(config.vector_weight, config.keyword_weight, config.question_weight)
         listed = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in rankings]
         chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
-        best = best_fused_score(listed, config.rrf_k)
+        agreeing = [
+            each for ranking, each in zip(rankings, listed, strict=True) if ranking.channel not in _MAY_NOT_KNOW
+        ]
+        best = best_fused_score(agreeing or listed, config.rrf_k)
     ranks = {ranking.channel: _ranks(ranking.chunk_ids) for ranking in rankings}
     # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
     found = {ranking.channel: _known(ranking.chunk_ids, ranking.scores) for ranking in rankings} | exact
@@ -91,7 +96,7 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
             chunk_id,
             rankings[0].kb_id,
             score,
-            score / best if best else 0.0,
+            min(1.0, score / best) if best else 0.0,
             {channel: places[chunk_id] for channel, places in ranks.items() if chunk_id in places},
             {channel: known[chunk_id] for channel, known in found.items() if chunk_id in known},
         )

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 
 from retrieval.byte_cache import ByteCache, SharedBytes
 from retrieval.cache import Observer, TierStats
@@ -80,10 +81,11 @@ class HotQueryCache:
         entry = self._bytes.get(key.digest())
         return None if entry is None else entry.value
 
-    def put(self, key: HotQueryKey, response: bytes) -> None:
+    def put(self, key: HotQueryKey, response: bytes, most_s: float = inf) -> None:
+        """Keeps a response, at most for so many seconds."""
         digest = key.digest()
-        self._bytes.keep(digest, response)
-        self._bytes.publish(digest, response)
+        self._bytes.keep(digest, response, most_s)
+        self._bytes.publish(digest, response, most_s)
 
     def stats(self) -> dict[str, TierStats]:
         """Counters of this process by tier, nearest first."""

@@ -91,7 +91,8 @@ class Pipeline:
             unique = deduplicate(found, passages)
             detail["dropped"] = len(unique.dropped)
         with trace.span("fusion") as detail:
-            depth = max(config.rerank_candidates, config.top_k)
+            # Without a reranker the cosines of all candidates decide.
+            depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
             candidates = fuse(self.scopes, _fused_channels(unique.rankings, config), passages, depth)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
         candidates = _match_terms(analysis, unique.rankings, candidates, explain=explain)
@@ -224,7 +225,7 @@ class Pipeline:
         with trace.span("gate", scale=scale.value, threshold=cut.threshold) as detail:
             gated = [
                 dataclasses.replace(c, cut_by="gate")
-                if c.cut_by is None and c.scores[scored.stage] < cut.threshold
+                if c.cut_by is None and cut.threshold and c.scores[scored.stage] < cut.threshold
                 else c
                 for c in scored.candidates
             ]

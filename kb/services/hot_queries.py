@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from math import inf
 from typing import Any
 
 from django.conf import settings
@@ -17,10 +18,14 @@ from kb.stores.bm25 import BM25Store
 from kb.stores.query_caches import hot_queries
 from kb.stores.states import KnowledgeBaseState
 from retrieval.hot_queries import HotQueryKey, ScopeVersion
+from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.trace import Degradation, DegradationCode
 
 LASTING = frozenset({DegradationCode.HASHING_EMBEDDER})
 """Degradations that follow from a choice; any other is a fault that may be over before the response expires."""
+PASSING = frozenset({DegradationCode.RERANKER_UNAVAILABLE})
+"""Faults that are tried again after a while only, and in which the next link of the chain has answered."""
+PASSING_SECONDS = RETRY_AFTER_S
 
 _LOCK = "SELECT 1 FROM kb_versions WHERE knowledge_base_id = ANY(%s) ORDER BY knowledge_base_id FOR UPDATE"
 _MOVE = """
@@ -70,12 +75,15 @@ def cached_response(key: HotQueryKey) -> bytes | None:
 def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degradation]) -> bool:
     """Keeps a response, unless a fault has made it worse than the next one may be.
 
+    A response without the reranker that is configured is kept no longer than until that is tried again.
+
     Returns:
         Whether it is kept.
     """
-    if not settings.CACHE_ENABLED or any(degradation.code not in LASTING for degradation in degraded):
+    faults = {degradation.code for degradation in degraded} - LASTING
+    if not settings.CACHE_ENABLED or faults - PASSING:
         return False
-    hot_queries().put(key, response)
+    hot_queries().put(key, response, PASSING_SECONDS if faults else inf)
     return True
 
 

@@ -25,8 +25,8 @@ class OverlapReranker:
     coverage alone .675, .976, .955; saturation alone .690, .987, .964; agreement alone (the fused order) .699, .985, .870;
     joined .714, .987, .967. Cosine as a reranker: .648 on scifact.
 
-    A query that names a concept is covered in its own words or in those of another name of the concept, whichever the
-    chunk holds more of. Term statistics come from the keyword index; without it the passage is tokenised here and all
+    A query that names a concept is covered in its own words or in those of another name of the concept, and one that
+    consists of several questions by an answer to one of them: whichever the chunk holds more of. Term statistics come from the keyword index; without it the passage is tokenised here and all
     terms weigh the same.
 
     Args:
@@ -100,6 +100,8 @@ def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArr
 
 
 def _wordings(analysis: Analysis, kb_id: int) -> list[tuple[str, ...]]:
-    """The distinct terms of the query and of each variant of it that has any."""
-    variants = (tuple(dict.fromkeys(tokens)) for tokens in analysis.variants_by_kb.get(kb_id, ()))
-    return [terms for terms in (analysis.terms(kb_id), *variants) if terms]
+    """The distinct terms of the query, of its sub-queries and of each variant of them, where there are any."""
+    texts = [
+        tokens for query in analysis.queries for tokens in (query.tokens(kb_id), *query.variants_by_kb.get(kb_id, ()))
+    ]
+    return [terms for tokens in texts if (terms := tuple(dict.fromkeys(tokens)))]

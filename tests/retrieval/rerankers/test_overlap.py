@@ -121,3 +121,9 @@ def test_all_wordings_take_one_look_at_the_statistics():
     found = scores(OverlapReranker({1: WORDS}), query, [candidate(1), candidate(2)], {1: lexicon})
     assert found.tolist() == pytest.approx([0.6, 0.6])
     assert lexicon.looked_up == 1
+
+
+def test_an_answer_to_one_of_several_questions_covers_as_if_it_had_been_asked_alone():
+    whole = Analysis("a b c d", {1: ("a", "b", "c", "d")}, sub_queries=(analysis("a b"), analysis("c d")))
+    found = scores(OverlapReranker({1: WORDS}), whole, [candidate(1, text="c d"), candidate(2, text="a c")])
+    assert found.tolist() == pytest.approx([0.6, 0.3])
