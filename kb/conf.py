@@ -40,7 +40,7 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import DependencyMissing
 from retrieval.execution import InlineExecutor
 from retrieval.pipeline import Pipeline
-from retrieval.protocols import Channel, Embedder, Reranker
+from retrieval.protocols import Channel, Reranker
 from retrieval.query_vectors import QueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
@@ -96,11 +96,6 @@ def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
     """
     loaded = _load_tokenizer(tokenizer_id)
     return None if isinstance(loaded, DependencyMissing) else loaded
-
-
-def embedder(model_id: str) -> Embedder:
-    """The embedder of a model; the model itself is loaded at its first use, once a process."""
-    return providers.embedder(model_id)
 
 
 def environment_config() -> RetrievalConfig:

@@ -29,7 +29,7 @@ def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
 
 def make_document(kb, *texts, title="", source="notes.txt", **fields):
     """A ready document of one chunk a text, indexed in both channels."""
-    from kb.conf import embedder
+    from kb.providers import embedder
     from kb.services.writing import tokenizers_of
 
     document = Document(

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from django.db import transaction
 
-from kb.conf import embedder
 from kb.ingest.chunk import hash_content
 from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
+from kb.providers import embedder
 from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
 from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries

@@ -13,7 +13,6 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.conf import embedder
 from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
 from kb.ingest.index import (
     Prepared,
@@ -26,6 +25,7 @@ from kb.ingest.index import (
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
 from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
+from kb.providers import embedder
 from kb.services.chunk_batches import source_of
 from kb.services.errors import NotVisible, Rejected
 from kb.services.writing import (

@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 from django.db import transaction
 
-from kb.conf import embedder, tokenizer
+from kb.conf import tokenizer
 from kb.ingest.index import prepare, replace_vectors
 from kb.models import ChunkEmbedding, ChunkPostings, KnowledgeBase
+from kb.providers import embedder
 from kb.services.chunk_batches import any_chunk_without, chunk_batches, source_of
 from kb.services.errors import Rejected
 from kb.services.profiles import starting_profile

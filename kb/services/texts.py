@@ -18,11 +18,11 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.conf import embedder
 from kb.ingest.chunk import hash_content
 from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, Principal, User
 from kb.models.validators import storable, validate_metadata
+from kb.providers import embedder
 from kb.services.documents import documents_delete
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.search import SearchRequest, hit_as_json, search

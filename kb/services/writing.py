@@ -6,9 +6,10 @@ from typing import Any, TypeVar
 
 from django.db import transaction
 
-from kb.conf import embedder, load_tokenizer, tokenizer
+from kb.conf import load_tokenizer, tokenizer
 from kb.ingest.index import Prepared, Source, prepare
 from kb.models import Chunk, KnowledgeBase
+from kb.providers import embedder
 from kb.services.errors import ServiceError
 from retrieval.protocols import Tokenizer
 

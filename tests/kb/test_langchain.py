@@ -10,7 +10,7 @@ from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.vectorstores import VectorStoreRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
-from kb.conf import embedder
+from kb.providers import embedder
 from kb.rag import RAGService
 from kb.services import search_log
 from kb.services.errors import NotAllowed, NotVisible

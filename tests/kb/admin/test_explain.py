@@ -7,7 +7,7 @@ from django.urls import reverse
 from django.utils.translation import override
 from pgvector import HalfVector
 
-from kb import conf
+from kb import conf, providers
 from kb.admin.degradations import degradation_heading, notices
 from kb.admin.explain_bases import index_notes, tier_in_words, vector_source_in_words
 from kb.admin.explain_stages import stage_times
@@ -387,7 +387,7 @@ def test_channels_that_were_not_asked_have_no_column(open_page, many):
 
 def test_the_questions_of_chunks_are_a_channel_with_a_column_of_its_own(open_page, many):
     chunk = Chunk.objects.filter(knowledge_base=many).first()
-    vector = conf.embedder(many.embedding_model).embed_documents(["when does it fly"])[0]
+    vector = providers.embedder(many.embedding_model).embed_documents(["when does it fly"])[0]
     ChunkEmbedding.objects.create(
         chunk=chunk, knowledge_base=many, kind="question", model=many.embedding_model, vector=HalfVector(vector)
     )

@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from kb.conf import embedder, tokenizer
+from kb.conf import tokenizer
 from kb.ingest.index import Prepared, Source, prepare, replace_vectors, tokenize, write_chunks
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
+from kb.providers import embedder
 from tests.factories import make_kb
 
 TEXT = "《民法典》规定租赁合同的租赁期限不得超过二十年。租赁期限超过二十年的，超过部分无效。"

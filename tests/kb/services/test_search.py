@@ -1,8 +1,8 @@
 import pytest
 from django.utils import timezone
 
-from kb.conf import embedder
 from kb.models import ChunkEmbedding, Concept, KnowledgeBase, KnowledgeBaseVersion, RetrievalProfile, SearchLog
+from kb.providers import embedder
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.search import SearchRequest, outcome_as_json, outcome_as_log, search
