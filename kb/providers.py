@@ -12,7 +12,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
 from retrieval.errors import ChannelUnavailable, RerankerUnavailable
 from retrieval.generation import OpenAIGenerator
-from retrieval.protocols import Embedder, Generator, Reranker, Rewriter
+from retrieval.protocols import Embedder, Reranker, Rewriter
 from retrieval.query_vectors import QueryEmbedder
 from retrieval.rerankers.cosine import CosineReranker
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
@@ -46,7 +46,7 @@ def rerankers(config: RetrievalConfig, overlap: Reranker) -> Sequence[Reranker]:
     return [link for name in config.rerankers if (link := links[name]) is not None]
 
 
-def generator() -> Generator | None:
+def generator() -> OpenAIGenerator | None:
     """The language model; None where none is configured."""
     if not settings.LLM_API_KEY and not settings.LLM_BASE_URL_IS_SET:
         return None
@@ -77,7 +77,7 @@ def _generator(base_url: str, api_key: str, model: str) -> OpenAIGenerator:
 
 
 @lru_cache(maxsize=4)
-def _rewriter(model: Generator) -> LlmRewriter:
+def _rewriter(model: OpenAIGenerator) -> LlmRewriter:
     return LlmRewriter(model, timeout_s=settings.LLM_REWRITE_SECONDS)
 
 
