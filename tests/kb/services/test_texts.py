@@ -102,7 +102,7 @@ def test_ids_are_those_of_one_knowledge_base(kb, texts):
 
 @pytest.mark.parametrize("content", ["", " \n", "\0"])
 def test_a_text_without_content_is_refused_and_none_is_written(kb, texts, content):
-    with pytest.raises(Rejected, match="empty"):
+    with pytest.raises(Rejected, match="“b”为空"):
         texts.add([KeptText("a", "one"), KeptText("b", content)])
     assert not chunk_ids(kb)
 
