@@ -32,10 +32,11 @@ test: $(INSTALLED_DEV)  ## all tests, with coverage
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term \
 		|| { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
 
-bench: $(INSTALLED_DEV)  ## how fast keyword search is beside rank_bm25 and bm25s; takes some minutes
+bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and LangChain; takes a quarter of an hour
 	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
 	@$(BIN)/python -m tests.benchmarks.store
 	@$(BIN)/python -m tests.benchmarks.hot_queries
+	@$(BIN)/python -m tests.benchmarks.hybrid
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
 	@with_own_servers() { \

@@ -21,6 +21,7 @@ OUR_QUERIES = 300
 PEER_QUERIES = 20
 WARMING = 5
 TOP_K = 5
+OVERRIDES = {"top_k": TOP_K, "score_threshold": 0.0}
 ROWS_A_CALL = 2_000
 
 
@@ -46,7 +47,7 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
     principal = Principal(kb.owner)
 
     def ours(question: str) -> None:
-        request = SearchRequest(query=question, knowledge_base_ids=[kb.pk], overrides={"top_k": TOP_K}, log=False)
+        request = SearchRequest(query=question, knowledge_base_ids=[kb.pk], overrides=OVERRIDES, log=False)
         assert search(principal, request).result.hits
 
     peer = ensemble(corpus, vectors, embedder)
