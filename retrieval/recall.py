@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
-from retrieval.channels import EmbeddingChannel
 import numpy as np
 
+from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.protocols import Channel
