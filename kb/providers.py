@@ -61,6 +61,8 @@ def rewriter() -> Rewriter | None:
 
 def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> None:
     """Loads the local models that are not loaded yet; one that cannot be loaded says so when it is searched."""
+    if (model := generator()) is not None:
+        model.load()
     deadline = time.monotonic() + LOAD_SECONDS
     for each in vectors:
         with contextlib.suppress(ChannelUnavailable):

@@ -249,6 +249,11 @@ class OpenAIGenerator:
             reraise=True,
         )
 
+    def load(self) -> None:
+        """Imports the client's package, which takes seconds at first, so that no answer has to wait for it."""
+        if not self._problem:
+            self._client()
+
     def _client(self) -> "OpenAI":
         from openai import OpenAI  # noqa: PLC0415 - slow to import
 

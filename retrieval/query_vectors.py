@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
-from retrieval.execution import ModelGuard
+from retrieval.execution import ModelGuard, too_late
 from retrieval.protocols import Embedder
 from retrieval.single_flight import Land, SingleFlight
 from retrieval.trace import DegradationCode
@@ -173,9 +173,7 @@ class QueryEmbedder:
             try:
                 return flight.result(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
-                raise ModelTimeout(
-                    f"model {self.model_id!r} did not answer in time: check its load, or allow more time"
-                ) from None
+                raise ModelTimeout(too_late(self.model_id)) from None
             except ModelTimeout:
                 # The flight had the deadline of whoever asked first, who may have had less time.
                 if time.monotonic() >= deadline:

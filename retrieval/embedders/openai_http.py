@@ -187,10 +187,10 @@ class OpenAIEmbedder:
 
     def _check_dimension(self, dimension: int) -> None:
         with self._lock:
-            if self._dimension is None:
-                self._dimension = dimension
-        if dimension != self._dimension:
-            raise self._unusable(f"has {dimension} dimensions after {self._dimension} before")
+            before, self._dimension = self._dimension, dimension
+        # Which of the two is wrong is not known, so the newer one counts from now on.
+        if before not in (None, dimension):
+            raise self._unusable(f"has {dimension} dimensions after {before} before")
 
     def _unusable(self, fault: str) -> UnusableVectors:
         return UnusableVectors(
