@@ -1,5 +1,6 @@
 """Runs an evaluation set through the pipeline that every search runs, and measures each stage."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -76,7 +77,7 @@ class _Measured:
     """What a run leaves behind besides rankings.
 
     Attributes:
-        answerable: the best score of each query that has an answer, before the gate; None: nothing was found.
+        answerable: the best score of each query that has an answer, before the gate; minus infinity: nothing was found.
         unanswerable: likewise of each query that has none.
         scales: of these scores.
     """
@@ -88,7 +89,7 @@ class _Measured:
     degraded: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def add(self, result: Result, scores: list[float]) -> None:
-        scores.append(result.hits[0].score if result.hits else 0.0)
+        scores.append(result.hits[0].score if result.hits else -math.inf)
         if result.hits:
             self.scales.add(result.score_scale)
         self.latencies.append(result.timings_ms["total"])
@@ -109,11 +110,14 @@ def unanswerable_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySe
 def _gate(measured: _Measured, wiring: Wiring) -> dict[str, Any] | None:
     """How well the scores tell queries with an answer from those without, and what the default cut does to both.
 
-    None for a set without unanswerable queries, and where the scores of one run are on several scales or on none.
+    None for a set without queries of both kinds, and where the scores of one run are on several scales, or on none that is
+    gated.
     """
     if not measured.unanswerable or not measured.answerable or len(measured.scales) != 1:
         return None
     scale = ScoreScale(next(iter(measured.scales)))
+    if scale is ScoreScale.RRF:
+        return None
     cut = default_cut(scale, wiring.config)
     answerable, unanswerable = np.array(measured.answerable), np.array(measured.unanswerable)
     return {

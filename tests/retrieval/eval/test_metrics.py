@@ -1,11 +1,12 @@
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import RetrievalError
-from retrieval.eval.metrics import evaluate_run, per_query
+from retrieval.eval.metrics import auroc, evaluate_run, per_query
 
 NAMES = {"recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10"}
 
@@ -100,3 +101,13 @@ def test_the_order_of_the_ranking_is_kept_whatever_the_ids(ranking):
     place = ranking.index("d07") + 1
     assert figures["mrr@10"] == pytest.approx(1 / place if place <= 10 else 0.0)
     assert figures["recall@20"] == (1.0 if place <= 20 else 0.0)
+
+
+SCORES = st.lists(st.sampled_from([-math.inf, 0.0, 0.25, 0.5, 1.0]) | st.floats(0, 1), min_size=1, max_size=30)
+
+
+@given(SCORES, SCORES)
+def test_auroc_is_the_share_of_pairs_in_order_with_ties_counting_half(positive, negative):
+    pairs = [(one > other) + (one == other) / 2 for one in positive for other in negative]
+
+    assert auroc(np.array(positive), np.array(negative)) == pytest.approx(sum(pairs) / len(pairs))
