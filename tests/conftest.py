@@ -50,9 +50,11 @@ def _fresh_process_state(monkeypatch):
     """
     from django.utils import translation
 
+    from kb import conf
     from kb.stores import bm25, installation, query_caches
 
     translation.deactivate()
+    conf._load_tokenizer.cache_clear()
     installation._stored_id.cache_clear()
     bm25._shared_cache.cache_clear()
     monkeypatch.setattr(query_caches, "KEY_SPACE", f"test-{uuid.uuid4().hex}")
