@@ -112,7 +112,7 @@ class KnowledgeBaseVectorStore(VectorStore):
         Args:
             query: any text.
             k: at most so many; no threshold applies.
-            filter: only documents whose metadata have these values.
+            filter: only documents whose metadata have these values; texts, numbers, true, false or None.
             provenance: add the fields of the hit to the metadata, with the prefix `zhiku_` where the document has a field
                 of that name.
             **kwargs: none are known.

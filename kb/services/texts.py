@@ -28,6 +28,7 @@ from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.search import SearchRequest, hit_as_json, search
 from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
+from kb.stores.filters import Filters, Operator
 from retrieval.protocols import Embedder
 from retrieval.searchable import searchable_text
 from retrieval.texts import FoundText, KeptText
@@ -57,16 +58,16 @@ class PermittedTexts:
         """Finds texts and chunks of other documents.
 
         Raises:
-            NotImplementedError: metadata are given.
+            InvalidFilter: a value of the metadata is neither a text nor a number, true, false or null.
             InvalidConfiguration: k is out of range.
             NoChannelAvailable: no channel could answer.
         """
-        if metadata:
-            raise NotImplementedError("searches know no metadata filters yet: search without `filter`")
+        conditions = [{"key": key, "op": Operator.EQ, "value": value} for key, value in (metadata or {}).items()]
+        filters = Filters.parse({"metadata": conditions}) if conditions else None
         with _borrowed_connection():
             principal = self.principal()
             overrides = {"top_k": k, "score_threshold": 0.0}
-            request = SearchRequest(query=query, knowledge_base_ids=[self.kb_id], overrides=overrides)
+            request = SearchRequest(query=query, knowledge_base_ids=[self.kb_id], overrides=overrides, filters=filters)
             hits = search(principal, request).result.hits
             documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
             return [_found(hit, documents.get(hit.passage.document_id)) for hit in hits]

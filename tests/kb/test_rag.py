@@ -116,7 +116,7 @@ def test_the_retriever_is_langchains_and_finds_what_search_finds(kb):
     assert documents[0].id == str(expected[0]["chunk_id"])
 
 
-def test_documents_do_not_enter_through_the_retriever(kb):
+def test_texts_alone_make_no_vector_store(kb):
     store = RAGService().get_retriever(kb.owner.pk, kb.pk, 2).vectorstore
     with pytest.raises(NotImplementedError, match="knowledge base"):
         type(store).from_texts(["text"], embedding=None)

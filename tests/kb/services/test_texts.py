@@ -4,6 +4,7 @@ from django.db import connection
 from kb.models import Chunk, Document, Principal
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.texts import BATCH, ID_FIELD, PermittedTexts
+from kb.stores.filters import InvalidFilter
 from retrieval.texts import KeptText
 from tests.factories import make_document, make_kb, make_member, make_user
 
@@ -203,9 +204,39 @@ def test_to_a_stranger_nothing_is_there(kb):
             call()
 
 
-def test_a_filter_is_refused_rather_than_ignored(texts):
-    with pytest.raises(NotImplementedError, match="filter"):
-        texts.search("x", 1, metadata={"lang": "en"})
+def ids_found(texts, query, **metadata):
+    return {found.text.id for found in texts.search(query, 5, metadata=metadata)}
+
+
+def test_only_texts_with_all_of_the_metadata_are_found(texts):
+    texts.add(
+        [
+            KeptText("a", "The warranty is two years", {"lang": "en", "year": 2024}),
+            KeptText("b", "Warranty cards", {"lang": "en", "year": 2025}),
+            KeptText("c", "Garantie: warranty", {"lang": "de", "year": 2024}),
+            KeptText("d", "No warranty"),
+        ]
+    )
+    assert ids_found(texts, "warranty", lang="en", year=2024) == {"a"}
+    assert ids_found(texts, "warranty", lang="de") == {"c"}
+    assert ids_found(texts, "warranty", lang="fr") == set()
+    assert ids_found(texts, "warranty") == {"a", "b", "c", "d"}
+
+
+def test_metadata_are_equal_only_where_their_types_are(texts):
+    texts.add([KeptText("a", "warranty", {"year": 2024}), KeptText("b", "warranty cards", {"year": "2024"})])
+    assert ids_found(texts, "warranty", year="2024") == {"b"}
+
+
+def test_chunks_of_documents_are_filtered_by_their_metadata_too(kb, texts):
+    make_document(kb, "The warranty is two years", metadata={"lang": "en"})
+    make_document(kb, "Warranty cards", metadata={"lang": "de"})
+    assert [found.text.content for found in texts.search("warranty", 5, metadata={"lang": "de"})] == ["Warranty cards"]
+
+
+def test_metadata_that_cannot_be_compared_are_refused_rather_than_ignored(texts):
+    with pytest.raises(InvalidFilter):
+        texts.search("x", 1, metadata={"lang": ["en", "de"]})
 
 
 @pytest.mark.django_db(transaction=True)
