@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
-from typing import ParamSpec, Self, TypeVar
+from typing import Any, ParamSpec, Self, TypeVar
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
 
@@ -76,6 +76,7 @@ class CircuitBreaker:
         self._clock = clock
         self._failures = 0
         self._open_until = 0.0
+        self._is_trying = False
         self._lock = threading.Lock()
 
     def allows(self) -> bool:
@@ -87,17 +88,27 @@ class CircuitBreaker:
             if now < self._open_until:
                 return False
             self._open_until = now + self._seconds_open
+            self._is_trying = True
             return True
 
     def succeeded(self) -> None:
         with self._lock:
             self._failures = 0
+            self._is_trying = False
 
     def failed(self) -> None:
         with self._lock:
             self._failures += 1
+            self._is_trying = False
             if self._failures >= self._failures_to_open:
                 self._open_until = self._clock() + self._seconds_open
+
+    def undecided(self) -> None:
+        """A call ended that says nothing of the model; if it was the one that tries again, another one may."""
+        with self._lock:
+            if self._is_trying:
+                self._open_until = self._clock()
+                self._is_trying = False
 
 
 class ModelGuard:
@@ -109,12 +120,18 @@ class ModelGuard:
         name: of the model, for messages.
         slots: how many calls may run at once.
         breaker: shared by all callers of the model.
+        patience_s: how long the model may take, in seconds. A caller with less time does not make it a failure, or whoever
+            is in a hurry would take the model from all others.
     """
 
-    def __init__(self, name: str, *, slots: int, breaker: CircuitBreaker | None = None) -> None:
+    def __init__(
+        self, name: str, *, slots: int, breaker: CircuitBreaker | None = None, patience_s: float = 0.0
+    ) -> None:
         self.name = name
         self.breaker = breaker or CircuitBreaker()
         self._slots = threading.BoundedSemaphore(slots)
+        self._patience_s = patience_s
+        self._running: dict[Future[Any], float] = {}
         self._last_fault = ""
 
     def call(self, function: Callable[[], R], deadline: float) -> R:
@@ -131,13 +148,18 @@ class ModelGuard:
                 f"{self._last_fault}"
             )
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise self._failed(ModelTimeout(too_late(self.name)))
+            raise self._timed_out(ModelTimeout(too_late(self.name)), time.monotonic())
         outcome: Future[R] = Future()
+        started = time.monotonic()
+        self._running[outcome] = started
         threading.Thread(target=self._run, args=(function, outcome), name=f"model {self.name}", daemon=True).start()
         if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
-            raise self._failed(ModelTimeout(too_late(self.name)))
+            raise self._timed_out(ModelTimeout(too_late(self.name)), started)
         try:
             result = outcome.result()
+        except ModelTimeout as error:
+            self._timed_out(error, started)
+            raise
         except ModelUnavailable as error:
             self._failed(error)
             raise
@@ -149,12 +171,21 @@ class ModelGuard:
         self.breaker.failed()
         return error
 
+    def _timed_out(self, error: ModelTimeout, started: float) -> ModelUnavailable:
+        """Counts against the model where a call has run for as long as it may, be it another one that keeps the slot."""
+        now = time.monotonic()
+        if now - min([started, *list(self._running.values())]) >= self._patience_s:
+            return self._failed(error)
+        self.breaker.undecided()
+        return error
+
     def _run(self, function: Callable[[], R], outcome: "Future[R]") -> None:
         try:
             outcome.set_result(function())
         except BaseException as error:  # noqa: BLE001 - handed to the one who waits
             outcome.set_exception(error)
         finally:
+            self._running.pop(outcome, None)
             self._slots.release()
 
 

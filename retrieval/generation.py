@@ -35,6 +35,8 @@ REMEDY = "check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"
 _SLOTS = 16
 _ATTEMPTS = 2
 _CONNECT_TIMEOUT_S = 3.0
+PATIENCE_S = 2.5
+"""Who waits for less, as a search that rewrites its query may, does not find that the server fails."""
 _BACKOFF = wait_random(0.2, 0.6)
 _LONGEST_QUOTE = 200
 # The server is in order; it is this request that it does not take.
@@ -50,6 +52,7 @@ class OpenAIGenerator:
         model: the server's name for it.
         temperature: of the sampling; None: the server's default.
         breaker: of the server, if other generators share it.
+        patience_s: how long the server may take; a timeout after less is no failure of its.
         sleep: called with the seconds to wait before the retry.
     """
 
@@ -61,6 +64,7 @@ class OpenAIGenerator:
         *,
         temperature: float | None = 0.0,
         breaker: CircuitBreaker | None = None,
+        patience_s: float = PATIENCE_S,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.model = model
@@ -69,7 +73,8 @@ class OpenAIGenerator:
         self._problem = _problem(self._base_url, self._api_key, model)
         self._name = f"language model '{model}'" + ("" if self._problem else f" at {_host(self._base_url)}")
         self._temperature = temperature
-        self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker)
+        self._patience_s = patience_s
+        self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker, patience_s=patience_s)
         self._sleep = sleep
         self._lock = threading.Lock()
         self._openai: OpenAI | None = None
@@ -119,6 +124,12 @@ class OpenAIGenerator:
             raise self._not_asked()
         try:
             yield from self._pieces(messages, timeout_s)
+        except _ServerLate as error:
+            if timeout_s >= self._patience_s:
+                breaker.failed()
+            else:
+                breaker.undecided()
+            raise GenerationFailed(error.code, str(error)) from error
         except _ServerFailed as error:
             breaker.failed()
             raise GenerationFailed(error.code, str(error)) from error
@@ -216,7 +227,7 @@ class OpenAIGenerator:
                 )
                 yield _TimedResponse(response, deadline)
         except (openai.APITimeoutError, httpx2.TimeoutException, TimeoutError) as error:
-            raise _ServerFailed(DegradationCode.LLM_TIMEOUT, self._late()) from error
+            raise _ServerLate(DegradationCode.LLM_TIMEOUT, self._late()) from error
         except openai.APIStatusError as error:
             raise self._refused(error) from None  # it quotes the server unabridged, which may quote the key
         except openai.APIError as error:
@@ -309,6 +320,10 @@ class _ServerFailed(ModelUnavailable):
     def __init__(self, code: DegradationCode, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class _ServerLate(_ServerFailed, ModelTimeout):
+    """The server has not answered in time; out of order only if it had the time."""
 
 
 @dataclass(frozen=True, slots=True)

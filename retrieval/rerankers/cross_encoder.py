@@ -23,6 +23,7 @@ from retrieval.types import RerankJob
 DEFAULT_MODEL_ID = "BAAI/bge-reranker-base"
 RETRY_AFTER_S = 300.0
 PACE_KEPT_S = 30.0
+PATIENCE_S = 5.0
 
 _Pair = tuple[str, str]
 
@@ -55,6 +56,7 @@ class CrossEncoderReranker:
         cache_dir: the Hugging Face cache; None for its usual place.
         batch_size: pairs a forward pass.
         retry_after_s: how long a failed load is remembered before another try.
+        patience_s: how long a job may take before it counts as hanging, however little time its search has.
         clock: in seconds, as `time.monotonic`.
     """
 
@@ -69,6 +71,7 @@ class CrossEncoderReranker:
         batch_size: int = 8,
         retry_after_s: float = RETRY_AFTER_S,
         *,
+        patience_s: float = PATIENCE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model_id = model_id
@@ -77,7 +80,7 @@ class CrossEncoderReranker:
         self._batch_size = batch_size
         self._retry_after_s = retry_after_s
         self._clock = clock
-        self._guard = ModelGuard(model_id, slots=1)
+        self._guard = ModelGuard(model_id, slots=1, patience_s=patience_s)
         self._lock = threading.Lock()
         self._model: Any = None
         self._failed_load: _FailedLoad | None = None

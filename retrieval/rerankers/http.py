@@ -21,6 +21,8 @@ from retrieval.types import RerankJob
 FORMS = ("jina", "cohere", "tei")
 
 _CALLS_AT_ONCE = 16
+# A little less than the time limit of a request, which begins before the call.
+_PATIENT_SHARE = 0.9
 _REMEDY = "check that RERANK_BASE_URL serves it as a reranker in the chosen form"
 
 
@@ -57,7 +59,7 @@ class HttpReranker:
         self._timeout_s = timeout_s
         self.model_id = model or self._endpoint
         self._model = model
-        self._guard = ModelGuard(self.model_id, slots=_CALLS_AT_ONCE)
+        self._guard = ModelGuard(self.model_id, slots=_CALLS_AT_ONCE, patience_s=_PATIENT_SHARE * timeout_s)
         self._lock = threading.Lock()
         self._http: httpx.Client | None = None
 

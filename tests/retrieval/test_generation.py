@@ -9,7 +9,7 @@ import openai.resources.chat.completions  # noqa: F401 - slow to import: no time
 import pytest
 
 from retrieval.errors import GenerationFailed
-from retrieval.execution import CircuitBreaker
+from retrieval.execution import FAILURES_TO_OPEN, CircuitBreaker
 from retrieval.generation import OpenAIGenerator
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
@@ -410,7 +410,7 @@ def clock():
 def touchy(server, clock):
     """Two failures open its circuit, for ten seconds of the clock."""
     breaker = CircuitBreaker(failures_to_open=2, seconds_open=10.0, clock=clock)
-    made = OpenAIGenerator(server.base_url, "", "m", breaker=breaker, sleep=lambda _: None)
+    made = OpenAIGenerator(server.base_url, "", "m", breaker=breaker, patience_s=0, sleep=lambda _: None)
     yield made
     made.close()
 
@@ -429,6 +429,16 @@ def test_a_server_that_keeps_failing_is_not_asked(server, touchy, ask, reply):
     assert "failed repeatedly" in str(error)
     assert "check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL" in str(error)
     assert server.calls["chat"] == asked
+
+
+@both
+def test_who_has_little_time_does_not_take_a_slow_server_from_others(server, generator, ask):
+    server.always("chat", Reply(hang=True))
+    codes = {failure(ask, generator, SHORT).code for _ in range(FAILURES_TO_OPEN + 1)}
+    server.always("chat", Reply())
+
+    assert codes == {DegradationCode.LLM_TIMEOUT}
+    assert ask(generator)
 
 
 def test_streams_that_break_open_the_circuit(server, touchy):

@@ -206,13 +206,26 @@ def test_an_error_of_the_device_is_a_failure(tiny, at_forward):
 def test_a_hang_is_a_timeout_and_opens_the_breaker(tiny, at_forward):
     released = threading.Event()
     at_forward(released.wait)
-    reranker = loaded(tiny)
+    reranker = loaded(tiny, patience_s=0)
     try:
         codes = [code_of(reranker, of_texts(QUERY, ["a"]), time.monotonic() + 0.05) for _ in range(4)]
     finally:
         released.set()
 
     assert codes == [DegradationCode.RERANKER_TIMEOUT] * 3 + [DegradationCode.MODEL_CIRCUIT_OPEN]
+
+
+def test_searches_with_little_time_do_not_open_the_breaker(tiny, at_forward):
+    released = threading.Event()
+    at_forward(released.wait)
+    reranker = loaded(tiny)
+    try:
+        codes = {code_of(reranker, of_texts(QUERY, ["a"]), time.monotonic() + 0.02) for _ in range(4)}
+    finally:
+        released.set()
+
+    assert codes == {DegradationCode.RERANKER_TIMEOUT}
+    assert reranker.scores(of_texts(QUERY, ["a"]), soon()).shape == (1,)
 
 
 @pytest.fixture

@@ -178,6 +178,15 @@ def test_a_server_that_fails_three_times_is_left_alone_for_a_while(server, conne
     assert server.calls["rerank"] == 3
 
 
+def test_searches_with_little_time_do_not_take_a_slow_server_from_others(server, connect):
+    server.always("rerank", Reply(hang=True))
+    reranker = connect()
+    codes = {code_of(reranker, deadline=time.monotonic() + 0.05) for _ in range(4)}
+    server.always("rerank", Reply([0.1, 0.2, 0.3]))
+    assert codes == {DegradationCode.RERANKER_TIMEOUT}
+    assert reranker.scores(THREE, soon()).shape == (3,)
+
+
 def test_connections_are_opened_again_after_closing(connect):
     reranker = connect()
     reranker.scores(THREE, soon())
