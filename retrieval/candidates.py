@@ -28,11 +28,16 @@ _MAY_NOT_KNOW = frozenset({"question"})
 
 @dataclass(frozen=True, slots=True)
 class _Fused:
-    """A chunk with its fused score, and how it came about; a candidate once its place among all is known."""
+    """A chunk with its fused score, and how it came about; a candidate once its place among all is known.
+
+    Attributes:
+        share: of the best score that the knowledge base's own fusion could have given with the channels that have answered.
+    """
 
     chunk_id: int
     kb_id: int
     score: float
+    share: float
     agreement: float
     ranks: dict[str, int]
     scores: dict[str, float]
@@ -42,6 +47,9 @@ def fuse(
     scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int | None
 ) -> list[Candidate]:
     """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
+
+    Fused scores are compared as shares of the best possible one: those of another fusion, other weights or fewer channels
+    are of another size, and the base with the smaller ones would have no candidate among the first.
 
     Args:
         scopes: in the order that breaks ties, each with its own fusion and weights.
@@ -55,7 +63,7 @@ def fuse(
         if own:
             fused += _fuse_one(scope.config, own)
     order = {scope.kb_id: position for position, scope in enumerate(scopes)}
-    fused.sort(key=lambda each: (-each.score, order[each.kb_id], each.chunk_id))
+    fused.sort(key=lambda each: (-each.share, -each.score, order[each.kb_id], each.chunk_id))
     return [
         Candidate(
             each.chunk_id,
@@ -79,7 +87,7 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
         exact = {channel: _known(union, column) for channel, column in columns.items()}
         weighted = [WeightedScores(column, weights[channel]) for channel, column in columns.items()]
         chunk_ids, scores = weighted_sum(union, weighted)
-        best = 1.0
+        best = most = 1.0
     else:
         weights = _weights(config.vector_weight, config.keyword_weight, config.question_weight)
         listed = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in rankings]
@@ -88,6 +96,8 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
             each for ranking, each in zip(rankings, listed, strict=True) if ranking.channel not in _MAY_NOT_KNOW
         ]
         best = best_fused_score(agreeing or listed, config.rrf_k)
+        # N-grams alone stay as far behind words as their weight says.
+        most = max(best, config.keyword_weight / (config.rrf_k + 1))
     ranks = {ranking.channel: _ranks(ranking.chunk_ids) for ranking in rankings}
     # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
     found = {ranking.channel: _known(ranking.chunk_ids, ranking.scores) for ranking in rankings} | exact
@@ -96,6 +106,7 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
             chunk_id,
             rankings[0].kb_id,
             score,
+            score / most if most else 0.0,
             min(1.0, score / best) if best else 0.0,
             {channel: places[chunk_id] for channel, places in ranks.items() if chunk_id in places},
             {channel: known[chunk_id] for channel, known in found.items() if chunk_id in known},

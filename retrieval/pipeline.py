@@ -189,11 +189,11 @@ class Pipeline:
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""
         one_space = len({scope.space for scope in self.scopes}) == 1
-        if not one_space or not all("vector" in c.scores for c in alive):
-            return _Scored(alive + rest, ScoreScale.RRF, "fused", intended)
+        by_cosine = one_space and all("vector" in c.scores for c in alive)
+        stage, scale = ("vector", ScoreScale.COSINE) if by_cosine else ("fused", ScoreScale.RRF)
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
-        alive.sort(key=lambda c: (-c.scores["vector"], order[c.kb_id], c.chunk_id))
-        return _Scored(alive + rest, ScoreScale.COSINE, "vector", intended)
+        alive.sort(key=lambda c: (-c.scores[stage], order[c.kb_id], c.chunk_id))
+        return _Scored(alive + rest, scale, stage, intended)
 
     def _job(
         self,

@@ -6,19 +6,24 @@ from retrieval.types import Passage, Ranking
 from tests.retrieval.pipelines import scope
 
 
+PAIR = ("vector", "bm25")
+
+
 def ranking(channel, found, *, kb_id=1, score=None):
     ids, scores = np.array(list(found), dtype=np.int64), np.array(list(found.values()))
     return Ranking(channel, kb_id, ids, scores, score=score)
 
 
-def fused(*rankings, depth=None, **settings):
+def fused(*rankings, depth=None, own=None, **settings):
     kb_ids = dict.fromkeys(each.kb_id for each in rankings)
+    own = own or {}
     passages = {
         chunk_id: Passage(chunk_id, chunk_id, each.kb_id, "", "", None, "text")
         for each in rankings
         for chunk_id in each.chunk_ids.tolist()
     }
-    return fuse([scope(kb_id, **settings) for kb_id in kb_ids], rankings, passages, depth)
+    scopes = [scope(kb_id, **settings, **own.get(kb_id, {})) for kb_id in kb_ids]
+    return fuse(scopes, rankings, passages, depth)
 
 
 def test_what_every_channel_puts_first_has_all_of_their_agreement():
@@ -57,3 +62,21 @@ def test_candidates_beyond_the_depth_are_cut(depth, cut):
 def test_knowledge_bases_merge_by_fused_score_then_by_their_order():
     candidates = fused(ranking("bm25", {21: 1.0, 22: 0.5}, kb_id=2), ranking("bm25", {11: 9.0}, kb_id=1))
     assert [(c.kb_id, c.chunk_id) for c in candidates] == [(2, 21), (1, 11), (2, 22)]
+
+
+@pytest.mark.parametrize("other", [{"fusion": "weighted"}, {"vector_weight": 600, "keyword_weight": 400}, {"rrf_k": 1}])
+def test_a_knowledge_base_whose_fusion_gives_smaller_scores_has_its_place(other):
+    many = {chunk_id: 30.0 - chunk_id for chunk_id in range(1, 20)}
+    rankings = ranking("vector", many), ranking("bm25", many), *(ranking(name, {99: 1.0}, kb_id=2) for name in PAIR)
+    assert {c.chunk_id for c in fused(*rankings, own={1: other})[:2]} == {1, 99}
+
+
+def test_a_knowledge_base_without_its_vectors_has_its_place():
+    many = {chunk_id: 30.0 - chunk_id for chunk_id in range(1, 20)}
+    rankings = ranking("vector", many), ranking("bm25", many), ranking("bm25", {99: 1.0}, kb_id=2)
+    assert {c.chunk_id for c in fused(*rankings)[:2]} == {1, 99}
+
+
+def test_n_grams_alone_stay_behind_words():
+    lexical, words = ranking("lexical", {99: 1.0}), ranking("bm25", {1: 1.0, 2: 0.9}, kb_id=2)
+    assert [c.chunk_id for c in fused(lexical, words)] == [1, 2, 99]
