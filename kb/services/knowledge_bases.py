@@ -4,10 +4,11 @@ from typing import Any
 
 from django.conf import settings
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
-from kb.models import Chunk, Document, KnowledgeBase, User
+from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, User
 from kb.services.errors import NotVisible, Rejected
 from kb.services.health import State, model_finding
 from kb.services.profiles import starting_profile
@@ -114,16 +115,20 @@ def prepare_knowledge_base(kb: KnowledgeBase) -> None:
 
 
 def knowledge_base_delete(kb: KnowledgeBase) -> None:
-    """Deletes a knowledge base with its documents and files; its chunks and documents are never loaded."""
+    """Deletes a knowledge base with its documents and files; its chunks, documents, concepts and facts are never loaded."""
     kb_id = kb.pk
     directory = settings.MEDIA_ROOT / "documents" / str(kb_id)
     with transaction.atomic():
         KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
-        documents = Document.objects.filter(knowledge_base=kb)
         for eval_set in kb.eval_sets.all():
             eval_set.delete()
-        documents._raw_delete(documents.db)
+        of_concepts = Document.concepts.through.objects
+        for rows in (
+            of_concepts.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
+            *(model.objects.filter(knowledge_base=kb) for model in (ConceptTerm, Concept, GraphFact, Document)),
+        ):
+            rows._raw_delete(rows.db)
         kb.delete()
         transaction.on_commit(partial(shutil.rmtree, directory, ignore_errors=True))
         transaction.on_commit(partial(BM25Store().drop, kb_id), robust=True)
