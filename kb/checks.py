@@ -1,7 +1,7 @@
 """System checks at start-up: what is installed and how it is set, without a look at the database."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.apps import AppConfig
@@ -9,8 +9,18 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name for it
 
 from retrieval.bm25 import require_dependencies
-from retrieval.errors import DependencyMissing
+from retrieval.config import RetrievalConfig
+from retrieval.errors import DependencyMissing, InvalidConfiguration
 from retrieval.model_files import libraries_available
+from retrieval.rerankers.http import FORMS
+
+# Of the settings whose variable has another name than they have.
+VARIABLES = {
+    "fusion": "HYBRID_FUSION",
+    "vector_weight": "RRF_VECTOR_WEIGHT",
+    "keyword_weight": "RRF_KEYWORD_WEIGHT",
+    "general_final_count": "GENERAL_RETRIEVAL_FINAL_COUNT",
+}
 
 
 @register
@@ -47,3 +57,28 @@ def embedded_servers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[
         return []
     message = "The embedded PostgreSQL and Redis are for a first look and for development, and DEBUG is off."
     return [Error(message, hint="Set DATABASE_URL and REDIS_URL to your servers.", id="zhiku.E001")]
+
+
+@register
+def retrieval_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Every setting by itself, and those that are right by themselves together; no search is to be the first to notice."""
+    alone = [error for name, value in settings.RETRIEVAL.items() for error in _refused({name: value})]
+    return alone or _refused(settings.RETRIEVAL)
+
+
+def _refused(values: Mapping[str, Any]) -> list[CheckMessage]:
+    try:
+        RetrievalConfig().override(values)
+    except InvalidConfiguration as error:
+        variable = VARIABLES.get(error.field, error.field.upper())
+        hint = f"Correct {variable} in the environment, or leave it out."
+        return [Error(f"{variable} cannot be used: {error}.", hint=hint, id="zhiku.E002")]
+    return []
+
+
+@register
+def rerank_server(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    if settings.RERANK_FORM in FORMS:
+        return []
+    message = f"RERANK_FORM is {settings.RERANK_FORM!r}, and no rerank server is asked in such a form."
+    return [Error(message, hint=f"Set it to one of {', '.join(FORMS)}, or leave it out.", id="zhiku.E003")]

@@ -128,7 +128,10 @@ def _rejected(error: Rejected) -> Problem:
 
 
 def _invalid_configuration(error: InvalidConfiguration) -> Problem:
-    """Only a request's overrides can be at fault here: its own fields were checked, and a profile's when it was made."""
+    """Only a request's overrides can be at fault here.
+
+    Its own fields were checked, a profile's settings when it was made, and the environment's at the start.
+    """
     fields = {f"overrides.{error.field}": [str(error)]}
     return Problem(status.HTTP_400_BAD_REQUEST, "invalid", str(error), fields)
 

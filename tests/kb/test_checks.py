@@ -1,10 +1,22 @@
+import os
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from django.core import checks
 from django.core.management import call_command
 
-from kb.checks import embedded_servers, keyword_packages, model_libraries, secret_key
+from kb.checks import (
+    embedded_servers,
+    keyword_packages,
+    model_libraries,
+    rerank_server,
+    retrieval_settings,
+    secret_key,
+)
+
+ROOT = Path(__file__).parents[2]
 
 
 def ids(messages):
@@ -53,6 +65,58 @@ def test_accepts_a_key_from_a_file_in_development(settings, monkeypatch):
 def test_refuses_embedded_servers_in_production(settings, debug, embedded, expected):
     settings.DEBUG, settings.EMBEDDED = debug, embedded
     assert ids(embedded_servers(None)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "variable"),
+    [
+        ("fusion", "sum", "HYBRID_FUSION"),
+        ("rewrite", "sometimes", "REWRITE"),
+        ("rerankers", ("cross-encoder",), "RERANKERS"),
+        ("top_k", 0, "TOP_K"),
+        ("general_final_count", 0, "GENERAL_RETRIEVAL_FINAL_COUNT"),
+    ],
+)
+def test_refuses_a_setting_that_no_search_could_use(settings, name, value, variable):
+    settings.RETRIEVAL = settings.RETRIEVAL | {name: value}
+    [error] = retrieval_settings(None)
+    assert error.id == "zhiku.E002"
+    assert error.msg.startswith(f"{variable} cannot be used: ")
+    assert variable in error.hint
+
+
+def test_names_every_setting_that_is_wrong(settings):
+    settings.RETRIEVAL = settings.RETRIEVAL | {"top_k": 0, "fusion": "sum"}
+    assert ids(retrieval_settings(None)) == ["zhiku.E002"] * 2
+
+
+def test_refuses_settings_that_are_wrong_together(settings):
+    settings.RETRIEVAL = settings.RETRIEVAL | {"vector_weight": 0.0, "keyword_weight": 0.0}
+    [error] = retrieval_settings(None)
+    assert "give at least one channel a weight" in error.msg
+    assert "RRF_KEYWORD_WEIGHT" in error.hint
+
+
+@pytest.mark.parametrize(("form", "expected"), [("jina", []), ("tei", []), ("openai", ["zhiku.E003"])])
+def test_refuses_a_form_that_no_rerank_server_is_asked_in(settings, form, expected):
+    settings.RERANK_FORM = form
+    assert ids(rerank_server(None)) == expected
+
+
+def test_a_command_names_the_variables_that_it_cannot_run_with():
+    wrong = {
+        "HYBRID_FUSION": "sum",
+        "RRF_VECTOR_WEIGHT": "-1",
+        "RRF_KEYWORD_WEIGHT": "-1",
+        "GENERAL_RETRIEVAL_FINAL_COUNT": "0",
+        "REWRITE": "sometimes",
+        "RERANKERS": "none",
+        "RERANK_FORM": "openai",
+    }
+    command = [sys.executable, "manage.py", "check"]
+    run = subprocess.run(command, cwd=ROOT, env=os.environ | wrong, capture_output=True, text=True, check=False)
+    assert run.returncode == 1
+    assert [name for name in wrong if name not in run.stderr] == []
 
 
 def test_the_checks_run_with_every_command(monkeypatch):
