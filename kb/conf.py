@@ -188,10 +188,11 @@ def build_pipeline(
 
 
 def _explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A count that a request asks for wins over the final counts of environment and profile."""
+    """A count that a request asks for wins over the final counts of environment and profile, also where kinds are capped."""
     if overrides.get("top_k") is None:
         return {name: value for name, value in overrides.items() if name != "top_k"}
-    return {"rerank_top_k": None, "general_final_count": overrides["top_k"], **overrides}
+    count = overrides["top_k"]
+    return {"top_k": count, "rerank_top_k": count, "general_final_count": count, **overrides}
 
 
 def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:

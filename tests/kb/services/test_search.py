@@ -165,6 +165,12 @@ def test_overrides_win_over_the_profile_and_are_checked(kb):
         ask(kb, overrides={"top_k": 0})
 
 
+def test_an_asked_count_also_wins_where_kinds_of_sources_are_capped(kb):
+    capped = {"general_retrieval": False, "score_threshold": 0.0}
+    assert len(ask(kb, overrides=capped).result.hits) > 1
+    assert len(ask(kb, overrides={**capped, "top_k": 1}).result.hits) == 1
+
+
 @pytest.mark.django_db(transaction=True)
 def test_a_search_costs_few_queries(kb, django_assert_num_queries):
     """Bases with version and profile, and passages; the vectors' query runs on a connection of its own."""
