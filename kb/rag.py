@@ -38,7 +38,7 @@ class RAGService:
             knowledge_base_id: the knowledge base.
             user_id: whose rights apply.
             top_k: at most so many chunks.
-            score_threshold: the least score; 0 is no gate, None the default of the score's scale.
+            score_threshold: the least score; 0 is no gate, None the profile's, or the default of the score's scale.
 
         Raises:
             NotVisible: the user or the knowledge base does not exist, or the user may not see it.
@@ -70,7 +70,7 @@ class RAGService:
             knowledge_base_ids: in the order that breaks ties; may be empty where a conversation is continued.
             user_id: whose rights apply.
             top_k: from at most so many chunks.
-            score_threshold: the least score of them; 0 is no gate, None the default of the score's scale.
+            score_threshold: the least score of them; 0 is no gate, None the profile's, or the default of the score's scale.
             conversation_id: the conversation that the question continues.
             remember: begin a conversation with the question; its id is in the answer.
 
@@ -82,7 +82,7 @@ class RAGService:
         request = AskRequest(
             query=query,
             knowledge_base_ids=knowledge_base_ids,
-            overrides={"top_k": top_k, "score_threshold": score_threshold},
+            overrides=_overrides(top_k, score_threshold),
             conversation_id=conversation_id,
             remember=remember,
         )
@@ -119,10 +119,14 @@ class RAGService:
         request = SearchRequest(
             query=query,
             knowledge_base_ids=kb_ids,
-            overrides={"top_k": top_k, "score_threshold": score_threshold},
+            overrides=_overrides(top_k, score_threshold),
         )
         chunks: list[dict[str, Any]] = json.loads(respond(_principal(user_id), request))["results"]
         return chunks
+
+
+def _overrides(top_k: int, score_threshold: float | None) -> dict[str, Any]:
+    return {"top_k": top_k} if score_threshold is None else {"top_k": top_k, "score_threshold": score_threshold}
 
 
 def _principal(user_id: int) -> Principal:

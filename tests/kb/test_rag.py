@@ -4,7 +4,7 @@ from uuid import UUID
 import pytest
 from langchain_core.vectorstores import VectorStoreRetriever
 
-from kb.models import SearchLog
+from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.rag import RAGService
 from kb.services.errors import NotVisible
 from tests.factories import make_document, make_kb, make_user
@@ -54,6 +54,14 @@ def test_search_respects_top_k_and_threshold(kb):
     best, second = service.search("保修期", kb.pk, kb.owner.pk, top_k=2)
     assert best["score"] > second["score"]
     assert service.search("保修期", kb.pk, kb.owner.pk, score_threshold=best["score"]) == [best]
+
+
+def test_without_a_threshold_the_profiles_own_applies(kb):
+    strict = RetrievalProfile.objects.create(name="none passes", version=1, settings={"score_threshold": 1.0})
+    KnowledgeBase.objects.filter(pk=kb.pk).update(profile=strict)
+    service = RAGService()
+    assert service.search("保修期", kb.pk, kb.owner.pk)
+    assert service.search("保修期", kb.pk, kb.owner.pk, score_threshold=None) == []
 
 
 def test_several_bases_are_searched_under_the_users_rights(kb):
