@@ -81,7 +81,9 @@ def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degrada
         Whether it is kept.
     """
     faults = {degradation.code for degradation in degraded} - LASTING
-    if not settings.CACHE_ENABLED or faults - PASSING:
+    # A server is asked again by the very next search.
+    passing = frozenset() if settings.RERANK_BASE_URL else PASSING
+    if not settings.CACHE_ENABLED or faults - passing:
         return False
     hot_queries().put(key, response, PASSING_SECONDS if faults else inf)
     return True

@@ -18,6 +18,7 @@ from tests.kb.stores.searching import settle, tier
 
 pytestmark = pytest.mark.django_db
 
+NO_RERANKER = Degradation("rerank", DegradationCode.RERANKER_UNAVAILABLE, "fetch it")
 TIMEOUT = Degradation("rerank", DegradationCode.RERANKER_TIMEOUT, "allow more time")
 
 
@@ -118,6 +119,11 @@ def test_a_response_with_a_fault_is_not_kept(kb):
 def test_a_response_that_is_degraded_by_choice_is_kept(kb):
     assert cache_response(key(kb), b"{}", [HASHING_NOTE])
     assert is_cached(kb)
+
+
+def test_a_response_without_the_rerank_server_is_not_kept_as_that_may_be_back_at_once(kb, settings):
+    settings.RERANK_BASE_URL = "http://127.0.0.1:9"
+    assert not cache_response(key(kb), b"{}", [NO_RERANKER])
 
 
 def test_a_cache_that_is_switched_off_keeps_and_serves_nothing(kb, settings):
