@@ -142,6 +142,8 @@ class RetrievalConfig:
             raise InvalidConfiguration(
                 "rerankers", f"there is no reranker {unknown[0]!r}: choose from {', '.join(RERANKERS)}"
             )
+        if len(set(self.rerankers)) < len(self.rerankers):
+            raise InvalidConfiguration("rerankers", "a reranker is named twice: name each once")
 
     @property
     def vector_candidates(self) -> int:

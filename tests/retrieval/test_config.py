@@ -29,6 +29,11 @@ def test_weights_may_not_both_be_zero():
         RetrievalConfig(vector_weight=0, keyword_weight=0)
 
 
+def test_a_reranker_is_named_once():
+    with pytest.raises(InvalidConfiguration, match="named twice"):
+        RetrievalConfig(rerankers=("overlap", "cosine", "overlap"))
+
+
 def test_override_replaces_only_what_is_named():
     config = RetrievalConfig().override({"top_k": 9, "vector_weight": 1, "score_threshold": None})
     assert (config.top_k, config.vector_weight, config.keyword_weight) == (9, 1, 0.4)
