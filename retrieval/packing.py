@@ -20,6 +20,7 @@ _NOTHING_FOUND = {
 }
 _SENTENCE_END = re.compile(r"[。！？!?；;]+[”’」』）)\"']*|\.(?=\s)|\n")
 _WORD_AT_END = re.compile(r"[0-9A-Za-z][0-9A-Za-z.,%'_-]*\Z")
+_LONGEST_WORD = 100
 # Chunks repeat whole sentences of the one before; fewer equal characters are chance.
 _LEAST_OVERLAP, _MOST_OVERLAP = 8, 1_000
 
@@ -201,9 +202,15 @@ def shorten(text: str, limit: int) -> str:
     ends = [match.end() for match in _SENTENCE_END.finditer(text, room // 2, room + 1) if match.end() <= room]
     if ends:
         return text[: ends[-1]].rstrip() + ELLIPSIS
-    word = _WORD_AT_END.search(text[:room])
-    if word and word.start() > room // 2 and text[room].isascii() and text[room].isalnum():
-        room = word.start()
+    # From every place of a long text without blanks it would read on to the end.
+    word = _WORD_AT_END.search(text[max(0, room - _LONGEST_WORD) : room])
+    if (
+        word
+        and room - len(word[0]) > max(room // 2, room - _LONGEST_WORD)
+        and text[room].isascii()
+        and text[room].isalnum()
+    ):
+        room -= len(word[0])
     return text[:room].rstrip() + ELLIPSIS
 
 

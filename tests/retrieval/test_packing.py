@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.packing import Fragment, format_for_context, format_for_tool_output, pack, shorten
+from retrieval.packing import ELLIPSIS, Fragment, format_for_context, format_for_tool_output, pack, shorten
 from retrieval.types import Hit, Passage
 
 
@@ -150,6 +150,12 @@ def test_what_chunks_share_is_not_repeated():
 )
 def test_a_text_is_cut_after_a_sentence_else_before_a_word(text, limit, expected):
     assert shorten(text, limit) == expected
+
+
+def test_a_cut_reads_no_further_back_than_a_word_is_long():
+    assert shorten("a" * 1_000_000 + "。" + "a" * 50, 1_000_002) == "a" * 1_000_000 + "。" + ELLIPSIS
+    assert shorten("a" * 1_000_000 + "中a", 1_000_001) == "a" * 1_000_000 + ELLIPSIS
+    assert shorten("中" * 1_000 + "a" * 1_000, 1_900) == "中" * 1_000 + "a" * 899 + ELLIPSIS
 
 
 @given(st.text(alphabet="ab。.” \n甲", max_size=60), st.integers(0, 70))
