@@ -34,9 +34,19 @@ class DegradationCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Degradation:
+    """What is worse than it should be, and why.
+
+    Attributes:
+        detail: for readers. It may quote a server, so what no database and no response can hold is taken out.
+    """
+
     stage: str
     code: DegradationCode
     detail: str
+
+    def __post_init__(self) -> None:
+        storable = self.detail.replace("\0", "").encode("utf-8", "replace").decode()
+        object.__setattr__(self, "detail", storable)
 
     def as_dict(self) -> dict[str, str]:
         return {"stage": self.stage, "code": self.code.value, "detail": self.detail}

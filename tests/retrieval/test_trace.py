@@ -25,3 +25,8 @@ def test_the_same_degradation_is_noted_once():
     assert [each.as_dict() for each in trace.degradations] == [
         {"stage": "vector", "code": "model_unavailable", "detail": "fetch it"}
     ]
+
+
+def test_what_a_server_says_is_told_without_what_cannot_be_stored():
+    detail = Degradation("rerank", DegradationCode.RERANKER_FAILED, "refused: \0bad \ud800 key").detail
+    assert detail == "refused: bad ? key"
