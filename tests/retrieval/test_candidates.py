@@ -5,7 +5,6 @@ from retrieval.candidates import fuse
 from retrieval.types import Passage, Ranking
 from tests.retrieval.pipelines import scope
 
-
 PAIR = ("vector", "bm25")
 
 
