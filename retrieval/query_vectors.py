@@ -27,6 +27,8 @@ MODEL = "model"
 WARM_UP = "warm-up"
 PATIENCE_SECONDS = 5.0
 LOAD_SECONDS = 120.0
+MOST_FLIGHTS = 64
+"""Queries that a model is asked for at once or that wait for it, those included whose searches have given up."""
 
 _FORMAT = b"1"
 _STORED: Final = np.dtype("<f4")
@@ -80,14 +82,30 @@ class QueryVectorCache:
         return self._bytes.stats()
 
 
+class _NoRoom(Exception):
+    """All threads are taken."""
+
+
 class _ThreadEach(Executor):
-    """A thread for each job, for which the process does not wait when it ends."""
+    """A thread for each job, for which the process does not wait when it ends; so many at once.
+
+    Attributes:
+        room: what is left; a job takes some without waiting for it.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.room = threading.BoundedSemaphore(most)
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
+        if not self.room.acquire(blocking=False):
+            raise _NoRoom
         job: Future[R] = Future()
 
         def run() -> None:
-            job.set_result(function(*args, **kwargs))
+            try:
+                job.set_result(function(*args, **kwargs))
+            finally:
+                self.room.release()
 
         threading.Thread(target=run, name="query vector", daemon=True).start()
         return job
@@ -120,7 +138,8 @@ class QueryEmbedder:
         self._cache = cache
         self._patience_s = patience_s
         self._dimension: int | None = None
-        self._flights: SingleFlight[Vector] = SingleFlight(_ThreadEach())
+        self._threads = _ThreadEach(MOST_FLIGHTS)
+        self._flights: SingleFlight[Vector] = SingleFlight(self._threads)
 
     @property
     def model_id(self) -> str:
@@ -169,7 +188,11 @@ class QueryEmbedder:
     def _landed(self, key: str | None, text: str, guard: ModelGuard, deadline: float, patience_s: float) -> Vector:
         while True:
             judged = max(deadline, time.monotonic() + patience_s)
-            flight = self._flights.join(key, partial(self._fly, text, guard, judged))
+            try:
+                flight = self._flights.join(key, partial(self._fly, text, guard, judged))
+            except _NoRoom:
+                self._wait_for_room(deadline)
+                continue
             try:
                 return flight.result(timeout=max(0.0, deadline - time.monotonic()))
             except TimeoutError:
@@ -178,6 +201,11 @@ class QueryEmbedder:
                 # The flight had the deadline of whoever asked first, who may have had less time.
                 if time.monotonic() >= deadline:
                     raise
+
+    def _wait_for_room(self, deadline: float) -> None:
+        if not self._threads.room.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise ModelTimeout(too_late(self.model_id))
+        self._threads.room.release()
 
     def _fly(self, text: str, guard: ModelGuard, deadline: float, land: Land[Vector]) -> None:
         vector = guard.call(partial(self._made, text), deadline)

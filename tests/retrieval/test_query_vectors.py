@@ -1,7 +1,7 @@
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from threading import Barrier, Event, Lock, get_ident
+from threading import Barrier, Event, Lock, Timer, active_count, get_ident
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ import pytest
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.errors import ChannelUnavailable, ModelUnavailable
 from retrieval.execution import FAILURES_TO_OPEN, ModelGuard
-from retrieval.query_vectors import WARM_UP, QueryEmbedder, QueryVectorCache
+from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder, QueryVectorCache
 from retrieval.trace import DegradationCode
 from tests.retrieval.byte_tiers import Clock, DictTier
 
@@ -295,6 +295,22 @@ def test_searches_with_little_time_do_not_open_the_breaker_of_a_model(new_proces
     codes = [code_of(embedder, str(number), time.monotonic() + 0.02) for number in range(FAILURES_TO_OPEN + 1)]
     hang.set()
     assert set(codes) == {DegradationCode.EMBEDDER_TIMEOUT}
+    assert embedder.embed("another", soon())[1] == "model"
+
+
+def test_searches_that_give_up_leave_a_bounded_number_of_threads_behind(new_process, hang):
+    embedder = new_process(Model(lambda text: hang.wait(PATIENCE) and VECTOR))
+    before = active_count()
+    codes = {code_of(embedder, str(number), time.monotonic()) for number in range(3 * MOST_FLIGHTS)}
+    assert codes == {DegradationCode.EMBEDDER_TIMEOUT}
+    assert active_count() - before <= MOST_FLIGHTS + 2  # and the two that the guard runs
+
+
+def test_who_has_time_waits_until_a_thread_is_free(new_process, hang):
+    embedder = new_process(Model(lambda text: hang.wait(PATIENCE) and VECTOR))
+    for number in range(MOST_FLIGHTS):
+        code_of(embedder, str(number), time.monotonic())
+    Timer(0.05, hang.set).start()
     assert embedder.embed("another", soon())[1] == "model"
 
 
