@@ -50,8 +50,8 @@ class GraphFactAdmin(GraphAdmin):
     ordering: ClassVar[Any] = ("subject", "predicate", "object", "pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GraphFact]:
-        rows: QuerySet[GraphFact] = super().get_queryset(request).select_related("source_chunk__document")
-        return rows
+        rows: QuerySet[GraphFact] = super().get_queryset(request)
+        return rows.select_related("knowledge_base", "source_chunk__document")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         fields = ("knowledge_base", "subject", "predicate", "object")

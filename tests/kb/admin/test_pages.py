@@ -6,14 +6,15 @@ import lxml.html
 import pytest
 from django.urls import reverse
 
+from kb.models import Concept, GraphFact
 from kb.services.search import SearchRequest, search
 from tests.factories import make_api_key, make_user, principal
 
 # Names and codes that are the same in every language.
 SAME_IN_CHINESE = re.compile(
-    r"(?<![a-z])(contracts|legal|curator2?|someone|test|hashing|keyword-led|default v1|manage\.py.*|recall@5|cmrc2018|"
+    r"(?<![a-z])(contracts|legal|curator2?|someone|test|hashing|keyword-led|(default|weighted|balanced) v1|manage\.py.*|recall@5|cmrc2018|"
     r"sha-256|jieba|rjieba|rust|python|redis|postgresql|prometheus_multiproc_dir|"
-    r"english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|mb)(?![a-z])|\.[a-z]+",
+    r"english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|enter|shift|mb|deepseek|llm|javascript)(?![a-z])|\.[a-z]+",
     re.IGNORECASE,
 )
 
@@ -24,11 +25,17 @@ def objects(kb, document, curator):
     other = make_user("someone")
     other.set_unusable_password()  # a hash would be shown
     other.save()
+    concept = Concept.objects.create(knowledge_base=kb, name="违约金")
+    fact = GraphFact.objects.create(
+        knowledge_base=kb, subject="违约金", predicate="可以", object="减少", source_chunk=document.chunks.first()
+    )
     search(principal(curator), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk], explain=True))
     return {
         "kb": kb.pk,
         "document": document.pk,
         "chunk": document.chunks.first().pk,
+        "concept": concept.pk,
+        "fact": fact.pk,
         "key": key.pk,
         "user": other.pk,
     }
@@ -48,6 +55,15 @@ PAGES = {
     "upload": ("kb_document_upload", None),
     "chunks": ("kb_chunk_changelist", None),
     "chunk": ("kb_chunk_change", "chunk"),
+    "concepts": ("kb_concept_changelist", None),
+    "concept": ("kb_concept_change", "concept"),
+    "new concept": ("kb_concept_add", None),
+    "delete concept": ("kb_concept_delete", "concept"),
+    "facts": ("kb_graphfact_changelist", None),
+    "fact": ("kb_graphfact_change", "fact"),
+    "new fact": ("kb_graphfact_add", None),
+    "delete fact": ("kb_graphfact_delete", "fact"),
+    "ask": ("ask", None),
     "keys": ("kb_apikey_changelist", None),
     "key": ("kb_apikey_change", "key"),
     "new key": ("kb_apikey_add", None),
@@ -77,7 +93,9 @@ def get(client, objects, name, language):
 def words_of(response):
     """What a reader sees and a screen reader says: texts and labels, without scripts and icon names."""
     page = lxml.html.fromstring(response.content.decode())
-    for hidden in page.xpath("//script | //style | //template | //*[contains(@class, 'material-symbols')] | //code"):
+    for hidden in page.xpath(
+        "//script | //style | //template | //*[contains(@class, 'material-symbols')] | //code | //pre"
+    ):
         hidden.drop_tree()  # codes, key prefixes and commands are no words either
     labels = page.xpath("//@title | //@placeholder | //@aria-label | //@data-label")
     return "\n".join([*page.itertext(), *labels])

@@ -1,24 +1,33 @@
 import pytest
 from django.urls import reverse
 
-from kb.models import Document, KnowledgeBase, Membership
+from kb.models import Concept, Document, GraphFact, KnowledgeBase, Membership
 from tests.factories import make_document, make_kb, make_member, make_user
 
 PAGES = ("change", "delete", "history")
 
 
-def objects_of(document):
+MODELS = ("knowledgebase", "document", "chunk", "concept", "graphfact")
+
+
+@pytest.fixture
+def strange(foreign):
+    """The keys of a stranger's objects, by model."""
+    kb = foreign.knowledge_base
+    fact = GraphFact.objects.create(knowledge_base=kb, subject="stranger-a", predicate="is", object="stranger-b")
     return {
-        "knowledgebase": document.knowledge_base_id,
-        "document": document.pk,
-        "chunk": document.chunks.first().pk,
+        "knowledgebase": kb.pk,
+        "document": foreign.pk,
+        "chunk": foreign.chunks.first().pk,
+        "concept": Concept.objects.create(knowledge_base=kb, name="stranger-idea").pk,
+        "graphfact": fact.pk,
     }
 
 
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("model", ["knowledgebase", "document", "chunk"])
-def test_an_object_of_a_stranger_does_not_exist(client, foreign, model, page):
-    url = reverse(f"admin:kb_{model}_{page}", args=[objects_of(foreign)[model]])
+@pytest.mark.parametrize("model", MODELS)
+def test_an_object_of_a_stranger_does_not_exist(client, foreign, strange, model, page):
+    url = reverse(f"admin:kb_{model}_{page}", args=[strange[model]])
 
     assert client.get(url).status_code == 404
     assert client.post(url, {"post": "yes", "title": "mine", "text": "mine", "name": "mine"}).status_code == 404
@@ -35,16 +44,16 @@ def test_an_id_that_is_none_is_not_found(client, page):
     assert client.get(reverse(f"admin:kb_document_{page}", args=["none"])).status_code == 404
 
 
-@pytest.mark.parametrize("model", ["knowledgebase", "document", "chunk", "searchlog", "apikey"])
-def test_lists_and_their_filters_hold_nothing_of_a_stranger(client, document, foreign, model):
+@pytest.mark.parametrize("model", [*MODELS, "searchlog", "apikey"])
+def test_lists_and_their_filters_hold_nothing_of_a_stranger(client, document, strange, model):
     page = client.get(reverse(f"admin:kb_{model}_changelist")).content.decode()
 
     assert "stranger" not in page
     assert "Secret text" not in page
 
 
-@pytest.mark.parametrize("model", ["document", "chunk"])
-def test_a_filter_for_a_stranger_s_knowledge_base_finds_and_names_nothing(client, document, foreign, model):
+@pytest.mark.parametrize("model", ["document", "chunk", "concept", "graphfact"])
+def test_a_filter_for_a_stranger_s_knowledge_base_finds_and_names_nothing(client, document, foreign, strange, model):
     url = reverse(f"admin:kb_{model}_changelist")
 
     page = client.get(url, {"knowledge_base__id__exact": foreign.knowledge_base_id}).content.decode()
@@ -89,10 +98,10 @@ def test_a_user_who_is_not_staff_stays_outside(client, document):
     assert client.get(reverse("admin:kb_document_changelist")).status_code == 302
 
 
-@pytest.mark.parametrize("model", ["knowledgebase", "document", "chunk"])
-def test_a_viewer_reads_and_cannot_edit(client, curator, foreign, model):
+@pytest.mark.parametrize("model", MODELS)
+def test_a_viewer_reads_and_cannot_edit(client, curator, foreign, strange, model):
     make_member(foreign.knowledge_base, user=curator)
-    url = reverse(f"admin:kb_{model}_change", args=[objects_of(foreign)[model]])
+    url = reverse(f"admin:kb_{model}_change", args=[strange[model]])
 
     page = client.get(url)
 
@@ -101,11 +110,11 @@ def test_a_viewer_reads_and_cannot_edit(client, curator, foreign, model):
     assert client.post(url, {"title": "mine", "text": "mine", "name": "mine"}).status_code == 403
 
 
-@pytest.mark.parametrize("model", ["knowledgebase", "document", "chunk"])
-def test_a_viewer_cannot_delete(client, curator, foreign, model):
+@pytest.mark.parametrize("model", MODELS)
+def test_a_viewer_cannot_delete(client, curator, foreign, strange, model):
     make_member(foreign.knowledge_base, user=curator)
 
-    url = reverse(f"admin:kb_{model}_delete", args=[objects_of(foreign)[model]])
+    url = reverse(f"admin:kb_{model}_delete", args=[strange[model]])
 
     assert client.post(url, {"post": "yes"}).status_code == 403
 
@@ -142,11 +151,13 @@ def test_a_bulk_deletion_of_nothing_that_is_allowed_says_so(client, curator, for
     assert Document.objects.filter(pk=foreign.pk).exists()
 
 
-@pytest.mark.parametrize("model", ["knowledgebase", "document", "chunk"])
+@pytest.mark.parametrize("model", MODELS)
 def test_a_long_list_takes_few_queries(client, kb, django_assert_max_num_queries, model):
     for number in range(8):
         make_document(kb, f"text {number}", f"more {number}", title=f"title {number}")
         make_kb(kb.owner, f"base {number}")
+        Concept.objects.create(knowledge_base=kb, name=f"concept {number}")
+        GraphFact.objects.create(knowledge_base=kb, subject=f"subject {number}", predicate="is", object="x")
 
     with django_assert_max_num_queries(12):
         client.get(reverse(f"admin:kb_{model}_changelist"))
