@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from kb import providers
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
-from kb.selectors import holdings
 from kb.stores.bm25 import BM25Store
 from kb.stores.concepts import ConceptReader
 from kb.stores.facts import FactReader
@@ -23,6 +22,7 @@ from kb.stores.filters import Filters, chunk_ids
 from kb.stores.fulltext import PgTextStore
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
+from kb.stores.searchable import holdings
 from kb.stores.threads import ConnectionReturningExecutor
 from kb.stores.tokenizers import tokenizer_options
 from retrieval.analysis import Analyser
@@ -143,7 +143,7 @@ def build_pipeline(
     """Wires a pipeline.
 
     Args:
-        knowledge_bases: in the caller's order, read by `selectors.searchable`.
+        knowledge_bases: in the caller's order, read by `stores.searchable`.
         principal: whose passages may be read.
         profile: serves all of them; None: each searches by its own.
         common: rules the stages after the fusion where each searches by its own; None: see `common_profile`.

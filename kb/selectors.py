@@ -1,56 +1,12 @@
 """Reads with what callers show beside a row; all of them through `visible_to(principal)`."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from django.db import models
 from django.db.models import Case, Count, F, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from kb.models import (
-    Chunk,
-    ChunkEmbedding,
-    ConceptTerm,
-    Document,
-    GraphFact,
-    KnowledgeBase,
-    Membership,
-    Principal,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Holdings:
-    """What a knowledge base holds besides the text and the vectors of its chunks."""
-
-    keyword_vectors: bool
-    questions: bool
-    concepts: bool
-    facts: bool
-
-
-def searchable(principal: Principal, kb_ids: Sequence[int]) -> dict[int, Any]:
-    """Knowledge bases by id with `profile` and `version_row`, in one query; those out of sight are missing."""
-    rows: QuerySet[Any] = KnowledgeBase.objects.visible_to(principal).filter(pk__in=kb_ids)
-    return rows.select_related("profile", "version_row").in_bulk()
-
-
-def holdings(kb: KnowledgeBase) -> Holdings:
-    """What a knowledge base read by `searchable` holds; asked of the database once for each of its content's versions."""
-    return _holdings(kb.pk, kb.embedding_model, kb.version_row.content_version)
-
-
-@lru_cache(maxsize=1_000)
-def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa: ARG001 - another version is another answer
-    vectors = ChunkEmbedding.objects.filter(knowledge_base=kb_id, model=model)
-    return Holdings(
-        keyword_vectors=vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS).exists(),
-        questions=vectors.filter(kind=ChunkEmbedding.Kind.QUESTION).exists(),
-        concepts=ConceptTerm.objects.filter(knowledge_base=kb_id).exists(),
-        facts=GraphFact.objects.filter(knowledge_base=kb_id).exists(),
-    )
+from kb.models import Chunk, Document, KnowledgeBase, Membership, Principal
 
 
 def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:

@@ -13,12 +13,12 @@ from kb.conf import Wiring, build_pipeline
 from kb.metrics import Outcome, observe_search
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.models.validators import storable
-from kb.selectors import searchable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import newest_profile
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
+from kb.stores.searchable import searchable
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Hit, Passage, Result, Turn

@@ -1,0 +1,93 @@
+"""Knowledge bases as searches are wired from them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from django.db import connection, models
+
+from kb.models import (
+    ChunkEmbedding,
+    ConceptTerm,
+    GraphFact,
+    KnowledgeBase,
+    KnowledgeBaseVersion,
+    Principal,
+    RetrievalProfile,
+)
+from kb.stores.scope import visible_knowledge_bases
+
+_READ = {"k": KnowledgeBase, "v": KnowledgeBaseVersion, "p": RetrievalProfile}
+_SEARCHABLE = """
+SELECT {columns} FROM kb_knowledgebase k
+JOIN kb_versions v ON v.knowledge_base_id = k.id
+JOIN kb_retrievalprofile p ON p.id = k.profile_id
+WHERE k.id = ANY(%s) AND k.id = ANY(ARRAY({visible}))
+"""
+
+
+def searchable(principal: Principal, kb_ids: Sequence[int]) -> dict[int, KnowledgeBase]:
+    """Knowledge bases by id with `profile` and `version_row`, in one query; those out of sight are missing.
+
+    Written by hand: to make the same query of `visible_to` takes three milliseconds, to answer it less than one.
+    """
+    scope = visible_knowledge_bases(principal)
+    if scope is None:
+        return {}
+    visible, values = scope
+    with connection.cursor() as cursor:
+        cursor.execute(_SEARCHABLE.format(columns=_columns(), visible=visible), [list(kb_ids), *values])
+        found = [_knowledge_base(row) for row in cursor.fetchall()]
+    return {kb.pk: kb for kb in found}
+
+
+@lru_cache(maxsize=1)
+def _columns() -> str:
+    names = ((alias, field.column) for alias, model in _READ.items() for field in model._meta.concrete_fields)
+    return ", ".join(f'{alias}."{column}"' for alias, column in names)
+
+
+def _knowledge_base(row: Sequence[Any]) -> KnowledgeBase:
+    left = iter(row)
+    kb, version, profile = (
+        _row_of(model, [next(left) for _ in model._meta.concrete_fields]) for model in _READ.values()
+    )
+    kb.profile = profile
+    kb._state.fields_cache["version_row"] = version
+    return kb
+
+
+def _row_of(model: type[models.Model], values: Sequence[Any]) -> Any:
+    fields = model._meta.concrete_fields
+    read = [
+        field.from_db_value(value, None, connection) if hasattr(field, "from_db_value") else value
+        for field, value in zip(fields, values, strict=True)
+    ]
+    return model.from_db(connection.alias, [field.attname for field in fields], read)
+
+
+@dataclass(frozen=True, slots=True)
+class Holdings:
+    """What a knowledge base holds besides the text and the vectors of its chunks."""
+
+    keyword_vectors: bool
+    questions: bool
+    concepts: bool
+    facts: bool
+
+
+def holdings(kb: KnowledgeBase) -> Holdings:
+    """What a knowledge base read by `searchable` holds; asked of the database once for each of its content's versions."""
+    return _holdings(kb.pk, kb.embedding_model, kb.version_row.content_version)
+
+
+@lru_cache(maxsize=1_000)
+def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa: ARG001 - another version is another answer
+    vectors = ChunkEmbedding.objects.filter(knowledge_base=kb_id, model=model)
+    return Holdings(
+        keyword_vectors=vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS).exists(),
+        questions=vectors.filter(kind=ChunkEmbedding.Kind.QUESTION).exists(),
+        concepts=ConceptTerm.objects.filter(knowledge_base=kb_id).exists(),
+        facts=GraphFact.objects.filter(knowledge_base=kb_id).exists(),
+    )
