@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
-from django.db import OperationalError
+from django.db import Error as DatabaseFailure
 from django.http import StreamingHttpResponse
 from django.utils.translation import gettext as _
 
@@ -37,7 +37,7 @@ def _encoded(
         try:
             for event in events:
                 yield _event(event.name, shown(event) if shown else event.data)
-        except OperationalError:
+        except DatabaseFailure:  # also a user who was deleted while the answer was written
             logger.exception("the database failed while an answer was sent")
             detail = _("The database is out of reach or overloaded: try again later.")
             yield _event("error", {"code": "unavailable", "detail": detail})

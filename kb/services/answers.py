@@ -158,6 +158,8 @@ def stream_answer(principal: Principal, request: AskRequest) -> Generator[Answer
 def _events(question: "_Question") -> Generator[AnswerEvent, None, None]:
     outcome = question.outcome
     found = _found(question.sources, outcome, outcome.result.degraded, hit=bool(question.sources))
+    # Before anything is sent: who reads slowly must not hold it either.
+    _give_connection_back()
     yield AnswerEvent("sources", found)
     if question.sources:
         finished = yield from _written(question)
@@ -169,7 +171,6 @@ def _events(question: "_Question") -> Generator[AnswerEvent, None, None]:
 
 def _written(question: "_Question") -> Generator[AnswerEvent, None, Answer]:
     """The answer's pieces; the value is the whole."""
-    _give_connection_back()
     checker = StreamChecker(question.numbers)
     parts: list[str] = []
     try:

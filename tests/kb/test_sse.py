@@ -1,6 +1,7 @@
 import json
 
-from django.db import OperationalError
+import pytest
+from django.db import IntegrityError, InterfaceError, OperationalError
 
 from kb.services.answers import AnswerEvent
 from kb.sse import event_stream
@@ -38,8 +39,9 @@ def test_a_response_that_is_closed_closes_the_events():
     assert closed == [True]
 
 
-def test_a_database_that_fails_in_the_middle_is_told_in_the_stream():
-    (first, _), (name, data) = events(event_stream(steps(error=OperationalError())))
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError, IntegrityError])
+def test_a_database_that_fails_in_the_middle_is_told_in_the_stream(error):
+    (first, _), (name, data) = events(event_stream(steps(error=error())))
     assert (first, name, data["code"]) == ("delta", "error", "unavailable")
 
 

@@ -292,6 +292,14 @@ def test_no_database_connection_waits_for_the_model(ask, stream, kb, llm, stream
     assert held == [None]
 
 
+@pytest.mark.django_db(transaction=True)
+def test_no_database_connection_waits_for_whoever_reads_slowly(stream, kb, llm):
+    events = stream(kb)
+    next(events)
+    assert connections["default"].connection is None
+    events.close()
+
+
 # -- Who may ask, and what -----------------------------------------------------------------------------------------
 
 
