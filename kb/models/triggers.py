@@ -59,6 +59,10 @@ _CHANGED = """
         (SELECT {columns} FROM new_rows EXCEPT SELECT {columns} FROM old_rows)
         UNION ALL
         (SELECT {columns} FROM old_rows EXCEPT SELECT {columns} FROM new_rows)) changed"""
+_SOURCED = """
+    SELECT knowledge_base_id FROM (
+        SELECT knowledge_base_id, id, source_chunk_id FROM new_rows WHERE source_chunk_id IS NOT NULL
+        EXCEPT SELECT knowledge_base_id, id, source_chunk_id FROM old_rows) sourced"""
 _OF_DOCUMENTS = "SELECT d.knowledge_base_id FROM {rows} r JOIN kb_document d ON d.id = r.document_id"
 _SHOWN_OF_KNOWLEDGE_BASE = (
     "name",
@@ -189,12 +193,15 @@ def content_triggers() -> list[pgtrigger.Trigger]:
 def fact_triggers() -> list[pgtrigger.Trigger]:
     """As `content_triggers`, but not where only the chunk that a fact was taken from has gone: its own trigger knows."""
     told = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
+    told = f"{told} UNION {_SOURCED}"
     return _content_triggers(on_insert=_NEW, on_update=told, on_delete=_OLD)
 
 
 def document_triggers() -> list[pgtrigger.Trigger]:
     """A new content version for what results show and filters read of a document, and not for its progress."""
-    shown = _changed("knowledge_base_id", "knowledge_base_id, id, title, source, source_type, metadata, tags")
+    shown = _changed(
+        "knowledge_base_id", "knowledge_base_id, id, title, source, source_type, metadata, tags, created_at"
+    )
     return [_update_trigger("content_update", _take_content_version(shown))]
 
 

@@ -1,5 +1,7 @@
 """The database moves the content version, whoever writes."""
 
+from datetime import UTC, datetime
+
 import pytest
 from django.db import connection
 from pgvector import HalfVector
@@ -41,12 +43,16 @@ def check_constraints():
 
 def with_content(kb):
     """A knowledge base with a row in every table whose changes move the content version."""
-    document = make_document(kb, "some text")
-    chunk = Chunk.objects.get(document=document)
+    document = make_document(kb, "some text", "another text")
+    chunk = Chunk.objects.get(document=document, position=0)
     concept = Concept.objects.create(knowledge_base=kb, name="concept")
     document.concepts.add(concept)
     GraphFact.objects.create(knowledge_base=kb, subject="a", predicate="is", object="b", source_chunk=chunk)
     return kb
+
+
+def another_chunk(kb):
+    return kb.chunks.get(position=1)
 
 
 def of_base(model):
@@ -58,7 +64,7 @@ def concepts_of_documents(kb):
 
 
 def add_vector(kb):
-    chunk = Chunk.objects.get(knowledge_base=kb)
+    chunk = Chunk.objects.get(knowledge_base=kb, position=0)
     vector = HalfVector([0.0] * 4)
     ChunkEmbedding.objects.create(chunk=chunk, knowledge_base=kb, kind="question", ordinal=1, model="m", vector=vector)
 
@@ -79,6 +85,7 @@ CONTENT_WRITES = {
     "source": lambda kb: of_base(Document)(kb).update(source="new"),
     "source type": lambda kb: of_base(Document)(kb).update(source_type="web"),
     "metadata": lambda kb: of_base(Document)(kb).update(metadata={"year": 2024}),
+    "date": lambda kb: of_base(Document)(kb).update(created_at=datetime(2020, 1, 1, tzinfo=UTC)),
     "tags": lambda kb: of_base(Document)(kb).update(tags=["law"]),
     "raw tags": lambda kb: sql("UPDATE kb_document SET tags = '{law}' WHERE knowledge_base_id = %s", kb.pk),
     "concept of a document added": lambda kb: kb.documents.get().concepts.create(knowledge_base=kb, name="another"),
@@ -91,6 +98,7 @@ CONTENT_WRITES = {
     "term deleted": lambda kb: of_base(ConceptTerm)(kb).delete(),
     "fact added": lambda kb: GraphFact.objects.create(knowledge_base=kb, subject="c", predicate="is", object="d"),
     "fact updated": lambda kb: of_base(GraphFact)(kb).update(predicate="was"),
+    "fact taken from another chunk": lambda kb: of_base(GraphFact)(kb).update(source_chunk=another_chunk(kb)),
     "fact deleted": lambda kb: of_base(GraphFact)(kb).delete(),
     "profile": lambda kb: of_itself(kb).update(profile=RetrievalProfile.objects.create(name="another")),
     "base renamed": change_base(name="renamed"),
