@@ -2,11 +2,9 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
-from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, version
 
 from celery import current_app
@@ -14,22 +12,19 @@ from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from kombu import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kb.conf import tokenizer
-from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, TokenizerSettings
-from kb.stores.fulltext import without_lexemes
+from kb.models import Document, KnowledgeBase, TokenizerSettings
+from kb.services import health_indexes, health_models
+from kb.services.findings import Finding, State, listed, one_line
 from retrieval.bm25 import require_dependencies
 from retrieval.dependencies import import_dependency
-from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import DependencyMissing
-from retrieval.model_files import libraries_available, local_path
 
 PING_SECONDS = 1
 BROKER_DOWN = (OperationalError, RedisError, OSError)
@@ -54,30 +49,6 @@ OPTIONAL_TOKENIZER_PACKAGES: dict[str, Callable[[TokenizerSettings], bool]] = {
 EXTRA_OF = {"rjieba": "rjieba", "opencc": "traditional"}
 
 
-class State(StrEnum):
-    OK = "ok"
-    DEGRADED = "degraded"
-    BROKEN = "broken"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One thing that was looked at.
-
-    Attributes:
-        detail: what was found.
-        remedy: what to do about it; empty where nothing is.
-    """
-
-    name: str
-    state: State
-    detail: str
-    remedy: str = ""
-
-    def as_dict(self) -> dict[str, str]:
-        return {"name": self.name, "state": self.state.value, "detail": self.detail, "remedy": self.remedy}
-
-
 def findings() -> list[Finding]:
     """Everything that can be looked at: no tables without migrations, and neither without the database."""
     found = [postgresql(), *(check() for check in INDEPENDENT)]
@@ -97,7 +68,7 @@ def postgresql() -> Finding:
             return Finding(name, State.OK, f"version {cursor.fetchone()[0]}")
     except DatabaseError as error:
         remedy = "start the server, or correct DATABASE_URL; with neither DATABASE_URL nor REDIS_URL set, one is started for you"
-        return Finding(name, State.BROKEN, f"cannot be reached: {_one_line(error)}", remedy)
+        return Finding(name, State.BROKEN, f"cannot be reached: {one_line(error)}", remedy)
 
 
 def pgvector() -> Finding:
@@ -131,7 +102,7 @@ def redis_broker() -> Finding:
             return Finding(name, State.OK, "answers")
     except BROKER_DOWN as error:
         remedy = "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within a minute after"
-        return Finding(name, State.BROKEN, f"cannot be reached: {_one_line(error)}", remedy)
+        return Finding(name, State.BROKEN, f"cannot be reached: {one_line(error)}", remedy)
 
 
 def redis_cache() -> Finding:
@@ -142,7 +113,7 @@ def redis_cache() -> Finding:
         remedy = (
             "start Redis, or correct CACHE_URL; searches stay right meanwhile, but each process builds its own indexes"
         )
-        return Finding(name, State.DEGRADED, f"cannot be reached: {_one_line(error)}", remedy)
+        return Finding(name, State.DEGRADED, f"cannot be reached: {one_line(error)}", remedy)
     return Finding(name, State.OK, "answers")
 
 
@@ -163,50 +134,6 @@ def worker() -> Finding:
         remedy = "`manage.py serve` runs one; alone: `celery -A config worker -B`"
         return Finding(name, State.DEGRADED, "none answers, so uploaded documents wait", remedy)
     return Finding(name, State.OK, ", ".join(alive))
-
-
-def model_libraries() -> Finding:
-    name = "model libraries"
-    if not libraries_available():
-        detail = "sentence-transformers or torch is not installed, so no embedding model can run here"
-        return Finding(name, State.DEGRADED, detail, "run `pip install 'zhiku[models]'`")
-    return Finding(name, State.OK, "sentence-transformers and torch are installed")
-
-
-def default_model() -> Finding:
-    return model_finding("EMBEDDING_MODEL", settings.EMBEDDING_MODEL, missing=State.DEGRADED)
-
-
-def models_in_use() -> Finding:
-    """The worst of the models that knowledge bases use, and the remedies of all that are not in order."""
-    users: dict[str, list[str]] = {}
-    for model, kb in KnowledgeBase.objects.order_by("embedding_model", "name").values_list("embedding_model", "name"):
-        users.setdefault(model, []).append(kb)
-    found = [model_finding(_names(names), model, missing=State.BROKEN) for model, names in users.items()]
-    wrong = [finding for finding in found if finding.state is not State.OK]
-    state = max((finding.state for finding in wrong), key=list(State).index, default=State.OK)
-    detail = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong or found) or "no knowledge base yet"
-    return Finding("models in use", state, detail, "; ".join(dict.fromkeys(finding.remedy for finding in wrong)))
-
-
-def model_finding(name: str, model: str, *, missing: State) -> Finding:
-    """Whether an embedding model is at hand; `missing` is the state where it is not."""
-    if model == HASHING_MODEL_ID:
-        detail = "hashing, which compares words and not meaning"
-        remedy = "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`"
-        return Finding(name, State.DEGRADED, detail, remedy)
-    if model.startswith(OPENAI_PREFIX):
-        if settings.EMBEDDING_BASE_URL:
-            return Finding(name, State.OK, f"{model} at {settings.EMBEDDING_BASE_URL}")
-        return Finding(
-            name, missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API"
-        )
-    path = local_path(model)
-    if path is None:
-        return Finding(name, missing, f"{model} is not on this machine", f"run `manage.py download_model {model}`")
-    if not libraries_available():
-        return Finding(name, missing, f"{model} is in {path}, but cannot run", "run `pip install 'zhiku[models]'`")
-    return Finding(name, State.OK, f"{model} in {path}")
 
 
 def keyword_packages() -> Finding:
@@ -237,7 +164,7 @@ def tokenizer_packages() -> Finding:
                 used.setdefault(module, []).append(kb.name)
     missing = [module for module in used if not _can_import(module)]
     if missing:
-        detail = "; ".join(f"{module} is missing, needed by {_names(used[module])}" for module in missing)
+        detail = "; ".join(f"{module} is missing, needed by {listed(used[module])}" for module in missing)
         remedy = "run " + ", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing)
         return Finding(name, State.DEGRADED, detail, f"{remedy}; until then these are searched by vectors only")
     return Finding(name, State.OK, f"{', '.join(used)} installed" if used else "no knowledge base needs more")
@@ -257,36 +184,6 @@ def data_directory() -> Finding:
     if free < LOW_DISK_BYTES:
         return Finding(name, State.DEGRADED, detail, "make room before the next upload")
     return Finding(name, State.OK, detail)
-
-
-def postings() -> Finding:
-    """Knowledge bases whose chunks another tokenizer cut, or none did."""
-    name = "keyword postings"
-    used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
-    cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
-    if None in cutters.values():
-        return Finding(name, State.DEGRADED, "not looked at: packages of keyword search are missing")
-    current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
-    cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
-    uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
-    outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
-    names = list(outdated.order_by("name").values_list("name", flat=True))
-    if names:
-        remedy = "run `manage.py reindex --kb NAME --bm25` for each"
-        return Finding(name, State.DEGRADED, f"outdated or incomplete in {_names(names)}", remedy)
-    return Finding(name, State.OK, f"all of {_names(sorted(current))}" if current else "none yet")
-
-
-def lexemes() -> Finding:
-    """Knowledge bases with chunks that were tokenised before full-text search had anything to read."""
-    name = "full text"
-    active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
-    lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
-    names = list(lacking.order_by("name").values_list("name", flat=True))
-    if names:
-        detail = f"chunks of {_names(names)} cannot be found by it"
-        return Finding(name, State.DEGRADED, detail, "run `manage.py reindex --kb NAME --bm25` for each")
-    return Finding(name, State.OK, "stands in where the keyword index cannot answer")
 
 
 def documents() -> Finding:
@@ -319,14 +216,25 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     redis_broker,
     redis_cache,
     worker,
-    model_libraries,
-    default_model,
+    health_models.libraries,
+    health_models.default_embedder,
+    health_models.cross_encoder,
+    health_models.rerank_server,
+    health_models.language_model,
     keyword_packages,
     packages,
     data_directory,
     secret_key,
 )
-ON_TABLES: tuple[Callable[[], Finding], ...] = (models_in_use, tokenizer_packages, postings, lexemes, documents)
+ON_TABLES: tuple[Callable[[], Finding], ...] = (
+    health_models.embedders_in_use,
+    tokenizer_packages,
+    health_indexes.postings,
+    health_indexes.keyword_memory,
+    health_indexes.lexemes,
+    health_indexes.vector_indexes,
+    documents,
+)
 
 
 @contextmanager
@@ -335,12 +243,6 @@ def _broker() -> Iterator[Connection]:
     with current_app.connection_for_write() as broker:
         broker.ensure_connection(max_retries=1, interval_start=0, timeout=PING_SECONDS)
         yield broker
-
-
-def _names(names: Iterable[str], shown: int = 5) -> str:
-    names = list(names)
-    rest = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(repr(name) for name in names[:shown]) + rest
 
 
 def _can_import(module: str) -> bool:
@@ -356,7 +258,3 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -91,6 +91,12 @@ def maintain_vector_indexes(kb_id: int | None = None) -> IndexChanges:
         return _maintain(kb_id) if taken else IndexChanges()
 
 
+def spaces_without_index() -> list[VectorSpace]:
+    """The vectors that are to have an index and have no finished one."""
+    there = _indexes(None)
+    return [space for space in _spaces(None) if _is_large(space) and not there.get(space.index_name, False)]
+
+
 def _maintain(kb_id: int | None) -> IndexChanges:
     spaces = {space.index_name: space for space in _spaces(kb_id)}
     there = _indexes(kb_id)

