@@ -97,7 +97,7 @@ class Pipeline:
             detail |= {"method": config.fusion, "candidates": len(candidates)}
         candidates = _match_terms(analysis, unique.rankings, candidates, explain=explain)
         scored = self._rerank(analysis, unique.rankings, candidates, config, budget, trace)
-        candidates, cut = self._gate(scored, config, trace)
+        candidates, cut = self._gate(scored, unique.rankings, config, trace)
         with trace.span("selection") as detail:
             candidates = _with_provenance(select(candidates, config), unique, explain=explain)
             detail["count"] = result_count(config)
@@ -213,9 +213,11 @@ class Pipeline:
             },
         )
 
-    def _gate(self, scored: _Scored, config: RetrievalConfig, trace: Trace) -> tuple[list[Candidate], Cut]:
+    def _gate(
+        self, scored: _Scored, rankings: Sequence[Ranking], config: RetrievalConfig, trace: Trace
+    ) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
-        cut = cut_for(scale, config, scored.intended)
+        cut = cut_for(scale, config, scored.intended, self._chunk_count(rankings))
         if cut.replaced:
             message = (
                 f"the threshold {config.score_threshold} is meant for scores of the scale {scored.intended}, and these are of the "
@@ -231,6 +233,13 @@ class Pipeline:
             ]
             detail["passed"] = sum(candidate.cut_by is None for candidate in gated)
         return gated, cut
+
+    def _chunk_count(self, rankings: Sequence[Ranking]) -> int | None:
+        """Of all knowledge bases together; None where the keyword index of one has not answered."""
+        lexicons = _lexicons(rankings)
+        if len(lexicons) < len(self.scopes):
+            return None
+        return sum(lexicon.chunk_count for lexicon in lexicons.values())
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
         chosen = [c.passage for c in candidates if c.cut_by is None and c.passage is not None]

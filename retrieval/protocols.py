@@ -51,6 +51,9 @@ class Embedder(Protocol):
 class Lexicon(Protocol):
     """Term statistics of one knowledge base."""
 
+    @property
+    def chunk_count(self) -> int: ...
+
     def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Returns how telling each term is, positive, shape (n_terms,)."""
         ...

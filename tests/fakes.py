@@ -93,6 +93,8 @@ class LetterTokenizer:
 class TableLexicon:
     """Every term has the rarity given; `held` maps chunk ids to the terms that they are full of."""
 
+    chunk_count = 559
+
     def __init__(self, rarity, held):
         self._rarity = {int(hash_terms([term])[0]): value for term, value in rarity.items()}
         self._held = {chunk_id: set(hash_terms(terms).tolist()) for chunk_id, terms in held.items()}

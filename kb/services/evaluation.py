@@ -66,7 +66,7 @@ def evaluate(
         "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
         "stages": {stage: _figures(qrels, run) for stage, run in runs.items()},
         "latency_ms": _latency(measured.latencies),
-        "gate": _gate(measured, wiring),
+        "gate": _gate(measured, wiring, len(documents)),
         "degraded": list(measured.degraded.values()),
         "configuration": _configuration(wiring),
     }
@@ -107,7 +107,7 @@ def unanswerable_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySe
     return EvalQuery.objects.filter(eval_set=eval_set, answerable=False).order_by("pk")[:limit]
 
 
-def _gate(measured: _Measured, wiring: Wiring) -> dict[str, Any] | None:
+def _gate(measured: _Measured, wiring: Wiring, chunk_count: int) -> dict[str, Any] | None:
     """How well the scores tell queries with an answer from those without, and what the default cut does to both.
 
     None for a set without queries of both kinds, and where the scores of one run are on several scales, or on none that is
@@ -118,7 +118,7 @@ def _gate(measured: _Measured, wiring: Wiring) -> dict[str, Any] | None:
     scale = ScoreScale(next(iter(measured.scales)))
     if scale is ScoreScale.RRF:
         return None
-    cut = default_cut(scale, wiring.config)
+    cut = default_cut(scale, wiring.config, chunk_count)
     answerable, unanswerable = np.array(measured.answerable), np.array(measured.unanswerable)
     return {
         "scale": scale.value,

@@ -1,7 +1,15 @@
 import pytest
 
 from retrieval.config import RetrievalConfig
-from retrieval.gate import COSINE_CUT, OVERLAP_CUT, Cut, ScoreScale, cut_for, default_cut
+from retrieval.gate import (
+    COSINE_CUT,
+    OVERLAP_CUT,
+    Cut,
+    ScoreScale,
+    cut_for,
+    default_cut,
+    overlap_cut,
+)
 
 
 def config(threshold=None, **settings):
@@ -51,3 +59,14 @@ def test_rrf_sums_never_meet_a_threshold(threshold):
 )
 def test_a_profile_may_set_the_default_of_each_scale(field, scale):
     assert default_cut(scale, config(**{field: 0.123})) == 0.123
+
+
+def test_the_cut_of_overlap_falls_below_the_size_that_it_was_chosen_at():
+    cuts = [overlap_cut(chunk_count) for chunk_count in (0, 1, 10, 100, 559, 100_000)]
+    assert cuts == sorted(cuts)
+    assert (cuts[0], *cuts[-3:]) == (0.2, 0.585, OVERLAP_CUT, OVERLAP_CUT)
+    assert overlap_cut(None) == OVERLAP_CUT
+
+
+def test_a_profile_s_cut_holds_at_every_size():
+    assert default_cut(ScoreScale.OVERLAP, config(overlap_threshold=0.5), chunk_count=3) == 0.5

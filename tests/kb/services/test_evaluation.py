@@ -4,6 +4,7 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, EvalQuery, EvalSet, Judgment, Principal, RetrievalProfile
 from kb.services.evaluation import evaluate
+from retrieval.gate import overlap_cut
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db
@@ -37,7 +38,7 @@ def test_the_gate_is_measured_by_what_it_keeps_and_lets_pass(eval_set):
 
     assert gate_of(eval_set) == {
         "scale": "overlap",
-        "cut": 0.61,
+        "cut": overlap_cut(3),
         "auroc": 0.75,
         "answerable_kept": 1.0,
         "unanswerable_passed": 0.25,
