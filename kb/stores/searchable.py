@@ -50,6 +50,7 @@ def _columns() -> str:
 
 def _knowledge_base(row: Sequence[Any]) -> KnowledgeBase:
     left = iter(row)
+    kb: KnowledgeBase
     kb, version, profile = (
         _row_of(model, [next(left) for _ in model._meta.concrete_fields]) for model in _READ.values()
     )
