@@ -54,7 +54,9 @@ def states(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBaseSta
     with connection.cursor() as cursor:
         cursor.execute(STATES.format(visible=visible), [wanted, *values])
         found = {
-            kb_id: KnowledgeBaseState(kb_id, version, content_version, model, tokenizer, language, ProfileState(*profile))
+            kb_id: KnowledgeBaseState(
+                kb_id, version, content_version, model, tokenizer, language, ProfileState(*profile)
+            )
             for kb_id, version, content_version, model, tokenizer, language, *profile in cursor.fetchall()
         }
     return [found[kb_id] for kb_id in wanted] if len(found) == len(wanted) else None
