@@ -6,36 +6,28 @@ an index, and cannot be edited, so an id names one text, and never a document th
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from itertools import islice
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.ingest.chunk import hash_content
-from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, Principal, User
 from kb.models.validators import storable, validate_metadata
 from kb.providers import embedder
 from kb.services.documents import documents_delete
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.search import SearchRequest, hit_as_json, search
-from kb.services.writing import prepare_chunks, writing_chunks
-from kb.stores.bm25 import BM25Store
+from kb.services.whole_documents import WholeDocument, batches, write_whole_documents
 from kb.stores.filters import Filters, Operator
 from retrieval.protocols import Embedder
-from retrieval.searchable import searchable_text
 from retrieval.texts import FoundText, KeptText
 from retrieval.types import Hit
 
-BATCH = 256
-TITLE_LENGTH, SOURCE_LENGTH = 500, 1_000
 ID_FIELD = "langchain_id"
 PASSAGE_FIELDS = ("source_type", "tags", "heading_path")
 CHUNK_ID_DIGITS = 18  # what fits a bigint whatever the digits are
@@ -85,7 +77,7 @@ class PermittedTexts:
             principal = self.principal()
             kb = self._editable(principal)
             latest = {text.id: text for text in map(_storable, texts)}
-            for batch in _batches(latest.values()):
+            for batch in batches(latest.values()):
                 _write(kb, batch, principal.user if isinstance(principal.user, User) else None)
 
     def delete(self, ids: Sequence[str] | None) -> None:
@@ -197,55 +189,22 @@ def _storable(text: KeptText) -> KeptText:
     return KeptText(text.id, content, metadata)
 
 
-def _batches(texts: Iterable[KeptText]) -> Iterator[list[KeptText]]:
-    iterator = iter(texts)
-    while batch := list(islice(iterator, BATCH)):
-        yield batch
-
-
 def _write(kb: KnowledgeBase, texts: Sequence[KeptText], user: User | None) -> None:
     stored = _texts(Chunk.objects.filter(knowledge_base=kb, document__sha256__in=[_key(text.id) for text in texts]))
-    fresh = [text for text in texts if stored.get(text.id) != text]
-    if not fresh:
-        return
-    model = embedder(kb.embedding_model)
-    documents = [_document(kb, text, user) for text in fresh]
-    sources = [
-        Source(searchable_text(each.title, (), text.content), text.content)
-        for each, text in zip(documents, fresh, strict=True)
+    documents = [
+        WholeDocument(
+            text.content,
+            title=_named(text, "title"),
+            source=_named(text, "source", text.id),
+            sha256=_key(text.id),
+            metadata={**text.metadata, ID_FIELD: text.id},
+            created_by=user,
+        )
+        for text in texts
+        if stored.get(text.id) != text
     ]
-    prepared = prepare_chunks(kb, sources)
-    counts = [model.count_tokens(source.searchable) for source in sources]
-    with writing_chunks(kb):
-        Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents]).delete()
-        chunks = [
-            Chunk(
-                knowledge_base=kb,
-                document=document,
-                position=0,
-                text=text.content,
-                content_hash=hash_content(text.content),
-                token_count=count,
-            )
-            for document, text, count in zip(Document.objects.bulk_create(documents), fresh, counts, strict=True)
-        ]
-        write_chunks(chunks, prepared, model_id=model.model_id)
-        transaction.on_commit(partial(BM25Store().expire, kb.pk), robust=True)
-
-
-def _document(kb: KnowledgeBase, text: KeptText, user: User | None) -> Document:
-    return Document(
-        knowledge_base=kb,
-        title=_named(text, "title")[:TITLE_LENGTH],
-        source=_named(text, "source", text.id)[:SOURCE_LENGTH],
-        mime="text/plain",
-        size=len(text.content.encode()),
-        sha256=_key(text.id),
-        metadata={**text.metadata, ID_FIELD: text.id},
-        status=Document.Status.READY,
-        progress=100,
-        created_by=user,
-    )
+    replaced = Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents])
+    write_whole_documents(kb, documents, replaced=replaced)
 
 
 def _named(text: KeptText, field: str, default: str = "") -> str:

@@ -68,6 +68,14 @@ def test_a_second_import_adds_only_what_changed(directory):
     assert Document.objects.get(source="p2").pk == kept
 
 
+def test_a_passage_of_a_title_alone_is_found_by_it(directory):
+    kb = make_kb()
+    write(directory, [*PASSAGES, {"_id": "p4", "title": "联系方式", "text": ""}])
+    import_passages(kb, directory)
+    assert Chunk.objects.get(document__source="p4").text == "联系方式"
+    assert find(kb, "联系方式").hits[0].passage.source == "p4"
+
+
 def test_queries_and_judgments_become_a_set_that_a_second_import_replaces(directory):
     kb = make_kb()
     import_passages(kb, directory)

@@ -1,0 +1,97 @@
+"""Documents that a program hands over as plain text, each one chunk: ready and searchable once written."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import Any, TypeVar
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from kb.ingest.chunk import hash_content
+from kb.ingest.index import Source, write_chunks
+from kb.models import Chunk, Document, KnowledgeBase, User
+from kb.providers import embedder
+from kb.services.writing import prepare_chunks, writing_chunks
+from kb.stores.bm25 import BM25Store
+from retrieval.searchable import searchable_text
+
+T = TypeVar("T")
+
+BATCH = 256
+TITLE_LENGTH, SOURCE_LENGTH = 500, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDocument:
+    """A document of one chunk; what is too long of its title and source is cut off.
+
+    Attributes:
+        sha256: tells it from the others of its knowledge base.
+    """
+
+    text: str
+    title: str
+    source: str
+    sha256: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    created_by: User | None = None
+
+    def of(self, kb: KnowledgeBase) -> Document:
+        """Its row, unsaved."""
+        return Document(
+            knowledge_base=kb,
+            title=self.title[:TITLE_LENGTH],
+            source=self.source[:SOURCE_LENGTH],
+            mime="text/plain",
+            size=len(self.text.encode()),
+            sha256=self.sha256,
+            metadata=dict(self.metadata),
+            status=Document.Status.READY,
+            progress=100,
+            created_by=self.created_by,
+        )
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many at once as are embedded and written together."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+def write_whole_documents(
+    kb: KnowledgeBase, documents: Sequence[WholeDocument], *, replaced: QuerySet[Document]
+) -> None:
+    """Writes documents in place of others, in one transaction.
+
+    Raises:
+        ModelUnavailable: the knowledge base's model cannot be loaded.
+        Superseded: the knowledge base moved to another model meanwhile.
+    """
+    if not documents:
+        return
+    model = embedder(kb.embedding_model)
+    rows = [document.of(kb) for document in documents]
+    sources = [
+        Source(searchable_text(row.title, (), document.text), document.text)
+        for row, document in zip(rows, documents, strict=True)
+    ]
+    prepared = prepare_chunks(kb, sources)
+    counts = [model.count_tokens(source.searchable) for source in sources]
+    with writing_chunks(kb):
+        replaced.delete()
+        chunks = [
+            Chunk(
+                knowledge_base=kb,
+                document=row,
+                position=0,
+                text=source.text,
+                content_hash=hash_content(source.text),
+                token_count=count,
+            )
+            for row, source, count in zip(Document.objects.bulk_create(rows), sources, counts, strict=True)
+        ]
+        write_chunks(chunks, prepared, model_id=model.model_id)
+        transaction.on_commit(partial(BM25Store().expire, kb.pk), robust=True)
