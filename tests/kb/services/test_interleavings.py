@@ -7,13 +7,13 @@ from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
-from kb.services import beir, documents, indexing, reindex, tokenizing
+from kb.services import documents, indexing, reindex, tokenizing, whole_documents
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible
 from kb.services.indexing import chunk_update, index_document
 from kb.services.knowledge_bases import knowledge_base_delete
+from kb.services.whole_documents import WholeDocument, write_whole_documents
 from kb.stores.bm25 import BM25Store
-from retrieval.eval.qrels import BeirPassage
 from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
 from tests.interleaving import PATIENCE, Gate, Running
@@ -114,8 +114,9 @@ def test_deleting_a_concept_waits_for_the_deletion_of_its_base(monkeypatch):
 def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
     kb = make_kb()
     document = add(kb)
-    gate = Gate(monkeypatch, beir, "write_chunks", after=True)
-    importer = Running(beir._write, kb, [BeirPassage(id="1", title="t", text="x y")])
+    gate = Gate(monkeypatch, whole_documents, "write_chunks", after=True)
+    passage = WholeDocument("x y", title="t", source="1", sha256="1")
+    importer = Running(lambda: write_whole_documents(kb, [passage], replaced=Document.objects.none()))
     gate.wait()
     worker = Running(index_document, document.pk)
     until_somebody_waits_for_a_lock()
