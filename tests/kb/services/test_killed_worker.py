@@ -23,7 +23,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 # Says that it has come to a stage, and stays there until it is killed.
 WORKER = """
-import sys, time
+import importlib, sys, time
 import django
 from django.conf import settings
 settings.DATABASES["default"]["NAME"], settings.MEDIA_ROOT = sys.argv[1], sys.argv[2]
@@ -31,27 +31,34 @@ django.setup()
 from kb.services import indexing
 
 def stay(*arguments, **keywords):
-    if sys.argv[5] == "after":
+    if sys.argv[6] == "after":
         real(*arguments, **keywords)
     print("there", flush=True)
     time.sleep(600)
 
-real = getattr(indexing, sys.argv[4])
-setattr(indexing, sys.argv[4], stay)
+module = importlib.import_module(sys.argv[4])
+real = getattr(module, sys.argv[5])
+setattr(module, sys.argv[5], stay)
 indexing.index_document(int(sys.argv[3]))
 """
 
 
 @pytest.mark.parametrize(
-    ("stage", "when"),
-    [("_parse", "before"), ("split", "before"), ("tokenize", "before"), ("embed", "after"), ("write_chunks", "after")],
+    ("module", "stage", "when"),
+    [
+        ("kb.services.indexing", "_parse", "before"),
+        ("kb.services.indexing", "split", "before"),
+        ("kb.ingest.index", "tokenize", "before"),
+        ("kb.ingest.index", "embed", "after"),
+        ("kb.services.indexing", "write_chunks", "after"),
+    ],
 )
-def test_a_killed_workers_document_is_indexed_once_by_the_next(stage, when):
+def test_a_killed_workers_document_is_indexed_once_by_the_next(module, stage, when):
     kb = make_kb()
     text = "\n\n".join(f"第{number}段讲的是保修与退货。" * 20 for number in range(5))
     document = document_add(knowledge_base=kb, file=ContentFile(text.encode()), name="a.txt", user=kb.owner)
 
-    _kill_worker_at(document, stage, when)
+    _kill_worker_at(document, module, stage, when)
 
     assert not Chunk.objects.exists()
     assert Document.objects.get().status == "processing"
@@ -66,8 +73,8 @@ def test_a_killed_workers_document_is_indexed_once_by_the_next(stage, when):
     assert all(f"第{number}段" in joined for number in range(5))
 
 
-def _kill_worker_at(document, stage, when):
-    arguments = (connection.settings_dict["NAME"], str(settings.MEDIA_ROOT), str(document.pk), stage, when)
+def _kill_worker_at(document, *where):
+    arguments = (connection.settings_dict["NAME"], str(settings.MEDIA_ROOT), str(document.pk), *where)
     with subprocess.Popen(
         [sys.executable, "-c", WORKER, *arguments],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
