@@ -167,14 +167,14 @@ def test_a_concept_cannot_be_wider_than_itself(kb):
     second = make_concept(kb, "second", parent=first)
     first.parent = second
 
-    with pytest.raises(ValidationError, match="narrower"):
+    with pytest.raises(ValidationError, match="“second”是此概念的下位概念"):
         first.clean()
 
 
 def test_a_wider_concept_of_another_knowledge_base_is_refused(kb):
     concept = Concept(knowledge_base=kb, name="mine", parent=make_concept(make_kb(kb.owner), "theirs"))
 
-    with pytest.raises(ValidationError, match="same knowledge base"):
+    with pytest.raises(ValidationError, match="同一知识库"):
         concept.clean()
 
 

@@ -184,7 +184,7 @@ def test_a_waiter_past_its_deadline_is_told_that_the_index_is_being_built(kb):
 
 def test_a_search_past_its_budget_answers_from_the_vectors_and_the_next_one_has_the_index(kb):
     with try_lock(Purpose.BUILD_INDEX, kb.pk):
-        early = ask(kb, latency_budget_ms=1)
+        early = ask(kb, latency_budget_ms=1_000)
     settle()
     later = ask(kb)
     assert (DegradationCode.BM25_INDEX_BUILDING, "bm25") in {(each.code, each.stage) for each in early.degraded}
