@@ -8,6 +8,7 @@ import os
 import shutil
 import tempfile
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +51,10 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
         request = SearchRequest(query=question, knowledge_base_ids=[kb.pk], overrides=OVERRIDES, log=False)
         assert search(principal, request).result.hits
 
-    peer = ensemble(corpus, vectors, embedder)
     found = percentiles(ours, questions[: WARMING + OUR_QUERIES])
-    other = percentiles(peer.invoke, questions[: WARMING + PEER_QUERIES])
+    with peer_connection() as connection:
+        peer = ensemble(corpus, vectors, embedder, connection)
+        other = percentiles(peer.invoke, questions[: WARMING + PEER_QUERIES])
     size = f"{len(corpus.passages):,} passages, {embedder.dimension:,} dimensions"
     return [
         compare(
@@ -76,14 +78,14 @@ def store_vectors(kb, chunks, vectors: np.ndarray) -> None:
         cursor.execute("ANALYZE")
 
 
-def ensemble(corpus: Corpus, vectors: np.ndarray, embedder):
+def ensemble(corpus: Corpus, vectors: np.ndarray, embedder, connection):
     """LangChain's EnsembleRetriever over PGVector and BM25Retriever, with our vectors and our tokens."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # both are named for another package to come
         from langchain_classic.retrievers import EnsembleRetriever
         from langchain_community.retrievers import BM25Retriever
 
-        store = peer_vectors(corpus, vectors, embedder)
+        store = peer_vectors(corpus, vectors, embedder, connection)
     numbers = list(map(str, range(len(corpus.chunks))))
     keywords = BM25Retriever.from_texts(numbers, preprocess_func=lambda number: corpus.chunks[int(number)], k=TOP_K)
     keywords.docs = [
@@ -94,7 +96,7 @@ def ensemble(corpus: Corpus, vectors: np.ndarray, embedder):
     return EnsembleRetriever(retrievers=[store.as_retriever(search_kwargs={"k": TOP_K}), keywords], weights=[0.6, 0.4])
 
 
-def peer_vectors(corpus: Corpus, vectors: np.ndarray, embedder):
+def peer_vectors(corpus: Corpus, vectors: np.ndarray, embedder, connection):
     """LangChain's PGVector with the passages and the vectors of them that we have."""
     from langchain_community.vectorstores import PGVector
     from langchain_core.embeddings import Embeddings
@@ -106,13 +108,26 @@ def peer_vectors(corpus: Corpus, vectors: np.ndarray, embedder):
         def embed_query(self, text):
             return embedder.embed_query(text).tolist()
 
-    store = PGVector(sqlalchemy_url(), Given(), collection_name="benchmark", use_jsonb=True)
+    store = PGVector(sqlalchemy_url(), Given(), collection_name="benchmark", connection=connection, use_jsonb=True)
     for start in range(0, len(corpus.passages), ROWS_A_CALL):
         texts = corpus.passages[start : start + ROWS_A_CALL]
         ids = list(map(str, range(start, start + len(texts))))
         rows = vectors[start : start + ROWS_A_CALL].tolist()
         store.add_embeddings(texts=texts, embeddings=rows, metadatas=[{} for _ in texts], ids=ids)
     return store
+
+
+@contextmanager
+def peer_connection():
+    """One connection for all that LangChain asks."""
+    import sqlalchemy
+
+    engine = sqlalchemy.create_engine(sqlalchemy_url())
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
 
 
 def sqlalchemy_url() -> str:

@@ -14,6 +14,7 @@ def ready(*sources, language=None):
     return prepare(sources, tokenizers=[tokenizer()], embedder=embedder("hashing"), keyword_language=language)
 
 
+@pytest.mark.django_db
 class TestPrepare:
     def test_lexemes_are_the_distinct_tokens_and_marked_ngrams(self):
         [by_tokenizer] = tokenize(["Warranty 保修期 保修期"], [tokenizer()])
