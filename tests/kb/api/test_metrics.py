@@ -93,8 +93,7 @@ def test_a_tier_that_does_not_answer_in_time_is_not_waited_for(anonymous, monkey
 
     assert "zhiku_searches" in families
     assert not answered.is_set()
-    release.set()
-    assert answered.wait(PATIENCE)
+    release.set()  # one that had not begun yet has been cancelled and never will
 
 
 @pytest.mark.parametrize("url", URLS)
