@@ -64,6 +64,8 @@ CHINESE_STOP_WORDS: Final = frozenset({
     "就是", "只有", "只是", "只能", "也是", "都是", "还有", "还会", "非常", "比较", "更加", "之间", "之一", "时候", "情况", "意思",
     "不同", "之中", "并不", "仍然", "甚至", "例如", "比如", "等等", "以上", "以下", "左右", "同时", "此外", "另外", "于是", "得到",
 })
+# Single characters that tell nothing when a segmenter leaves them alone.
+CHINESE_PARTICLES_ALONE: Final = frozenset("的地得了着过是在有和与或及也都就要会能可被把让给对从到为吗呢吧么啊呀嘛我你他她它们这那哪谁几")
 ENGLISH_FUNCTION_WORDS: Final = ENGLISH_STOP_WORDS | {
     "about", "above", "after", "again", "against", "all", "also", "although", "am", "among", "any", "anyone", "because",
     "been", "before", "being", "below", "between", "both", "can", "can't", "cannot", "could", "did", "didn't", "do",

@@ -64,7 +64,8 @@ def test_a_profile_may_set_the_default_of_each_scale(field, scale):
 def test_the_cut_of_overlap_falls_below_the_size_that_it_was_chosen_at():
     cuts = [overlap_cut(chunk_count) for chunk_count in (0, 1, 10, 100, 559, 100_000)]
     assert cuts == sorted(cuts)
-    assert (cuts[0], *cuts[-3:]) == (0.2, 0.585, OVERLAP_CUT, OVERLAP_CUT)
+    assert cuts[0] == cuts[1] > 0.4
+    assert cuts[-2:] == [OVERLAP_CUT, OVERLAP_CUT]
     assert overlap_cut(None) == OVERLAP_CUT
 
 

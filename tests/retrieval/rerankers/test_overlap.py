@@ -41,89 +41,96 @@ def test_terms_weigh_by_rarity_and_by_how_full_of_them_a_chunk_is():
 
 def test_statistics_of_each_knowledge_base_serve_its_own_candidates():
     lexicons = {
-        1: TableLexicon({"a": 1.0, "b": 3.0}, {10: ["a"]}),
-        2: TableLexicon({"a": 2.0, "b": 2.0}, {20: ["a"]}),
+        1: TableLexicon({"p": 1.0, "b": 3.0}, {10: ["p"]}),
+        2: TableLexicon({"p": 2.0, "b": 2.0}, {20: ["p"]}),
     }
     reranker = OverlapReranker({1: WORDS, 2: WORDS})
-    found = scores(reranker, analysis("a b", 1, 2), [candidate(20, 2), candidate(10, 1)], lexicons)
+    found = scores(reranker, analysis("p b", 1, 2), [candidate(20, 2), candidate(10, 1)], lexicons)
     assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.25])
 
 
 def test_without_statistics_the_text_is_tokenised_and_terms_weigh_the_same():
-    candidates = [candidate(1, text="A c"), candidate(2, text="b a"), candidate(3)]
-    found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
+    candidates = [candidate(1, text="P c"), candidate(2, text="b p"), candidate(3)]
+    found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
     assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 1.0, 0.0])
 
 
 def test_without_statistics_title_and_headings_are_read_as_they_are_in_the_index():
-    candidates = [candidate(1, text="c", title="a", headings=("x", "b")), candidate(2, text="c", title="a")]
-    found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
+    candidates = [candidate(1, text="c", title="p", headings=("x", "b")), candidate(2, text="c", title="p")]
+    found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
     assert found.tolist() == pytest.approx([0.6 * 1.0, 0.6 * 0.5])
 
 
 def test_the_agreement_of_the_channels_counts_beside_coverage():
-    candidates = [candidate(1, text="a b", agreement=0.5), candidate(2, text="x", agreement=1.0)]
-    found = scores(OverlapReranker({1: WORDS}), analysis("a b"), candidates)
+    candidates = [candidate(1, text="p b", agreement=0.5), candidate(2, text="x", agreement=1.0)]
+    found = scores(OverlapReranker({1: WORDS}), analysis("p b"), candidates)
     assert found.tolist() == pytest.approx([0.6 + 0.2, 0.4])
 
 
 def test_a_query_without_terms_is_judged_by_agreement_alone():
-    found = scores(OverlapReranker({1: WORDS}), analysis(""), [candidate(1, text="a", agreement=0.5)])
+    found = scores(OverlapReranker({1: WORDS}), analysis(""), [candidate(1, text="p", agreement=0.5)])
     assert found.tolist() == pytest.approx([0.2])
 
 
 def test_each_text_is_tokenised_as_its_own_knowledge_base_is():
     reranker = OverlapReranker({1: WORDS, 2: LetterTokenizer()})
-    query = Analysis("ab", {1: ("ab",), 2: ("a", "b")})
-    candidates = [candidate(10, 1, text="ba"), candidate(20, 2, text="ba"), candidate(21, 2, text="b")]
+    query = Analysis("pb", {1: ("pb",), 2: ("p", "b")})
+    candidates = [candidate(10, 1, text="bp"), candidate(20, 2, text="bp"), candidate(21, 2, text="b")]
     assert scores(reranker, query, candidates).tolist() == pytest.approx([0.0, 0.6, 0.3])
 
 
 def test_a_knowledge_base_with_statistics_and_one_without_stand_side_by_side():
     reranker = OverlapReranker({1: WORDS, 2: WORDS})
     candidates = [candidate(20, 2, text="b"), candidate(10, 1, text="b")]
-    lexicons = {1: TableLexicon({"a": 1.0, "b": 3.0}, {10: ["b"]})}
-    found = scores(reranker, analysis("a b", 1, 2), candidates, lexicons)
+    lexicons = {1: TableLexicon({"p": 1.0, "b": 3.0}, {10: ["b"]})}
+    found = scores(reranker, analysis("p b", 1, 2), candidates, lexicons)
     assert found.tolist() == pytest.approx([0.6 * 0.5, 0.6 * 0.75])
 
 
 def test_a_knowledge_base_without_tokenizer_is_judged_by_agreement_alone():
-    candidates = [candidate(10, 1, text="a"), candidate(20, 2, text="a", agreement=0.5)]
-    found = scores(OverlapReranker({1: WORDS}), analysis("a", 1), candidates)
+    candidates = [candidate(10, 1, text="p"), candidate(20, 2, text="p", agreement=0.5)]
+    found = scores(OverlapReranker({1: WORDS}), analysis("p", 1), candidates)
     assert found.tolist() == pytest.approx([0.6, 0.2])
 
 
 def test_it_is_of_no_use_where_no_knowledge_base_has_a_tokenizer():
     with pytest.raises(RerankerNotApplicable, match="tokenizer"):
-        scores(OverlapReranker({1: WORDS}), analysis("a", 1), [candidate(20, 2, text="a")])
+        scores(OverlapReranker({1: WORDS}), analysis("p", 1), [candidate(20, 2, text="p")])
 
 
 def test_no_candidates_have_no_scores():
-    assert scores(OverlapReranker({}), analysis("a"), []).shape == (0,)
+    assert scores(OverlapReranker({}), analysis("p"), []).shape == (0,)
 
 
 def test_another_name_of_a_concept_covers_as_the_query_s_own_does():
-    query = analysis("a kb", variants=["a knowledge base"])
-    candidates = [candidate(1, text="a kb"), candidate(2, text="a knowledge base"), candidate(3, text="knowledge a")]
+    query = analysis("p kb", variants=["p knowledge base"])
+    candidates = [candidate(1, text="p kb"), candidate(2, text="p knowledge base"), candidate(3, text="knowledge p")]
     found = scores(OverlapReranker({1: WORDS}), query, candidates)
     assert found.tolist() == pytest.approx([0.6, 0.6, 0.6 * 2 / 3])
 
 
 def test_words_of_two_wordings_are_not_added_up():
-    lexicons = {1: TableLexicon({"a": 1.0, "b": 1.0, "c": 3.0, "d": 1.0}, {1: ["b", "d"]})}
-    found = scores(OverlapReranker({1: WORDS}), analysis("a b", variants=["c d"]), [candidate(1)], lexicons)
+    lexicons = {1: TableLexicon({"p": 1.0, "b": 1.0, "c": 3.0, "d": 1.0}, {1: ["b", "d"]})}
+    found = scores(OverlapReranker({1: WORDS}), analysis("p b", variants=["c d"]), [candidate(1)], lexicons)
     assert found.tolist() == pytest.approx([0.6 * 0.5])
 
 
 def test_all_wordings_take_one_look_at_the_statistics():
-    lexicon = CountingLexicon({"a": 1.0, "b": 1.0, "c": 1.0}, {1: ["c"], 2: ["b"]})
-    query = analysis("a", variants=["b", "c"])
+    lexicon = CountingLexicon({"p": 1.0, "b": 1.0, "c": 1.0}, {1: ["c"], 2: ["b"]})
+    query = analysis("p", variants=["b", "c"])
     found = scores(OverlapReranker({1: WORDS}), query, [candidate(1), candidate(2)], {1: lexicon})
     assert found.tolist() == pytest.approx([0.6, 0.6])
     assert lexicon.looked_up == 1
 
 
 def test_an_answer_to_one_of_several_questions_covers_as_if_it_had_been_asked_alone():
-    whole = Analysis("a b c d", {1: ("a", "b", "c", "d")}, sub_queries=(analysis("a b"), analysis("c d")))
-    found = scores(OverlapReranker({1: WORDS}), whole, [candidate(1, text="c d"), candidate(2, text="a c")])
+    whole = Analysis("p b c d", {1: ("p", "b", "c", "d")}, sub_queries=(analysis("p b"), analysis("c d")))
+    found = scores(OverlapReranker({1: WORDS}), whole, [candidate(1, text="c d"), candidate(2, text="p c")])
     assert found.tolist() == pytest.approx([0.6, 0.3])
+
+
+def test_function_words_count_only_in_a_query_that_has_no_others():
+    candidates = [candidate(1, text="how warranty"), candidate(2, text="how is the")]
+    reranker = OverlapReranker({1: WORDS})
+    assert scores(reranker, analysis("how is the warranty"), candidates).tolist() == pytest.approx([0.6, 0.0])
+    assert scores(reranker, analysis("how is"), candidates).tolist() == pytest.approx([0.3, 0.6])
