@@ -34,7 +34,6 @@ def gate_of(eval_set, **options):
 def test_the_gate_is_measured_by_what_it_keeps_and_lets_pass(eval_set):
     for text in ("公司的股价", "zebra", "!?"):
         add(eval_set, text)
-    # 公司的股价 shares 的 with a chunk, which is enough among three of them.
     add(eval_set, "安装前请先关闭电源")  # stands in the knowledge base word for word, and is no answer
 
     assert gate_of(eval_set) == {
@@ -42,7 +41,7 @@ def test_the_gate_is_measured_by_what_it_keeps_and_lets_pass(eval_set):
         "cut": overlap_cut(3),
         "auroc": 0.75,
         "answerable_kept": 1.0,
-        "unanswerable_passed": 0.5,
+        "unanswerable_passed": 0.25,
         "unanswerable": 4,
     }
 
