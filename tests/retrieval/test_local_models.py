@@ -48,6 +48,8 @@ def test_whatever_the_libraries_make_of_foreign_files_is_one_error(folder, error
 def test_progress_bars_are_as_before_when_it_has_failed(folder):
     from transformers.utils import logging
 
+    logging.enable_progress_bar()
+
     def refuse(_path):
         assert not logging.is_progress_bar_enabled()
         raise OSError

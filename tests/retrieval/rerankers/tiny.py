@@ -16,7 +16,6 @@ def save_tiny_model(folder, *, head=True, labels=1, weights=None):
     """
     import torch
     from transformers import BertConfig, BertForSequenceClassification, BertModel, BertTokenizerFast
-    from transformers.utils import logging
 
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = folder / "vocab.txt"
@@ -36,7 +35,6 @@ def save_tiny_model(folder, *, head=True, labels=1, weights=None):
         model = BertForSequenceClassification(config) if head else BertModel(config)
     if weights is not None:
         torch.nn.init.constant_(model.classifier.weight, weights)
-    logging.disable_progress_bar()
     model.save_pretrained(folder)
     BertTokenizerFast(vocab=str(vocabulary)).save_pretrained(folder)
     return folder
