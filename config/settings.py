@@ -104,10 +104,11 @@ DATABASES["default"] |= {
             "max_size": env.int("DB_POOL_MAX_SIZE", default=env.int("WEB_THREADS", default=8) + 20),
             "timeout": 10,
         },
-        # An HNSW index is asked for this many vectors at least, and on for as many as a search wants.
+        # An HNSW index is asked for this many vectors at least, and on for as many as a search wants. To go on takes it
+        # as long as a search, so this must be above the 120 that one reads (twice VECTOR_TOP_K).
         "options": (
             f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}"
-            " -c hnsw.ef_search=120 -c hnsw.iterative_scan=strict_order"
+            " -c hnsw.ef_search=128 -c hnsw.iterative_scan=strict_order"
         ),
     },
 }

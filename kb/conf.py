@@ -50,8 +50,12 @@ from retrieval.trace import Degradation, DegradationCode
 
 logger = logging.getLogger(__name__)
 
+# A setting's name, type and value: 1 and True are the same to a dictionary, and not to a setting.
+Layer = tuple[tuple[str, type, Any], ...]
+
 CHANNEL_THREADS = 8
 TOKENIZERS_HELD = 8
+CONFIGURATIONS_HELD = 256
 # With fewer chunks than this, keywords have found next to nothing.
 LEXICAL_BELOW = 3
 
@@ -100,6 +104,26 @@ def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
 
 def environment_config() -> RetrievalConfig:
     return RetrievalConfig(**settings.RETRIEVAL)
+
+
+def _configured(profile: RetrievalProfile, asked: Mapping[str, Any]) -> RetrievalConfig:
+    """The configuration of a request under a profile; to validate it again each time would cost as much as to fuse."""
+    layers = [
+        tuple((name, type(value), tuple(value) if isinstance(value, list) else value) for name, value in layer.items())
+        for layer in (settings.RETRIEVAL, profile.settings, asked)
+    ]
+    try:
+        return _layered(*layers)
+    except TypeError:  # a value that cannot be a key is none that a setting may have: say which
+        return environment_config().override(profile.settings).override(asked)
+
+
+@lru_cache(maxsize=CONFIGURATIONS_HELD)
+def _layered(environment: Layer, profile: Layer, asked: Layer) -> RetrievalConfig:
+    values, of_profile, of_request = (
+        {name: value for name, _type, value in layer} for layer in (environment, profile, asked)
+    )
+    return RetrievalConfig(**values).override(of_profile).override(of_request)
 
 
 def warm_up() -> None:
@@ -154,13 +178,12 @@ def build_pipeline(
         InvalidConfiguration: an override is unknown or out of range.
     """
     asked = _explicit_count(overrides or {})
-    environment = environment_config()
     common = profile or common or common_profile(knowledge_bases)
-    config = environment.override(common.settings).override(asked)
+    config = _configured(common, asked)
     scopes = tuple(
         _scope(
             kb,
-            environment.override((profile or kb.profile).settings).override(asked),
+            _configured(profile or kb.profile, asked),
             None if filters is None else chunk_ids(kb.pk, principal, filters),
         )
         for kb in knowledge_bases

@@ -1,8 +1,9 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import compress
+from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +27,21 @@ LEXICAL_SHARE = 0.5
 _MAY_NOT_KNOW = frozenset({"question"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Fused:
-    """A chunk with its fused score, and how it came about; a candidate once its place among all is known.
+class _Fused(NamedTuple):
+    """A knowledge base's chunk before its place among all is known; sorts as candidates do.
 
     Attributes:
-        share: of the best score that the knowledge base's own fusion could have given with the channels that have answered.
+        behind: minus the share of the best score that the knowledge base's own fusion could have given with the channels
+            that have answered.
+        below: minus the fused score.
+        place: of the knowledge base.
     """
 
+    behind: float
+    below: float
+    place: int
     chunk_id: int
     kb_id: int
-    score: float
-    share: float
     agreement: float
     ranks: dict[str, int]
     scores: dict[str, float]
@@ -58,34 +62,27 @@ def fuse(
         depth: candidates after the first so many are cut; None: none is.
     """
     fused: list[_Fused] = []
-    for scope in scopes:
+    for place, scope in enumerate(scopes):
         own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
         if own:
-            fused += _fuse_one(scope.config, own)
-    order = {scope.kb_id: position for position, scope in enumerate(scopes)}
-    fused.sort(key=lambda each: (-each.share, -each.score, order[each.kb_id], each.chunk_id))
-    return [
-        Candidate(
-            each.chunk_id,
-            each.kb_id,
-            {**each.ranks, "fused": rank},
-            {**each.scores, "fused": each.score},
-            agreement=each.agreement,
-            passage=passages[each.chunk_id],
-            cut_by=None if depth is None or rank <= depth else "fusion",
-        )
-        for rank, each in enumerate(fused, start=1)
-    ]
+            fused += _fuse_one(place, scope.config, own)
+    fused.sort()
+    candidates = []
+    for rank, (_behind, below, _place, chunk_id, kb_id, agreement, ranks, scores) in enumerate(fused, start=1):
+        ranks["fused"], scores["fused"] = rank, -below
+        cut_by = None if depth is None or rank <= depth else "fusion"
+        candidates.append(Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], cut_by=cut_by))
+    return candidates
 
 
-def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
-    exact: dict[str, dict[int, float]] = {}
+def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
+    exact: dict[str, NDArray[np.float64]] = {}
+    union = np.empty(0, dtype=np.int64)
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         weights = _weights(config.hybrid_vector_weight, config.hybrid_text_weight, config.question_weight)
-        columns = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
-        exact = {channel: _known(union, column) for channel, column in columns.items()}
-        weighted = [WeightedScores(column, weights[channel]) for channel, column in columns.items()]
+        exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
+        weighted = [WeightedScores(column, weights[channel]) for channel, column in exact.items()]
         chunk_ids, scores = weighted_sum(union, weighted)
         best = most = 1.0
     else:
@@ -98,20 +95,21 @@ def _fuse_one(config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fus
         best = best_fused_score(agreeing or listed, config.rrf_k)
         # N-grams alone stay as far behind words as their weight says.
         most = max(best, config.keyword_weight / (config.rrf_k + 1))
-    ranks = {ranking.channel: _ranks(ranking.chunk_ids) for ranking in rankings}
-    # A chunk that stands for its double in another knowledge base has a rank there, and no score of its own.
-    found = {ranking.channel: _known(ranking.chunk_ids, ranking.scores) for ranking in rankings} | exact
+    ranks: dict[int, dict[str, int]] = {chunk_id: {} for chunk_id in chunk_ids.tolist()}
+    found: dict[int, dict[str, float]] = {chunk_id: {} for chunk_id in ranks}
+    for ranking in rankings:
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            ranks[chunk_id][ranking.channel] = rank
+        ids, known = (union, exact[ranking.channel]) if exact else (ranking.chunk_ids, ranking.scores)
+        for chunk_id, score in zip(ids.tolist(), known.tolist(), strict=True):
+            if not isnan(
+                score
+            ):  # a chunk that stands for its double in another knowledge base has a rank, and no score
+                found[chunk_id][ranking.channel] = score
+    kb_id, most, best = rankings[0].kb_id, most or 1.0, best or 1.0  # where all weights are 0, so are the scores
     return [
-        _Fused(
-            chunk_id,
-            rankings[0].kb_id,
-            score,
-            score / most if most else 0.0,
-            min(1.0, score / best) if best else 0.0,
-            {channel: places[chunk_id] for channel, places in ranks.items() if chunk_id in places},
-            {channel: known[chunk_id] for channel, known in found.items() if chunk_id in known},
-        )
-        for chunk_id, score in zip(chunk_ids.tolist(), scores.tolist(), strict=True)
+        _Fused(-score / most, -score, place, chunk_id, kb_id, min(1.0, score / best), ranks[chunk_id], found[chunk_id])
+        for chunk_id, score in zip(ranks, scores.tolist(), strict=True)
     ]
 
 
@@ -134,16 +132,6 @@ def _scores_of(ranking: Ranking, union: NDArray[np.int64]) -> NDArray[np.float64
     return scores
 
 
-def _known(chunk_ids: NDArray[np.int64], scores: NDArray[np.float64]) -> dict[int, float]:
-    """The scores by chunk id, without those that are not known."""
-    known = ~np.isnan(scores)
-    return dict(zip(chunk_ids[known].tolist(), scores[known].tolist(), strict=True))
-
-
-def _ranks(chunk_ids: NDArray[np.int64]) -> dict[int, int]:
-    return {chunk_id: rank for rank, chunk_id in enumerate(chunk_ids.tolist(), start=1)}
-
-
 def match_terms(
     analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
 ) -> list[Candidate]:
@@ -152,7 +140,6 @@ def match_terms(
     for kb_id, lexicon in lexicons.items():
         terms = tuple(dict.fromkeys(analysis.search_tokens(kb_id)))
         own = [candidate.chunk_id for candidate in candidates if candidate.kb_id == kb_id]
-        matrix = lexicon.frequencies(hash_terms(terms), np.array(own, dtype=np.int64)) > 0
-        for chunk_id, row in zip(own, matrix, strict=True):
-            held[chunk_id] = tuple(term for term, holds in zip(terms, row, strict=True) if holds)
-    return [dataclasses.replace(c, matched_terms=held.get(c.chunk_id, ())) for c in candidates]
+        holds = lexicon.saturation(hash_terms(terms), np.array(own, dtype=np.int64)) > 0
+        held |= {chunk_id: tuple(compress(terms, row)) for chunk_id, row in zip(own, holds.tolist(), strict=True)}
+    return [c._replace(matched_terms=held.get(c.chunk_id, ())) for c in candidates]

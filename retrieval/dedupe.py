@@ -136,11 +136,10 @@ def _with_passages(ranking: Ranking, passages: Mapping[int, Passage]) -> Ranking
 
 
 def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) -> list[list[int]]:
-    """Chunks of equal fingerprints; only those of one source and length are hashed, as most have no equal."""
-    similar: dict[tuple[str, int], list[int]] = defaultdict(list)
+    """Chunks of equal fingerprints; only those of one text are hashed, as most have no equal."""
+    similar: dict[str, list[int]] = defaultdict(list)
     for chunk_id in dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()):
-        passage = passages[chunk_id]
-        similar[passage.source, len(passage.text)].append(chunk_id)
+        similar[passages[chunk_id].text].append(chunk_id)
     equal: dict[bytes, list[int]] = defaultdict(list)
     for chunk_ids in similar.values():
         if len(chunk_ids) > 1:

@@ -12,6 +12,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.dedupe import Deduplicated, deduplicate
 from retrieval.execution import Budget
 from retrieval.gate import Cut, ScoreScale, cut_for
+from retrieval.lexicons import RememberingLexicon
 from retrieval.protocols import FactStore, Lexicon, PassageStore
 from retrieval.recall import search_channels
 from retrieval.rerankers.chain import RerankChain
@@ -95,9 +96,11 @@ class Pipeline:
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
             candidates = fuse(self.scopes, _fused_channels(unique.rankings, config), passages, depth)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
-        candidates = _match_terms(analysis, unique.rankings, candidates, explain=explain)
-        scored = self._rerank(analysis, unique.rankings, candidates, config, budget, trace)
-        candidates, cut = self._gate(scored, unique.rankings, config, trace)
+        lexicons = _lexicons(unique.rankings)
+        candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
+        job = self._job(analysis, unique.rankings, lexicons)
+        scored = self._rerank(job, candidates, config, budget, trace)
+        candidates, cut = self._gate(scored, lexicons, config, trace)
         with trace.span("selection") as detail:
             candidates = _with_provenance(select(candidates, config), unique, explain=explain)
             detail["count"] = result_count(config)
@@ -155,8 +158,7 @@ class Pipeline:
 
     def _rerank(
         self,
-        analysis: Analysis,
-        rankings: Sequence[Ranking],
+        job: RerankJob,
         candidates: list[Candidate],
         config: RetrievalConfig,
         budget: Budget,
@@ -168,7 +170,7 @@ class Pipeline:
         if not config.use_rerank or not alive:
             return self._without_reranker(alive, rest, ScoreScale.COSINE)
         with trace.span("rerank") as detail:
-            outcome = self.chain.rerank(self._job(analysis, rankings, alive), budget.end)
+            outcome = self.chain.rerank(dataclasses.replace(job, candidates=tuple(alive)), budget.end)
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
         for degradation in outcome.degradations:
             trace.degrade(degradation)
@@ -177,8 +179,7 @@ class Pipeline:
         scores = outcome.scores.tolist()
         order = sorted(range(len(alive)), key=lambda place: (-scores[place], place))
         reranked = [
-            dataclasses.replace(
-                alive[place],
+            alive[place]._replace(
                 ranks={**alive[place].ranks, "rerank": rank},
                 scores={**alive[place].scores, "rerank": scores[place]},
             )
@@ -195,16 +196,11 @@ class Pipeline:
         alive.sort(key=lambda c: (-c.scores[stage], order[c.kb_id], c.chunk_id))
         return _Scored(alive + rest, scale, stage, intended)
 
-    def _job(
-        self,
-        analysis: Analysis,
-        rankings: Sequence[Ranking],
-        candidates: Sequence[Candidate],
-    ) -> RerankJob:
+    def _job(self, analysis: Analysis, rankings: Sequence[Ranking], lexicons: Mapping[int, Lexicon]) -> RerankJob:
         return RerankJob(
             analysis=analysis,
-            candidates=tuple(candidates),
-            lexicons=_lexicons(rankings),
+            candidates=(),
+            lexicons=lexicons,
             spaces={scope.kb_id: scope.space for scope in self.scopes},
             similarity={
                 ranking.kb_id: ranking.score
@@ -214,10 +210,10 @@ class Pipeline:
         )
 
     def _gate(
-        self, scored: _Scored, rankings: Sequence[Ranking], config: RetrievalConfig, trace: Trace
+        self, scored: _Scored, lexicons: Mapping[int, Lexicon], config: RetrievalConfig, trace: Trace
     ) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
-        cut = cut_for(scale, config, scored.intended, self._chunk_count(rankings))
+        cut = cut_for(scale, config, scored.intended, self._chunk_count(lexicons))
         if cut.replaced:
             message = (
                 f"the threshold {config.score_threshold} is meant for scores of the scale {scored.intended}, and these are of the "
@@ -226,7 +222,7 @@ class Pipeline:
             trace.degrade(Degradation("gate", DegradationCode.THRESHOLD_NOT_APPLIED, message))
         with trace.span("gate", scale=scale.value, threshold=cut.threshold) as detail:
             gated = [
-                dataclasses.replace(c, cut_by="gate")
+                c._replace(cut_by="gate")
                 if c.cut_by is None and cut.threshold and c.scores[scored.stage] < cut.threshold
                 else c
                 for c in scored.candidates
@@ -234,9 +230,8 @@ class Pipeline:
             detail["passed"] = sum(candidate.cut_by is None for candidate in gated)
         return gated, cut
 
-    def _chunk_count(self, rankings: Sequence[Ranking]) -> int | None:
+    def _chunk_count(self, lexicons: Mapping[int, Lexicon]) -> int | None:
         """Of all knowledge bases together; None where the keyword index of one has not answered."""
-        lexicons = _lexicons(rankings)
         if len(lexicons) < len(self.scopes):
             return None
         return sum(lexicon.chunk_count for lexicon in lexicons.values())
@@ -246,7 +241,7 @@ class Pipeline:
         if not config.neighbours or not chosen:
             return candidates
         beside = self.passages.neighbours(chosen, config.neighbours)
-        return [dataclasses.replace(c, neighbours=beside.get(c.chunk_id, ())) for c in candidates]
+        return [c._replace(neighbours=beside.get(c.chunk_id, ())) for c in candidates]
 
 
 def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> list[Ranking]:
@@ -260,19 +255,19 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
 def _with_provenance(candidates: list[Candidate], unique: Deduplicated, *, explain: bool) -> list[Candidate]:
     """Notes where candidates were found; those that are cut are only told of where the search is explained."""
     found = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
-    return [dataclasses.replace(c, provenance=found[c.chunk_id]) if c.chunk_id in found else c for c in candidates]
+    return [c._replace(provenance=found[c.chunk_id]) if c.chunk_id in found else c for c in candidates]
 
 
 def _lexicons(rankings: Sequence[Ranking]) -> dict[int, Lexicon]:
-    return {ranking.kb_id: ranking.lexicon for ranking in rankings if ranking.lexicon is not None}
+    return {ranking.kb_id: RememberingLexicon(ranking.lexicon) for ranking in rankings if ranking.lexicon is not None}
 
 
 def _match_terms(
-    analysis: Analysis, rankings: Sequence[Ranking], candidates: list[Candidate], *, explain: bool
+    analysis: Analysis, lexicons: Mapping[int, Lexicon], candidates: list[Candidate], *, explain: bool
 ) -> list[Candidate]:
     """Notes the terms that candidates hold; those already cut are only told of where the search is explained."""
     told = [c for c in candidates if explain or c.cut_by is None]
-    return match_terms(analysis, told, _lexicons(rankings)) + [c for c in candidates if not explain and c.cut_by]
+    return match_terms(analysis, told, lexicons) + [c for c in candidates if not explain and c.cut_by]
 
 
 def _hits(candidates: Sequence[Candidate], scored: _Scored) -> tuple[Hit, ...]:

@@ -65,10 +65,6 @@ class Lexicon(Protocol):
         """
         ...
 
-    def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """Returns shape (n_chunks, n_terms)."""
-        ...
-
 
 class Channel(Protocol):
     """One way of finding candidates in one knowledge base."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
-import numpy as np
-
 from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
@@ -88,10 +86,12 @@ def _of_candidates(scope: Scope, rankings: Sequence[Ranking]) -> list[Ranking]:
     own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
     if all(len(ranking.chunk_ids) <= _depth(scope, ranking.channel) for ranking in own):
         return own
-    candidates = np.concatenate([ranking.chunk_ids[: _depth(scope, ranking.channel)] for ranking in own])
+    candidates = {
+        chunk_id for ranking in own for chunk_id in ranking.chunk_ids[: _depth(scope, ranking.channel)].tolist()
+    }
     limited = []
     for ranking in own:
-        kept = np.isin(ranking.chunk_ids, candidates)
+        kept = [chunk_id in candidates for chunk_id in ranking.chunk_ids.tolist()]
         limited.append(dataclasses.replace(ranking, chunk_ids=ranking.chunk_ids[kept], scores=ranking.scores[kept]))
     return limited
 

@@ -1,6 +1,5 @@
 """Which of the candidates that passed the gate are results: so many in all, and of each kind of source so many."""
 
-import dataclasses
 from collections import Counter
 from collections.abc import Sequence
 
@@ -38,9 +37,9 @@ def select(candidates: Sequence[Candidate], config: RetrievalConfig) -> list[Can
         if candidate.cut_by is not None:
             marked.append(candidate)
         elif caps and taken[kind] >= caps[kind]:
-            marked.append(dataclasses.replace(candidate, cut_by="per_source"))
+            marked.append(candidate._replace(cut_by="per_source"))
         elif left == 0:
-            marked.append(dataclasses.replace(candidate, cut_by="top_k"))
+            marked.append(candidate._replace(cut_by="top_k"))
         else:
             taken[kind] += 1
             left -= 1

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,9 +122,8 @@ class Ranking:
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """The envelope of a chunk: content and provenance."""
+class Passage(NamedTuple):
+    """The envelope of a chunk: content and provenance. A search makes hundreds, hence no dataclass."""
 
     chunk_id: int
     document_id: int
@@ -133,7 +133,7 @@ class Passage:
     page: int | None
     text: str
     heading_path: tuple[str, ...] = ()
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = MappingProxyType({})
     source_type: str = "book"
     position: int = 0
 
@@ -150,9 +150,8 @@ class Provenance:
     score: float
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A chunk on its way through the stages.
+class Candidate(NamedTuple):
+    """A chunk on its way through the stages. A search makes hundreds, hence no dataclass.
 
     Attributes:
         ranks: rank from 1 by channel and stage ("vector", "bm25", "fused", "rerank").

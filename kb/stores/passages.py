@@ -8,6 +8,7 @@ from typing import Any
 from django.db import connection
 
 from kb.models import Principal
+from kb.stores.arrays import array_text
 from kb.stores.scope import Statement, visible_knowledge_bases
 from retrieval.types import Passage
 
@@ -21,7 +22,7 @@ CROSS JOIN LATERAL (
     -- The limit makes it a look-up for each chunk: for some hundreds the planner would read all documents once.
     SELECT * FROM kb_document WHERE id = c.document_id LIMIT 1
 ) d
-WHERE c.enabled AND c.id = ANY(%s) AND c.knowledge_base_id = ANY(ARRAY({visible}))
+WHERE c.enabled AND c.id = ANY(%s::bigint[]) AND c.knowledge_base_id = ANY(ARRAY({visible}))
 """
 
 NEIGHBOURS = """
@@ -49,7 +50,7 @@ class PassageReader:
     def fetch(self, chunk_ids: Sequence[int]) -> Mapping[int, Passage]:
         if not chunk_ids:
             return {}
-        return {row[0]: _passage(row) for row in self._rows(PASSAGES, [*map(int, chunk_ids)])}
+        return {row[0]: _passage(row) for row in self._rows(PASSAGES, array_text(chunk_ids))}
 
     def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
         if not passages or count < 1:
@@ -81,7 +82,7 @@ def _passage(row: Sequence[Any]) -> Passage:
         page,
         text,
         tuple(heading_path),
-        {**(json.loads(metadata) if metadata != NO_METADATA else {}), "source_type": source_type, "tags": tags},
+        ({} if metadata == NO_METADATA else json.loads(metadata)) | {"source_type": source_type, "tags": tags},
         source_type,
         position,
     )

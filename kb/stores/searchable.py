@@ -1,8 +1,8 @@
 """Knowledge bases as searches are wired from them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from django.db import connection, models
@@ -59,13 +59,20 @@ def _knowledge_base(row: Sequence[Any]) -> KnowledgeBase:
     return kb
 
 
-def _row_of(model: type[models.Model], values: Sequence[Any]) -> Any:
+def _row_of(model: type[models.Model], values: list[Any]) -> Any:
+    names, converted = _fields(model)
+    for place, convert in converted:
+        values[place] = convert(values[place], None, connection)
+    return model.from_db(connection.alias, names, values)
+
+
+@cache
+def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Callable[..., Any]]]]:
+    """The names of a model's fields, and what makes values of what the driver reads, by place."""
     fields = model._meta.concrete_fields
-    read = [
-        field.from_db_value(value, None, connection) if hasattr(field, "from_db_value") else value
-        for field, value in zip(fields, values, strict=True)
+    return [field.attname for field in fields], [
+        (place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")
     ]
-    return model.from_db(connection.alias, [field.attname for field in fields], read)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,3 @@
-from dataclasses import replace
 
 import pytest
 
@@ -129,7 +128,7 @@ def test_a_passage_without_neighbours_has_none(kb, reader_of):
     chunk_id = ids(make_document(kb, "独一"))[0]
     alone = reader_of(kb.owner).fetch([chunk_id])[chunk_id]
 
-    assert reader_of(kb.owner).neighbours([alone, replace(alone, chunk_id=0, document_id=0)], 3) == {
+    assert reader_of(kb.owner).neighbours([alone, alone._replace(chunk_id=0, document_id=0)], 3) == {
         chunk_id: (),
         0: (),
     }
