@@ -18,8 +18,8 @@ from tests.benchmarks.corpora import Corpus, read_beir
 from tests.benchmarks.store import STARD, start_servers, store_corpus
 from tests.benchmarks.table import Row, compare, note, print_table, timed
 
-ROUNDS = 20
-OURS_A_ROUND = 15
+ROUNDS = 60
+OURS_A_ROUND = 5
 WARMING = 5
 TOP_K = 5
 OVERRIDES = {"top_k": TOP_K, "score_threshold": 0.0}
