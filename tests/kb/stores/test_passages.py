@@ -1,4 +1,3 @@
-
 import pytest
 
 from kb.models import Chunk
