@@ -223,7 +223,7 @@ def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile
     profiles = {kb.profile_id: kb.profile for kb in knowledge_bases}
     if len(profiles) == 1:
         return next(iter(profiles.values()))
-    return RetrievalProfile.objects.filter(name="default").latest("version")
+    return RetrievalProfile.objects.live("default")
 
 
 def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Scope:

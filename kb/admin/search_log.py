@@ -68,7 +68,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = ("asked", "searched", "profile_name", "result_count", "took", "outcome", "user", "created_at")
+    list_display = ("asked", "searched", "profile_name", "result_count", "took", "complete", "user", "created_at")
     list_select_related = ("user",)
     list_filter = (SearchedFilter, OutcomeFilter)
     list_filter_submit = True
@@ -118,7 +118,7 @@ class SearchLogAdmin(ScopedModelAdmin):
         return f"{row.duration_ms:.0f}"
 
     @column(gettext_lazy("outcome"))
-    def outcome(self, row: SearchLog) -> str:
+    def complete(self, row: SearchLog) -> str:
         """Complete, or what it could not do, each once."""
         if not row.degraded:
             return _("complete")

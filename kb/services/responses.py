@@ -8,9 +8,9 @@ from typing import Any
 
 from django.conf import settings
 
-from kb.models import Principal
+from kb.models import Principal, RetrievalProfile
 from kb.services.hot_queries import cache_response, cached_response, key_of
-from kb.services.profiles import DEFAULT, newest_profile
+from kb.services.profiles import DEFAULT
 from kb.services.search import SearchRequest, models_in_use, named_profile, outcome_as_json, search, shared_cache_notes
 from kb.stores.states import KnowledgeBaseState, ProfileState, states
 from retrieval.hot_queries import HotQueryKey
@@ -81,7 +81,7 @@ def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
     scope = states(principal, request.knowledge_base_ids)
     if not scope:
         return None
-    profiles = _profiles(request, scope)
+    profiles = _profiles(principal, request, scope)
     return key_of(
         query=request.query,
         scope=scope,
@@ -95,12 +95,12 @@ def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
     )
 
 
-def _profiles(request: SearchRequest, scope: Sequence[KnowledgeBaseState]) -> list[ProfileState]:
+def _profiles(principal: Principal, request: SearchRequest, scope: Sequence[KnowledgeBaseState]) -> list[ProfileState]:
     """The profile that the response names, then those of the knowledge bases where they differ."""
     own = {kb.profile.profile_id: kb.profile for kb in scope}
     if not request.profile and len(own) == 1:
         return list(own.values())
-    ruling = named_profile(request) or newest_profile(DEFAULT)
+    ruling = named_profile(principal, request) or RetrievalProfile.objects.live(DEFAULT)
     first = ProfileState(ruling.pk, ruling.name, ruling.version, json.dumps(ruling.settings))
     return [first] if request.profile else [first, *(kb.profile for kb in scope)]
 

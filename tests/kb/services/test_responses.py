@@ -120,7 +120,8 @@ def test_bases_of_several_profiles_depend_on_the_default_one_too(kb):
     other = make_kb(owner=kb.owner)
     KnowledgeBase.objects.filter(pk=other.pk).update(profile=RetrievalProfile.objects.get(name="default"))
     assert is_served_again(kb, other)
-    RetrievalProfile.objects.create(name="default", version=2, settings={"top_k": 1})
+    RetrievalProfile.objects.filter(name="default").update(published=False)
+    RetrievalProfile.objects.create(name="default", version=2, settings={"top_k": 1}, published=True)
     again = ask(kb, other)
     assert (again["cached"], again["profile"]["version"]) == (False, 2)
 
