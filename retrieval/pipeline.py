@@ -94,7 +94,7 @@ class Pipeline:
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
-            candidates = fuse(self.scopes, _fused_channels(unique.rankings, config), passages, depth)
+            candidates = self._fuse(_fused_channels(unique.rankings, config), passages, depth, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
         lexicons = _lexicons(unique.rankings)
         candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
@@ -155,6 +155,21 @@ class Pipeline:
             passages = self.passages.fetch(wanted) if wanted else {}
             detail["loaded"] = len(passages)
         return passages
+
+    def _fuse(
+        self, rankings: list[Ranking], passages: Mapping[int, Passage], depth: int | None, trace: Trace
+    ) -> list[Candidate]:
+        """Falls back to the scores that the channels have found where their exact ones cannot be read."""
+        try:
+            return fuse(self.scopes, rankings, passages, depth)
+        except Exception:
+            logger.exception("the exact scores of candidates could not be read")
+            message = (
+                "the exact scores of candidates could not be read, so one counts 0 in a channel that did not find it: see "
+                "the server's log"
+            )
+            trace.degrade(Degradation("fusion", DegradationCode.CHANNEL_FAILED, message))
+            return fuse(self.scopes, [dataclasses.replace(each, score=None) for each in rankings], passages, depth)
 
     def _rerank(
         self,

@@ -18,8 +18,10 @@ class FakeChannel:
         asked: the k of every search; `deadlines`, `tokens` and `threads` are those of the same searches.
     """
 
-    def __init__(self, name, kb_id, found, *, lexicon=None, degradations=(), in_memory=False, when_asked=lambda: None):
-        self.name, self.kb_id, self.in_memory = name, kb_id, in_memory
+    def __init__(
+        self, name, kb_id, found, *, lexicon=None, degradations=(), in_memory=False, when_asked=lambda: None, score=None
+    ):
+        self.name, self.kb_id, self.in_memory, self._score = name, kb_id, in_memory, score
         self._found, self._lexicon, self._degradations = found, lexicon, tuple(degradations)
         self._when_asked = when_asked
         self.asked, self.deadlines, self.tokens, self.threads = [], [], [], []
@@ -38,6 +40,7 @@ class FakeChannel:
             np.array([score for _, score in items], dtype=np.float64),
             degradations=self._degradations,
             lexicon=self._lexicon,
+            score=self._score,
         )
 
 

@@ -89,3 +89,17 @@ def test_while_the_keyword_index_is_being_built_vectors_answer_and_the_result_sa
     assert [span.detail for span in result.spans if span.stage == "bm25"] == [
         {"kb_id": 1, "error": "bm25_index_building"}
     ]
+
+
+def test_without_exact_scores_the_weighted_sum_takes_those_that_were_found(caplog):
+    def gone(_chunk_ids):
+        raise OSError("connection lost")
+
+    vector = FakeChannel("vector", 1, {1: 0.9, 2: 0.8}, score=gone)
+    bm25 = FakeChannel("bm25", 1, {2: 7.0, 3: 5.0})
+    result = run_pipeline(pipeline(scope(1, vector, bm25, fusion="weighted")))
+    assert {hit.passage.chunk_id for hit in result.hits} == {1, 2, 3}
+    assert [(each.stage, each.code) for each in result.degraded if each.stage == "fusion"] == [
+        ("fusion", DegradationCode.CHANNEL_FAILED)
+    ]
+    assert "exact scores" in caplog.text
