@@ -9,10 +9,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.admin.degradations import degradation_heading
-from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
+from kb.admin.stage_words import CHANNELS, STAND_INS, fusion_in_words, milliseconds, stage_label
 from kb.admin.tokenizer import tokenizer_url
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.services.search import SearchOutcome
+from retrieval.candidates import channel_weights
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Span
 from retrieval.types import Analysis

@@ -7,9 +7,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.admin.degradations import degradation_heading
-from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
+from kb.admin.stage_words import CHANNELS, STAND_INS, fusion_in_words, milliseconds, stage_label
 from kb.models import Document
 from kb.services.search import SearchOutcome
+from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.trace import DegradationCode
 from retrieval.types import Result

@@ -1,10 +1,9 @@
 """Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.contrib.admin import AdminSite
-from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponse, QueryDict
 from django.urls import URLPattern, path
 from django.utils.translation import gettext as _
@@ -12,9 +11,10 @@ from django.views.generic import TemplateView
 
 from kb.admin.degradations import notices
 from kb.admin.explain import explain
-from kb.admin.explain_bases import is_empty, upload_url
-from kb.admin.search_form import SearchForm, inherited_settings, settings_in_words
-from kb.models import Chunk, Document, KnowledgeBase, Principal, RetrievalProfile
+from kb.admin.explain_bases import is_empty
+from kb.admin.search_form import SearchForm
+from kb.admin.search_page import open_search_page
+from kb.models import Document, KnowledgeBase, Principal
 from kb.services.errors import NotVisible
 from kb.services.search import search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
@@ -28,27 +28,16 @@ class SearchDebugView(TemplateView):
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         principal = Principal(request.user)
-        bases = _visible_bases(principal)
-        chosen = _chosen(request.GET.getlist("kb"), bases)
-        profiles = list(RetrievalProfile.objects.order_by("name", "-version").distinct("name"))
-        choice = {
-            "kbs": {str(kb.pk): settings_in_words(kb.profile) for kb in bases.values()},
-            "profiles": {profile.name: settings_in_words(profile) for profile in profiles},
-        }
-        inherited = inherited_settings(choice, [str(kb.pk) for kb in chosen], request.GET.get("profile", ""))
-        is_bound = any(name in request.GET for name in SearchForm.base_fields)
-        form = SearchForm(request.GET if is_bound else None, list(bases.values()), profiles, inherited)
+        page = open_search_page(principal, request.GET)
         context: dict[str, Any] = {
-            "form": form,
-            "bases": bases,
-            "inheritable": choice,
-            "empty_bases": [{"name": kb.name, "url": upload_url(kb)} for kb in chosen if is_empty(kb)],
+            **page.context,
             "title": _("Search debug"),
             **(self.admin_site.each_context(request) if self.admin_site else {}),
         }
-        status = self._search(principal, form, bases, context)
+        form = page.form
+        status = self._search(principal, form, page.bases, context)
         if not form.is_bound or not (form.asks or form.errors):
-            context["example"] = _example(principal, chosen or list(bases.values()))
+            context["example"] = _example(principal, page.chosen or list(page.bases.values()))
         return self.render_to_response(self.get_context_data(**context), status=status)
 
     def _search(
@@ -78,28 +67,6 @@ class SearchDebugView(TemplateView):
 def search_debug_urls(site: AdminSite) -> list[URLPattern]:
     """The page's route among those of an admin site; its name is `admin:search_debug`."""
     return [path("search-debug/", site.admin_view(SearchDebugView.as_view(admin_site=site)), name="search_debug")]
-
-
-def _visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
-    bases = (
-        KnowledgeBase.objects.visible_to(principal)
-        .select_related("profile")
-        .annotate(has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))))
-    )
-    return {kb.pk: kb for kb in bases}
-
-
-def _chosen(ids: Iterable[str], bases: Mapping[int, KnowledgeBase]) -> list[KnowledgeBase]:
-    """The knowledge bases that the URL names.
-
-    Raises:
-        Http404: one of them does not exist for this user.
-    """
-    by_id = {str(pk): kb for pk, kb in bases.items()}
-    try:
-        return [by_id[each] for each in dict.fromkeys(ids)]
-    except KeyError as error:
-        raise Http404(_("There is no knowledge base with the id %(ids)s.") % {"ids": error.args[0]}) from error
 
 
 def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:

@@ -1,10 +1,7 @@
 """What the pages call the stages and channels of a search."""
 
-from collections.abc import Mapping
-
 from django.utils.translation import gettext as _
 
-from retrieval.candidates import LEXICAL_SHARE
 from retrieval.config import RetrievalConfig
 
 CHANNELS = ("vector", "bm25", "question")
@@ -30,21 +27,6 @@ def stage_label(stage: str) -> str:
         "facts": _("Graph facts"),
         "other": _("Other"),
     }.get(stage, stage)
-
-
-def channel_weights(config: RetrievalConfig) -> Mapping[str, float]:
-    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for."""
-    if config.fusion == "weighted":
-        vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
-    else:
-        vector, keyword = config.vector_weight, config.keyword_weight
-    return {
-        "vector": vector,
-        "bm25": keyword,
-        "question": config.question_weight,
-        "fts": keyword,
-        "lexical": keyword * LEXICAL_SHARE,
-    }
 
 
 def fusion_in_words(config: RetrievalConfig) -> str:

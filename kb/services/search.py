@@ -254,6 +254,7 @@ def _request_as_json(request: SearchRequest) -> dict[str, Any]:
     """What was asked for; the history's texts may tell of other knowledge bases and are kept apart from the trace."""
     return {
         "profile": request.profile,
+        "profile_version": request.profile_version,
         "overrides": dict(request.overrides),
         "filters": None if request.filters is None else request.filters.as_dict(),
         "latency_budget_ms": request.latency_budget_ms,
