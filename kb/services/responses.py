@@ -34,7 +34,7 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
         NoChannelAvailable: no channel could answer.
     """
     started = time.perf_counter()
-    key = _key(principal, request)
+    profile, key = _key(principal, request)
     kept = None if key is None else cached_response(key)
     if kept is not None:
         total = round((time.perf_counter() - started) * 1_000, 3)
@@ -45,7 +45,8 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
     notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
     lasting = [each for each in degraded if each not in notes]
     fresh = _Body.of({**outcome_as_json(outcome), "degraded": [each.as_dict() for each in lasting]})
-    if key is not None:
+    # Where another version was published meanwhile, the key is that of one that may be rolled back to.
+    if key is not None and profile == str(outcome.wiring.profile):
         cache_response(key, fresh.text, lasting)
     return fresh.served(notes, cached=False, timings_ms=outcome.result.timings_ms)
 
@@ -72,20 +73,24 @@ class _Body:
         return b"".join((self.text, between, further, b"],", rest))
 
 
-def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
-    """The key of the response; None where the search is to be run in any case, or the principal may not search there."""
-    is_replay = request.own_profiles or request.profile_version is not None
+def _key(principal: Principal, request: SearchRequest) -> tuple[str, HotQueryKey | None]:
+    """The profile that rules the search, and the key of its response.
+
+    No key where the search is to be run in any case, or the principal may not search there.
+    """
     # An explained search is asked for to be run, and a conversation is hardly held twice.
-    if request.explain or request.history or is_replay or not (request.log and settings.CACHE_ENABLED):
-        return None
+    asks_to_run = request.explain or request.history or request.own_profiles
+    if asks_to_run or not (request.log and settings.CACHE_ENABLED):
+        return "", None
     scope = states(principal, request.knowledge_base_ids)
     if not scope:
-        return None
+        return "", None
     profiles = _profiles(principal, request, scope)
-    return key_of(
+    ruling = f"{profiles[0].name} v{profiles[0].version}"
+    key = key_of(
         query=request.query,
         scope=scope,
-        profile=f"{profiles[0].name} v{profiles[0].version}",
+        profile=ruling,
         fingerprints=[*(each.settings for each in profiles), _environment()],
         request={
             "kind": KIND,
@@ -93,6 +98,7 @@ def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
             "filters": request.filters.as_dict() if request.filters else {},
         },
     )
+    return ruling, key
 
 
 def _profiles(principal: Principal, request: SearchRequest, scope: Sequence[KnowledgeBaseState]) -> list[ProfileState]:

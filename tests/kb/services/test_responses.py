@@ -4,7 +4,9 @@ import pytest
 
 from kb.metrics import HOT_QUERIES
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
+from kb.services import responses
 from kb.services.errors import NotVisible
+from kb.services.profiles import publish
 from kb.services.responses import respond
 from kb.services.search import SearchRequest
 from kb.stores.filters import Filters
@@ -76,6 +78,10 @@ def test_no_filters_and_empty_ones_are_the_same(kb):
     assert ask(kb, filters=Filters.parse({}))["cached"]
 
 
+def test_a_search_under_one_version_of_a_profile_is_served_again(kb):
+    assert is_served_again(kb, profile="default", profile_version=1)
+
+
 def test_a_latency_budget_asks_for_nothing_else(kb):
     ask(kb)
     assert ask(kb, latency_budget_ms=5_000)["cached"]
@@ -87,7 +93,6 @@ def test_a_latency_budget_asks_for_nothing_else(kb):
         {"explain": True},
         {"history": (Turn("user", "温控器"),)},
         {"log": False},
-        {"profile": "default", "profile_version": 1},
     ],
     ids=str,
 )
@@ -114,6 +119,23 @@ def test_a_new_version_of_a_named_profile_rules_at_once(kb):
     assert is_served_again(kb, profile="mine")
     RetrievalProfile.objects.create(name="mine", version=2, settings={})
     assert ask(kb, profile="mine")["profile"]["version"] == 2
+
+
+def test_a_response_of_a_version_published_meanwhile_does_not_outlive_the_roll_back(kb, monkeypatch):
+    first = RetrievalProfile.objects.create(name="mine", version=1, settings={"top_k": 1}, published=True)
+    second = RetrievalProfile.objects.create(name="mine", version=2, settings={"top_k": 2})
+    root = principal(make_user(superuser=True))
+    real = responses.search
+
+    def published_first(*arguments):
+        publish(root, second)
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(responses, "search", published_first)
+        assert ask(kb, profile="mine")["profile"]["version"] == 2
+    publish(root, first)
+    assert ask(kb, profile="mine")["profile"]["version"] == 1
 
 
 def test_bases_of_several_profiles_depend_on_the_default_one_too(kb):
