@@ -147,6 +147,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
+    "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
 # -- Users, sessions, security ---------------------------------------------------------------------------------------
@@ -263,6 +264,8 @@ QUERY_VECTOR_TTL_SECONDS = env.int("QUERY_VECTOR_TTL_SECONDS", default=86_400)
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
+SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
+SEARCH_LOG_RETENTION_DAYS = env.int("SEARCH_LOG_RETENTION_DAYS", default=90)  # 0: searches are kept for ever
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open
 
 # -- API -----------------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.models import Document, KnowledgeBase
+from kb.services import retention
 from kb.services.indexing import index_document
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.services.writing import Superseded
@@ -92,6 +93,11 @@ def merge_keyword_index(kb_id: int) -> None:
 def sweep_vector_indexes() -> None:
     """Makes and drops HNSW indexes as knowledge bases grow, shrink, change their model and go."""
     maintain_vector_indexes()
+
+
+@shared_task
+def purge_search_log() -> None:
+    retention.purge_search_log()
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:
