@@ -15,6 +15,7 @@ from kb.models import KnowledgeBase, Principal, RetrievalProfile, SearchLog
 from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
+from kb.services.profiles import find_version
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
 from kb.stores.searchable import searchable
@@ -133,7 +134,7 @@ def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, reques
     profile = named_profile(principal, request)
     for kb in knowledge_bases:
         if own := request.own_profiles.get(kb.pk):
-            kb.profile = _version(principal, own)
+            kb.profile = find_version(principal, own.name, own.version)
     return build_pipeline(
         knowledge_bases,
         principal,
@@ -162,25 +163,7 @@ def named_profile(principal: Principal, request: SearchRequest) -> RetrievalProf
     """
     if not request.profile:
         return None
-    if request.profile_version is not None:
-        return _version(principal, ProfileVersion(request.profile, request.profile_version))
-    visible = RetrievalProfile.objects.visible_to(principal)
-    if not visible.filter(name=request.profile).exists():
-        names = ", ".join(visible.order_by("name").values_list("name", flat=True).distinct())
-        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
-        raise NotVisible(message % {"name": request.profile, "names": names})
-    return RetrievalProfile.objects.live(request.profile)
-
-
-def _version(principal: Principal, wanted: ProfileVersion) -> RetrievalProfile:
-    visible = RetrievalProfile.objects.visible_to(principal)
-    profile = visible.filter(name=wanted.name, version=wanted.version).first()
-    if profile is None:
-        message = _(
-            "There is no version %(version)s of the retrieval profile “%(name)s”: name another, or none for its published one."
-        )
-        raise NotVisible(message % {"name": wanted.name, "version": wanted.version})
-    return profile
+    return find_version(principal, request.profile, request.profile_version)
 
 
 def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
