@@ -6,6 +6,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.feedback import FeedbackView
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
@@ -40,6 +41,7 @@ urlpatterns = [
     path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
     path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
+    path("traces/<uuid:trace_id>/feedback/", FeedbackView.as_view()),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),
