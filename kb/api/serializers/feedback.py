@@ -1,24 +1,26 @@
 from typing import Any
 
-from rest_framework import serializers
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import extend_schema_field
 
-from kb.api.fields import StrictSerializer
+from kb.api.fields import StrictIntegerField, StrictSerializer
 from kb.models import SearchLog
 
 
-class StrictFeedbackField(serializers.ChoiceField):
-    """1, -1 or null, as the JSON numbers that they are."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(choices=SearchLog.Feedback.values, **kwargs)
+@extend_schema_field({"anyOf": [*({"const": each} for each in SearchLog.Feedback.values), {"type": "null"}]})
+class FeedbackField(StrictIntegerField):
+    default_error_messages = {
+        "unknown": _("Say 1 where it was helpful, -1 where it was not, or null to take that back.")
+    }
 
     def to_internal_value(self, data: Any) -> int:
-        if isinstance(data, bool) or not isinstance(data, int | float):
-            self.fail("invalid_choice", input=data)
-        return int(super().to_internal_value(int(data) if data == data // 1 else data))
+        value = super().to_internal_value(data)
+        if value not in SearchLog.Feedback.values:
+            self.fail("unknown")
+        return value
 
 
 class FeedbackSerializer(StrictSerializer):
-    value = StrictFeedbackField(
+    value = FeedbackField(
         allow_null=True, help_text="1: helpful; -1: not helpful; null takes back what was said before."
     )
