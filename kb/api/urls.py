@@ -11,6 +11,7 @@ from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
+from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
 from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
 
@@ -42,6 +43,14 @@ urlpatterns = [
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
     path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
     path("traces/<uuid:trace_id>/feedback/", FeedbackView.as_view()),
+    path("profiles/", ProfileViewSet.as_view({"get": "list", "post": "create"})),
+    path("profiles/<str:name>/versions/", ProfileVersionViewSet.as_view({"get": "list"})),
+    path(
+        "profiles/<str:name>/versions/<int:version>/",
+        ProfileVersionViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
+    ),
+    path("profiles/<str:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
+    path("profiles/<str:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),

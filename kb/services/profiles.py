@@ -12,6 +12,7 @@ from django.utils.translation import gettext_noop
 
 from kb.conf import environment_config
 from kb.models import KnowledgeBase, Principal, RetrievalProfile, SearchLog
+from kb.models.validators import storable
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.stores.locks import Purpose, lock_until_commit
 from retrieval.config import RetrievalConfig
@@ -103,6 +104,7 @@ def find_version(principal: Principal, name: str, version: int | None = None) ->
         NotVisible: there is no such profile for this principal, or no such version of it.
     """
     visible = RetrievalProfile.objects.visible_to(principal)
+    name = storable(name)
     try:
         return visible.live(name) if version is None else visible.get(name=name, version=version)
     except RetrievalProfile.DoesNotExist as error:

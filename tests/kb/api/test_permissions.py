@@ -9,7 +9,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from kb.api.urls import urlpatterns
-from kb.models import Conversation, Document, Membership, SearchLog
+from kb.models import Conversation, Document, Membership, RetrievalProfile, SearchLog
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +27,9 @@ READS = {
     "documents/<int:pk>/file/",
     "chunks/<int:pk>/",
     "traces/<uuid:trace_id>/",
+    "profiles/<str:name>/versions/",
+    "profiles/<str:name>/versions/<int:version>/",
+    "profiles/<str:name>/versions/<int:version>/diff/",
 }
 WRITES = [
     ("patch", "knowledge-bases/<int:pk>/"),
@@ -38,6 +41,8 @@ WRITES = [
     ("delete", "documents/<int:pk>/"),
     ("post", "documents/<int:pk>/retry/"),
     ("patch", "chunks/<int:pk>/"),
+    ("delete", "profiles/<str:name>/versions/<int:version>/"),
+    ("post", "profiles/<str:name>/versions/<int:version>/publish/"),
 ]
 
 
@@ -59,6 +64,7 @@ def url_of(kb, document, chunk, owner):
     )
 
     conversation = Conversation.objects.create(user=owner, knowledge_base_ids=[kb.pk])
+    RetrievalProfile.objects.create(name="tuned", knowledge_base=kb)
 
     def make(route):
         row = {"knowledge-bases": kb.pk, "documents": document.pk, "chunks": chunk.pk}.get(route.split("/")[0], 0)
@@ -67,6 +73,8 @@ def url_of(kb, document, chunk, owner):
             .replace("<int:pk>", str(row))
             .replace("<uuid:trace_id>", str(entry.pk))
             .replace("<uuid:pk>", str(conversation.pk))
+            .replace("<str:name>", "tuned")
+            .replace("<int:version>", "1")
         )
 
     return make
@@ -148,6 +156,8 @@ def test_an_object_that_does_not_exist_looks_like_one_that_may_not_be_seen(clien
         .replace("<int:pk>", "987654321")
         .replace("<uuid:trace_id>", str(uuid.uuid4()))
         .replace("<uuid:pk>", str(uuid.uuid4()))
+        .replace("<str:name>", "nobodys")
+        .replace("<int:version>", "987654321")
     )
     stranger = client_of(factories.make_user())
 
