@@ -9,10 +9,12 @@ from django.utils.translation import gettext as _
 from kb.admin.degradations import Notice, notices
 from kb.admin.explain_analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
 from kb.admin.explain_bases import SearchedBase, searched_bases
-from kb.admin.explain_rows import Column, Row, columns, gated_stage, rows
+from kb.admin.explain_cuts import gated_stage
+from kb.admin.explain_drops import drops
+from kb.admin.explain_rows import Column, Row, columns, rows
 from kb.admin.explain_stages import Stage, stages
 from kb.admin.stage_words import milliseconds
-from kb.models import KnowledgeBase
+from kb.models import KnowledgeBase, Principal
 from kb.services.search import SearchOutcome, trace_as_json
 from retrieval.types import Result
 
@@ -59,12 +61,13 @@ class Explanation:
         return len(self.bases) > 1
 
 
-def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> Explanation:
+def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> Explanation:
     """What the page shows of a search.
 
     Args:
         outcome: of a search with `explain`.
         bases: the searched knowledge bases by id, with their profile and `has_chunks`.
+        principal: who searched.
     """
     result, wiring = outcome.result, outcome.wiring
     candidates = rows(outcome, bases)
@@ -79,7 +82,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> Expla
         scale_words=scale_in_words(result.score_scale),
         threshold=f"{result.threshold:g}",
         total_ms=milliseconds(result.timings_ms["total"]),
-        stages=stages(outcome),
+        stages=stages(outcome, drops(outcome, candidates, principal)),
         analysis=shown_analysis(outcome, bases),
         facts=shown_facts(result, bases),
         bases=searched_bases(outcome, bases),

@@ -60,7 +60,7 @@ class SearchDebugView(TemplateView):
         except NoChannelAvailable as error:
             context["outage"] = notices(error.degradations, (), bases)
             return 503
-        context["explanation"] = explain(outcome, bases)
+        context["explanation"] = explain(outcome, bases, principal)
         return 200
 
 

@@ -1,7 +1,11 @@
 """What the pages call the stages and channels of a search."""
 
-from django.utils.translation import gettext as _
+from collections.abc import Iterable, Mapping
 
+from django.utils.translation import gettext as _
+from django.utils.translation import pgettext
+
+from kb.models import Document
 from retrieval.config import RetrievalConfig
 
 CHANNELS = ("vector", "bm25", "question")
@@ -37,3 +41,22 @@ def fusion_in_words(config: RetrievalConfig) -> str:
 
 def milliseconds(value: float) -> str:
     return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
+    """How many results each kind of source may have, where they are capped."""
+    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
+
+
+def source_label(kind: str) -> str:
+    return str(dict(Document.SourceType.choices).get(kind, kind))
+
+
+def with_figure(name: str, figure: object) -> str:
+    """A name and its figure, as in "BM25 0.4"."""
+    return _("%(name)s %(figure)s") % {"name": name, "figure": figure}
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Parts of one sentence, one after the other."""
+    return pgettext("between the members of a list", ", ").join(parts)
