@@ -17,8 +17,15 @@ from kb.admin.degradations import degradation_heading
 from kb.admin.scoped import ScopedModelAdmin, column, visible
 from kb.admin.search_form import parameters_of
 from kb.models import KnowledgeBase, SearchLog
+from kb.services.withheld import WITHHELD
 
 QUERY_CHARACTERS = 100
+OUTCOME_LABELS: Mapping[str, str] = {
+    SearchLog.Outcome.FOUND: "success",
+    SearchLog.Outcome.GATED: "warning",
+    SearchLog.Outcome.NOTHING: "danger",
+}
+FEEDBACK_LABELS: Mapping[str, str] = {SearchLog.Feedback.GOOD.name: "success", SearchLog.Feedback.BAD.name: "danger"}
 
 
 def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
@@ -40,16 +47,50 @@ class SearchedFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
+    """By what came of a search; the column has no index, the list is read along the one of the times."""
+
     title = gettext_lazy("outcome")
     parameter_name = "outcome"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("complete", _("complete")), ("degraded", _("degraded")), ("empty", _("without results"))]
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
+        return SearchLog.Outcome.choices
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        conditions = {"complete": Q(degraded=[]), "degraded": ~Q(degraded=[]), "empty": Q(result_count=0)}
-        condition = conditions.get(self.value() or "")
+        chosen = self.value()
+        return queryset.filter(outcome=chosen) if chosen in SearchLog.Outcome.values else queryset
+
+
+class DegradedFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("completeness")
+    parameter_name = "degraded"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("no", _("complete")), ("yes", _("degraded"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        condition = {"no": Q(degraded=[]), "yes": ~Q(degraded=[])}.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
+
+
+class FeedbackFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("feedback")
+    parameter_name = "feedback"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
+        return [*((str(value), label) for value, label in SearchLog.Feedback.choices), ("none", _("none"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        chosen = {str(value): Q(feedback=value) for value in SearchLog.Feedback.values} | {"none": Q(feedback=None)}
+        condition = chosen.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
+    """Gives each row `named`: the names by id of the knowledge bases that it searched, as far as the caller sees them."""
+    ids = {kb_id for row in rows for kb_id in row.knowledge_base_ids}
+    names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
+    for row in rows:
+        row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
 
 
 class SearchLogChangeList(ChangeList):  # type: ignore[misc]
@@ -57,10 +98,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        ids = {kb_id for row in self.result_list for kb_id in row.knowledge_base_ids}
-        names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
-        for row in self.result_list:
-            row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
+        name_knowledge_bases(self.result_list, request)
 
     def url_for_result(self, result: Any) -> str:
         return debug_url(result.named, result.query, result.asked_for)
@@ -68,9 +106,20 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = ("asked", "searched", "profile_name", "result_count", "took", "complete", "user", "created_at")
+    list_display = (
+        "asked",
+        "searched",
+        "profile_name",
+        "result_count",
+        "came_of_it",
+        "said",
+        "took",
+        "complete",
+        "user",
+        "created_at",
+    )
     list_select_related = ("user",)
-    list_filter = (SearchedFilter, OutcomeFilter)
+    list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
     list_filter_submit = True
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
@@ -79,7 +128,10 @@ class SearchLogAdmin(ScopedModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SearchLog]:
         rows: QuerySet[SearchLog] = (
-            super().get_queryset(request).defer("trace", "configuration").annotate(asked_for=F("trace__request"))
+            super()
+            .get_queryset(request)
+            .defer("trace", "configuration", "history")
+            .annotate(asked_for=F("trace__request"), is_withheld=F(f"trace__{WITHHELD}"))
         )
         return rows
 
@@ -103,6 +155,8 @@ class SearchLogAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
+        if row.is_withheld:
+            return format_html('<i class="text-subtle">{}</i>', _("not kept"))
         return Truncator(row.query).chars(QUERY_CHARACTERS)
 
     @column(gettext_lazy("knowledge bases"))
@@ -113,11 +167,19 @@ class SearchLogAdmin(ScopedModelAdmin):
     def profile_name(self, row: SearchLog) -> str:
         return f"{row.profile} v{row.profile_version}"
 
+    @column(gettext_lazy("outcome"), label=OUTCOME_LABELS)
+    def came_of_it(self, row: SearchLog) -> tuple[str, str]:
+        return row.outcome, row.get_outcome_display()
+
+    @column(gettext_lazy("feedback"), ordering="feedback", label=FEEDBACK_LABELS, empty_value="-")
+    def said(self, row: SearchLog) -> tuple[str, str] | None:
+        return None if row.feedback is None else (SearchLog.Feedback(row.feedback).name, row.get_feedback_display())
+
     @column(gettext_lazy("milliseconds"), ordering="duration_ms")
     def took(self, row: SearchLog) -> str:
         return f"{row.duration_ms:.0f}"
 
-    @column(gettext_lazy("outcome"))
+    @column(gettext_lazy("completeness"))
     def complete(self, row: SearchLog) -> str:
         """Complete, or what it could not do, each once."""
         if not row.degraded:
