@@ -127,19 +127,26 @@ def read_qrels(
 
 def write_beir(directory: Path, beir: BeirSet, *, split: str = DEFAULT_SPLIT) -> None:
     """Writes the set so that `read_beir` reads the same one; overwrites files of the same names."""
-    (directory / "qrels").mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "meta.json").write_text(json.dumps({"name": beir.name}, ensure_ascii=False) + "\n", encoding="utf-8")
     write_json_lines(
         directory / "corpus.jsonl", ({"_id": each.id, "title": each.title, "text": each.text} for each in beir.passages)
     )
-    write_json_lines(directory / "queries.jsonl", (_query_record(key, query) for key, query in beir.queries.items()))
+    write_json_lines(directory / "queries.jsonl", (query_record(key, query) for key, query in beir.queries.items()))
+    write_qrels(directory, beir.qrels, split=split)
+
+
+def write_qrels(directory: Path, qrels: Mapping[str, Mapping[str, int]], *, split: str = DEFAULT_SPLIT) -> None:
+    """Writes qrels/SPLIT.tsv; ids hold neither tabs nor line ends."""
+    (directory / "qrels").mkdir(parents=True, exist_ok=True)
     with (directory / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
         file.write("\t".join(_HEADER) + "\n")
-        for query_id, grades in beir.qrels.items():
+        for query_id, grades in qrels.items():
             file.writelines(f"{query_id}\t{passage_id}\t{grade}\n" for passage_id, grade in grades.items())
 
 
-def _query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
+def query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
+    """One line of queries.jsonl."""
     metadata = {} if query.answerable is None else {"answerable": query.answerable}
     return {"_id": query_id, "text": query.text, "metadata": metadata}
 
