@@ -10,9 +10,12 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.translation import gettext as _
 
 from kb.models import Principal, RetrievalProfile
+from kb.models.search import RetrievalProfileQuerySet
+from kb.models.validators import storable
+from kb.services.errors import Rejected
+from kb.services.profiles import AT, name_and_version
 
 VERSIONS_OFFERED = 20
-_AT = "@"
 
 Choices = list[tuple[str, str | list[tuple[str, str]]]]
 
@@ -50,11 +53,16 @@ def profile_choices(principal: Principal, asked: str = "") -> list[ProfileChoice
         choice for _name, versions in groupby(rows, key=lambda row: row.name) for choice in _of_one_name(list(versions))
     ]
     if asked and asked not in {choice.value for choice in choices}:
-        name, _at, version = asked.rpartition(_AT)
-        if version.isdecimal() and len(version) < 10:
-            older = visible.filter(name=name, version=int(version))
-            choices += [_pinned(profile) for profile in older]
+        choices += [_pinned(profile) for profile in _asked(visible, asked)]
     return choices
+
+
+def _asked(visible: RetrievalProfileQuerySet, value: str) -> RetrievalProfileQuerySet:
+    try:
+        name, version = name_and_version(value)
+    except Rejected:
+        return visible.none()
+    return visible.filter(name=storable(name), version=version)
 
 
 def _of_one_name(versions: Sequence[RetrievalProfile]) -> Iterable[ProfileChoice]:
@@ -81,7 +89,7 @@ def _labelled(profile: RetrievalProfile) -> str:
 
 def profile_value(name: str, version: int | None = None) -> str:
     """What the field holds for a profile: by its name alone, or one version of it."""
-    return name if version is None else f"{name}{_AT}{version}"
+    return name if version is None else f"{name}{AT}{version}"
 
 
 def profile_state(profile: RetrievalProfile) -> str:

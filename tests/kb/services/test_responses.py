@@ -7,8 +7,9 @@ from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.services import responses
 from kb.services.errors import NotVisible
 from kb.services.profiles import publish
-from kb.services.responses import respond
-from kb.services.search import SearchRequest
+from kb.services.responses import kept_in, respond
+from kb.services.search import SearchRequest, search
+from kb.stores import query_caches
 from kb.stores.filters import Filters
 from retrieval.errors import InvalidConfiguration
 from retrieval.types import Turn
@@ -222,3 +223,58 @@ def test_that_redis_is_away_is_said_while_it_is_so_and_keeps_no_response_from_be
     assert (first["cached"], codes(first)) == (False, [*lasting, "shared_cache_unavailable"])
     assert (again["cached"], codes(again)) == (True, [*lasting, "shared_cache_unavailable"])
     assert (later["cached"], codes(later)) == (True, lasting)
+
+
+# -- Where a response is kept --------------------------------------------------------------------------------------------
+def kept(kb, *others, who=None, query="保修期", **fields):
+    ids = [each.pk for each in (kb, *others)]
+    request = SearchRequest(query=query, knowledge_base_ids=ids, explain=True, **fields)
+    return kept_in(search(principal(who or kb.owner), request))
+
+
+def test_an_explained_search_knows_whether_the_response_to_the_same_is_kept(kb):
+    before = kept(kb)
+    ask(kb)
+
+    assert (before, kept(kb), kept(kb, query="电源")) == (None, "memory", None)
+
+
+def test_a_response_that_another_process_made_is_kept_in_the_shared_tier(kb):
+    ask(kb)
+    query_caches._hot_queries.cache_clear()
+
+    assert kept(kb) == "shared"
+
+
+@pytest.mark.parametrize("fields", [{"profile": "balanced"}, {"overrides": {"top_k": 3}}], ids=["profile", "overrides"])
+def test_profile_and_settings_are_those_of_the_response(kb, fields):
+    ask(kb, **fields)
+
+    assert kept(kb, **fields) == "memory"
+    assert kept(kb) is None
+
+
+def test_the_response_over_knowledge_bases_with_several_profiles_is_found(kb):
+    other = make_kb(kb.owner)
+    balanced = RetrievalProfile.objects.live("balanced")
+    KnowledgeBase.objects.filter(pk=other.pk).update(profile=balanced)
+    ask(kb, other)
+
+    assert kept(kb, other) == "memory"
+
+
+def test_looking_is_not_counted(kb):
+    ask(kb)
+    hits = HOT_QUERIES.labels("memory", "hits")
+    before = hits._value.get()
+
+    kept(kb)
+
+    assert hits._value.get() == before
+
+
+def test_nothing_is_kept_where_the_cache_is_off(kb, settings):
+    ask(kb)
+    settings.CACHE_ENABLED = False
+
+    assert kept(kb) is None
