@@ -112,7 +112,10 @@ WORDS: Mapping[str, SettingWords] = {
     ),
     "rerankers": SettingWords(
         gettext_lazy("Rerankers"),
-        gettext_lazy("Tried in this order until one answers, with commas between them; none: the fused order stays."),
+        gettext_lazy(
+            "Tried in this order until one answers: cross_encoder, http (a rerank server), overlap (of words), cosine; "
+            "none: the fused order stays."
+        ),
     ),
     "rerank_candidates": SettingWords(
         gettext_lazy("Candidates reranked"), gettext_lazy("How many of the fused candidates the reranker scores.")
