@@ -205,9 +205,9 @@ def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None)
         Rejected: the user may not see all of their knowledge bases.
     """
     with transaction.atomic():
-        chosen = list(editable_by(principal, rows).select_for_update().values_list("pk", flat=True))
-        mine = FailedQuery.objects.filter(pk__in=chosen)
-        if user is not None and mine.visible_to(Principal(user)).count() < len(chosen):
+        mine = FailedQuery.objects.filter(pk__in=list(editable_by(principal, rows).values_list("pk", flat=True)))
+        count = len(mine.select_for_update().values_list("pk"))
+        if user is not None and mine.visible_to(Principal(user)).count() < count:
             message = _(
                 "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
                 "another."
@@ -216,7 +216,7 @@ def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None)
         mine.update(assignee=user)
         if user is not None:
             mine.filter(state=FailedQuery.State.OPEN).update(state=FailedQuery.State.IN_PROGRESS)
-    return len(chosen)
+    return count
 
 
 def assignable_users(kb_ids: Sequence[int]) -> QuerySet[User]:
