@@ -3,6 +3,7 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from kb.admin.ask import ask_urls
+from kb.admin.compare import compare_urls
 from kb.admin.judge import judge_urls
 from kb.admin.keyword_cache import keyword_cache_urls
 from kb.admin.search_debug import search_debug_urls
@@ -11,6 +12,7 @@ from kb.api.views.metrics import MetricsView
 admin_urls = [
     *ask_urls(admin.site),
     *search_debug_urls(admin.site),
+    *compare_urls(admin.site),
     *judge_urls(admin.site),
     *keyword_cache_urls(admin.site),
     *admin.site.get_urls(),

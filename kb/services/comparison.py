@@ -14,7 +14,7 @@ from kb.services.profiles import SettingDifference
 from kb.services.search import SearchOutcome, SearchRequest, hit_as_json, search
 from retrieval.eval.metrics import StageMetrics
 from retrieval.eval.significance import paired_p_values
-from retrieval.types import Candidate, Hit
+from retrieval.types import Hit, Result
 
 STAGES = ("bm25", "vector", "fused", "reranked")
 METRICS = tuple(StageMetrics.__annotations__)
@@ -228,8 +228,8 @@ class ComparedResult:
     Attributes:
         hit: as B found it, or A where only A did.
         rank_a: from 1; None where it is none of A's results. Likewise `rank_b`.
-        cut_in_a: the stage of A that lost it: "channels" where no channel found it; blank for a result. Likewise
-            `cut_in_b`.
+        cut_in_a: the stage of A that lost it: "channels" where no channel found it among its first; blank for a result.
+            Likewise `cut_in_b`.
     """
 
     hit: Hit
@@ -314,7 +314,7 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
 
 def _compared_results(a: SearchOutcome, b: SearchOutcome) -> tuple[ComparedResult, ...]:
     in_a, in_b = _placed(a), _placed(b)
-    cut_a, cut_b = _cuts(a.result.candidates), _cuts(b.result.candidates)
+    cut_a, cut_b = _cuts(a.result), _cuts(b.result)
     return tuple(
         ComparedResult(
             hit=(in_b.get(chunk_id) or in_a[chunk_id])[1],
@@ -333,13 +333,10 @@ def _placed(outcome: SearchOutcome) -> dict[int, tuple[int, Hit]]:
     return {hit.passage.chunk_id: (rank, hit) for rank, hit in enumerate(outcome.result.hits, start=1)}
 
 
-def _cuts(candidates: Iterable[Candidate]) -> dict[int, str]:
-    """What cut each candidate; a chunk of the same content as a candidate was lost where that one was."""
-    own = {candidate.chunk_id: candidate.cut_by or "dedupe" for candidate in candidates}
-    doubles = {
-        found.chunk_id: candidate.cut_by or "dedupe" for candidate in candidates for found in candidate.provenance
-    }
-    return {**doubles, **own}
+def _cuts(result: Result) -> dict[int, str]:
+    """The stage that lost each chunk that a channel found."""
+    lost = {chunk.chunk_id: chunk.stage for chunk in result.dropped}
+    return {**lost, **{candidate.chunk_id: candidate.cut_by for candidate in result.candidates if candidate.cut_by}}
 
 
 def _setting_differences(a: SearchOutcome, b: SearchOutcome) -> tuple[SettingDifference, ...]:
