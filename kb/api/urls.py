@@ -5,6 +5,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunks import ChunkViewSet
+from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.feedback import FeedbackView
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
@@ -14,6 +15,7 @@ from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
 from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
+from kb.api.views.why_not import WhyNotView
 
 app_name = "api"
 
@@ -37,6 +39,10 @@ urlpatterns = [
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
+    path("compare/", CompareView.as_view()),
+    path("eval-runs/<int:pk>/compare/<int:other>/", CompareRunsView.as_view()),
+    path("eval-runs/<int:pk>/calibration/", CalibrationView.as_view()),
+    path("why-not/", WhyNotView.as_view()),
     path("ask/", AskView.as_view()),
     path("conversations/", ConversationViewSet.as_view({"get": "list"})),
     path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),

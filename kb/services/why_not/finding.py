@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 
 from kb.ingest.chunk import hash_content
 from kb.models import Chunk, Document, KnowledgeBase, Principal
 from kb.models.validators import storable
+from kb.services.errors import NotVisible, Rejected
 from kb.stores.fulltext import PgTextStore
 
 MOST_FOUND = 20
@@ -79,3 +81,30 @@ def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -
     best = sorted(shares, key=lambda chunk_id: (-shares[chunk_id], chunk_id))[:MOST_FOUND]
     rows = chunks.in_bulk(best)
     return tuple(rows[chunk_id] for chunk_id in best if chunk_id in rows)
+
+
+def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
+    """The id of the one chunk that holds a text.
+
+    Raises:
+        NotVisible: none does.
+        Rejected: several do.
+    """
+    found = find_chunks(principal, kb_ids, text)
+    if not found.chunks:
+        message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
+        raise NotVisible(" ".join([message, *map(_unready_in_words, found.unready)]))
+    if len(found.chunks) > 1:
+        ids = ", ".join(str(chunk.pk) for chunk in found.chunks)
+        message = (
+            _("No chunk holds this text as it stands; alike are the chunks %(ids)s: give the id of one.")
+            if found.is_alike
+            else _("Several chunks hold this text: give more of it, or the id of one of %(ids)s.")
+        )
+        raise Rejected("ambiguous_text", message % {"ids": ids})
+    return int(found.chunks[0].pk)
+
+
+def _unready_in_words(document: Document) -> str:
+    words = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
+    return words % {"title": document, "status": document.get_status_display()}

@@ -1,7 +1,8 @@
 """BM25 of one chunk, term by term, and which words its text shares with the query without sharing the terms."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,16 +10,19 @@ from kb.models import Chunk
 from kb.services.chunk_batches import searchable_text_of
 from kb.services.why_not.types import TermRow, Terms
 from retrieval.bm25 import OkapiIndex
-from retrieval.dictionary import MAX_WORD_CHARACTERS
+from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
 from retrieval.segmenters import SEGMENTABLE
-from retrieval.tokenize import normalize
+from retrieval.tokenize import JiebaTokenizer, normalize
 from retrieval.types import Analysis
 
 MOST_TERMS = 64
 MOST_WORDS = 5
 LEAST_CHARACTERS = 2
+MOST_KNOWN_WORDS = 2_000
+"""A dictionary of more words takes too long to load for a try, which then goes without it."""
+
 MOST_QUERY_CHARACTERS = 300
 """Words in common are looked for from each place of the query, so in the beginning of a long one only."""
 
@@ -68,7 +72,19 @@ def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Ch
             if not shared.issuperset(cutter(word))
         ]
     )
-    return Terms(rows, tuple(in_chunk.items()), index.chunk_count, tuple(words)[:MOST_WORDS])
+    joining = _joining(list(words)[:MOST_WORDS], cutter, analysis.text, text)
+    return Terms(rows, tuple(in_chunk.items()), index.chunk_count, joining)
+
+
+def _joining(words: Sequence[str], cutter: Tokenizer, query: str, text: str) -> tuple[str, ...]:
+    """The words that query and chunk would both be cut into if the dictionary had them: some never prevail there."""
+    if not words or not isinstance(cutter, JiebaTokenizer):
+        return ()
+    options = cutter.options
+    known = options.dictionary if len(options.dictionary) <= MOST_KNOWN_WORDS else ()
+    changed = JiebaTokenizer(replace(options, dictionary=(*known, *map(DictionaryWord, words))))
+    both = set(changed(query)) & set(changed(text))
+    return tuple(word for word in words if word in both)
 
 
 def _is_word(term: str) -> bool:
