@@ -33,6 +33,16 @@ def require_editable(principal: Principal, eval_set: EvalSet) -> None:
     raise NotVisible(_("There is no such evaluation set: choose one of the list."))
 
 
+def require_editable_base(principal: Principal, knowledge_base: KnowledgeBase) -> None:
+    """Returns where the principal may change the knowledge base; raises as `require_editable`."""
+    rows = KnowledgeBase.objects.filter(pk=knowledge_base.pk)
+    if rows.editable_by(principal).exists():
+        return
+    if rows.visible_to(principal).exists():
+        raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+    raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk})
+
+
 def eval_set_named(principal: Principal, knowledge_base: KnowledgeBase, name: str = "") -> EvalSet:
     """The set of that name, made on first use; blank: the default one.
 
@@ -41,14 +51,25 @@ def eval_set_named(principal: Principal, knowledge_base: KnowledgeBase, name: st
         NotAllowed: the principal may see but not change it.
         Rejected: the name is too long.
     """
-    rows = KnowledgeBase.objects.filter(pk=knowledge_base.pk)
-    if not rows.editable_by(principal).exists():
-        if rows.visible_to(principal).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
-        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk})
+    require_editable_base(principal, knowledge_base)
     eval_set: EvalSet
     eval_set, _is_new = EvalSet.objects.get_or_create(knowledge_base=knowledge_base, name=set_name(name))
     return eval_set
+
+
+def eval_set_by_name(knowledge_base: KnowledgeBase, name: str) -> EvalSet:
+    """The set of a name.
+
+    Raises:
+        NotVisible: there is none; the message names those that there are.
+    """
+    rows = EvalSet.objects.filter(knowledge_base=knowledge_base)
+    found: EvalSet | None = rows.filter(name=name).select_related("knowledge_base").first()
+    if found is None:
+        names = ", ".join(rows.values_list("name", flat=True)) or "–"
+        message = _("“%(kb)s” has no evaluation set “%(name)s”: choose one of %(names)s, or import one.")
+        raise NotVisible(message % {"kb": knowledge_base, "name": name, "names": names})
+    return found
 
 
 def set_name(name: str) -> str:

@@ -140,8 +140,9 @@ _Anchored = Mapping[_Key, Sequence[tuple[Judgment, str]]]
 def _by_document(judgments: Iterable[Judgment]) -> _Anchored:
     anchored: dict[_Key, list[tuple[Judgment, str]]] = defaultdict(list)
     for judgment in judgments:
-        kb_id = judgment.query.eval_set.knowledge_base_id
-        anchored[kb_id, judgment.document_id or judgment.source].append((judgment, squeezed(judgment.quote)))
+        if place := judgment.document_id or judgment.source:
+            kb_id = judgment.query.eval_set.knowledge_base_id
+            anchored[kb_id, place].append((judgment, squeezed(judgment.quote)))
     return anchored
 
 
@@ -166,8 +167,9 @@ def _judgments_held(query: EvalQuery, chunk: Chunk) -> list[Judgment]:
 
 
 def _of_document(query: EvalQuery, document: Document) -> QuerySet[Judgment]:
-    of_label = Q(document=None, source=source_label(document))
-    rows: QuerySet[Judgment] = Judgment.objects.filter(Q(document=document) | of_label, query=query)
+    label = source_label(document)
+    own = Q(document=document) | Q(document=None, source=label) if label else Q(document=document)
+    rows: QuerySet[Judgment] = Judgment.objects.filter(own, query=query)
     return rows.select_related("query__eval_set").order_by("pk")
 
 

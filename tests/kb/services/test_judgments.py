@@ -243,3 +243,11 @@ def test_a_query_with_relevant_passages_has_an_answer(kb, me, eval_set):
     mark_unanswerable(me, eval_set, QUERY, True)
     judge(me, eval_set, QUERY, chunk, 1)
     assert EvalQuery.objects.get().answerable is True
+
+
+def test_a_judgment_without_a_source_belongs_to_no_other_document(kb, me, eval_set):
+    document = make_document(kb, "五天带薪年假", source="", title="")
+    judge(me, eval_set, QUERY, chunk_of(document), 2)
+    document_delete(document)
+    make_document(kb, "五天带薪年假", source="", title="")
+    assert grades(me, eval_set) == {}
