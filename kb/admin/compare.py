@@ -18,10 +18,9 @@ from kb.admin.compare_start import StartPairView
 from kb.admin.degradations import notices
 from kb.admin.scoped import principal
 from kb.models import KnowledgeBase, Principal
-from kb.services.comparison import compare_searches
+from kb.services.comparison import InvalidSide, compare_searches
 from kb.services.errors import NotVisible
-from kb.services.search import wire
-from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+from retrieval.errors import NoChannelAvailable
 
 
 class CompareView(TemplateView):
@@ -54,8 +53,8 @@ class CompareView(TemplateView):
             return 400 if a.errors or b.errors else 200
         try:
             comparison = compare_searches(caller, a.request(), b.request())
-        except InvalidConfiguration:
-            _reject(caller, a, b)
+        except InvalidSide as error:
+            {"a": a, "b": b}[error.side].reject(error)
             return 400
         except NotVisible as error:
             raise Http404(str(error)) from error
@@ -65,15 +64,6 @@ class CompareView(TemplateView):
         context["comparison"] = shown(comparison, bases)
         context["same_sides"] = same_sides(a, b)
         return 200
-
-
-def _reject(caller: Principal, *sides: SideForm) -> None:
-    """Says on which side the resolved settings cannot be."""
-    for side in sides:
-        try:
-            wire(caller, side.request())
-        except InvalidConfiguration as error:
-            side.reject(error)
 
 
 def _for_a_set(given: QueryDict) -> str:

@@ -78,7 +78,7 @@ class Calibration:
     def as_dict(self) -> dict[str, Any]:
         """The response of GET /api/v1/eval-runs/{id}/calibration/."""
         return {
-            "scale": self.scale,
+            "score_scale": self.scale,
             "setting": self.setting,
             "bins": list(self.bins),
             "relevant": list(self.relevant),

@@ -12,6 +12,7 @@ from kb.models import EvalRun, EvalRunQuery, Principal
 from kb.services.errors import Rejected
 from kb.services.profiles import SettingDifference
 from kb.services.search import SearchOutcome, SearchRequest, hit_as_json, search
+from retrieval.errors import InvalidConfiguration
 from retrieval.eval.metrics import StageMetrics
 from retrieval.eval.significance import paired_p_values
 from retrieval.types import Hit, Result
@@ -221,6 +222,18 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[S
 
 
 # -- Two searches ------------------------------------------------------------------------------------------------------
+class InvalidSide(InvalidConfiguration):
+    """A setting of one of two searches cannot be used.
+
+    Attributes:
+        side: "a" or "b".
+    """
+
+    def __init__(self, side: str, error: InvalidConfiguration) -> None:
+        super().__init__(error.field, str(error))
+        self.side = side
+
+
 @dataclass(frozen=True, slots=True)
 class ComparedResult:
     """A result of either search.
@@ -305,11 +318,18 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
 
     Raises:
         NotVisible: a knowledge base or a profile does not exist for this principal.
-        InvalidConfiguration: an override is unknown or out of range.
+        InvalidSide: an override of one of them is unknown or out of range.
         NoChannelAvailable: no channel could answer one of them.
     """
-    first, second = (search(principal, dataclasses.replace(each, explain=True, log=False)) for each in (a, b))
+    first, second = _search(principal, a, "a"), _search(principal, b, "b")
     return SearchComparison(first, second, _compared_results(first, second), _setting_differences(first, second))
+
+
+def _search(principal: Principal, request: SearchRequest, side: str) -> SearchOutcome:
+    try:
+        return search(principal, dataclasses.replace(request, explain=True, log=False))
+    except InvalidConfiguration as error:
+        raise InvalidSide(side, error) from error
 
 
 def _compared_results(a: SearchOutcome, b: SearchOutcome) -> tuple[ComparedResult, ...]:
