@@ -280,8 +280,13 @@ def change_in_words(difference: SettingDifference) -> str:
     }
 
 
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names of settings in the order of the form, unknown ones last."""
+    places = {name: place for place, name in enumerate(name for group in GROUPS for name in group.names)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
 def changes_in_words(differences: Iterable[SettingDifference]) -> list[str]:
     """One line a setting, in the order of the form."""
-    places = {name: place for place, name in enumerate(name for group in GROUPS for name in group.names)}
-    ordered = sorted(differences, key=lambda each: places.get(each.name, len(places)))
-    return [change_in_words(each) for each in ordered]
+    found = {each.name: each for each in differences}
+    return [change_in_words(found[name]) for name in in_order(found)]

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.conf import environment_config
-from kb.models import KnowledgeBase, Principal, RetrievalProfile, SearchLog
+from kb.models import KnowledgeBase, Principal, RetrievalProfile, ScopedQuerySet, SearchLog
 from kb.models.validators import storable
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.stores.locks import Purpose, lock_until_commit
@@ -194,12 +194,12 @@ def _check_name(name: str) -> None:
         raise Rejected("profile_name_invalid", message % {"most": MAX_NAME_CHARACTERS})
 
 
-def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> QuerySet[KnowledgeBase]:
+def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuerySet:
     """The knowledge bases that will search by a version once it is published, and do not yet; see `publish`."""
     moving = Q(profile__name=profile.name)
     if adopt and profile.knowledge_base_id is not None:
         moving |= Q(pk=profile.knowledge_base_id)
-    found: QuerySet[KnowledgeBase] = KnowledgeBase.objects.filter(moving).exclude(profile=profile)
+    found: ScopedQuerySet = KnowledgeBase.objects.filter(moving).exclude(profile=profile)
     return found
 
 
