@@ -1,7 +1,7 @@
 """Evaluation sets run through the pipeline that every search runs: what each stage finds, loses and takes."""
 
 from kb.services.evaluation.report import evaluate
-from kb.services.evaluation.run import ranked_queries, unanswerable_queries
+from kb.services.evaluation.run import query_count, ranked_queries, unanswerable_queries
 from kb.services.evaluation.runs import cancel_run, evaluate_as_run, execute_run, start_run, sweep_runs
 
 __all__ = [
@@ -9,6 +9,7 @@ __all__ = [
     "evaluate",
     "evaluate_as_run",
     "execute_run",
+    "query_count",
     "ranked_queries",
     "start_run",
     "sweep_runs",

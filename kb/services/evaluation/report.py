@@ -58,6 +58,7 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
     subject, wiring, rows = measurement.subject, measurement.wiring, measurement.rows
     ranked = [row for row in rows if row.answerable]
     gate = _gate(measurement)
+    final_stage = "reranked" if measurement.rerankers else "fused"
     return {
         "kb": subject.knowledge_base.name,
         "eval_set": subject.eval_set.name,
@@ -66,13 +67,14 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
         "queries": len(ranked),
         "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
         "stages": {stage: _means(ranked, stage) for stage in STAGES},
-        "final_stage": "reranked" if measurement.rerankers else "fused",
+        "final_stage": final_stage,
         "latency_ms": _latency([row.latency_ms for row in rows]),
         "searches_at_once": SEARCHES_AT_ONCE,
         "gate": gate,
         "false_answers": [] if gate is None else _false_answers(rows, gate["cut"]),
         "degraded": list(measurement.degraded.values()),
         **_misses(ranked),
+        "incomplete": _incomplete(ranked, final_stage),
         **_unanchored(measurement),
         "models": model_ids(measurement),
         "rerankers": sorted(measurement.rerankers),
@@ -162,6 +164,12 @@ def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
             for stage in stages
         },
     }
+
+
+def _incomplete(rows: Sequence[EvalRunQuery], stage: str) -> dict[str, float]:
+    """Recall@5 of the queries that lack some of what is relevant, by id; that of the others is 1."""
+    recalls = {row.external_id: row.figures[stage]["recall@5"] for row in rows if row.figures}
+    return {external_id: round(recall, 4) for external_id, recall in recalls.items() if recall < 1}
 
 
 def _unanchored(measurement: Measurement) -> dict[str, Any]:

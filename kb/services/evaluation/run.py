@@ -34,7 +34,7 @@ BUDGET_S = 60.0  # a slow model is measured, not left out
 MEASURING = {"top_k": DEPTH, "score_threshold": 0.0, "use_rerank": True}
 """Deep enough for recall@20, and without the gate, which would hide what the reranker did."""
 SEARCHES_AT_ONCE = 2
-"""While one waits for the database, another computes; more only wait for each other."""
+"""While one waits for the database, another computes; with more, each takes much longer."""
 TICK_S = 0.3
 QUERIES_A_BATCH = 200
 

@@ -91,8 +91,9 @@ def evaluate_as_run(
     run.status, run.started_at = EvalRun.Status.RUNNING, timezone.now()
     run.heartbeat = run.started_at
     run.save()
-    _carry_out(_Job(run, on_progress))
+    report = _carry_out(_Job(run, on_progress))
     run.refresh_from_db()
+    run.report = report  # the database keeps no order of keys
     return run
 
 
@@ -226,13 +227,16 @@ class _Job:
             EvalRunQuery.objects.bulk_create(rows, batch_size=ROWS_AT_ONCE)
 
 
-def _carry_out(job: _Job) -> None:
+def _carry_out(job: _Job) -> dict[str, Any]:
     """Measures, and ends the run in any case.
+
+    Returns:
+        The report; empty where someone else has ended the run.
 
     Raises:
         Exception: what made the run fail.
     """
-    measurement = None
+    measurement, report = None, {}
     try:
         measurement = Measurement(_principal(job.run), _subject(job.run))
         job.tell(
@@ -253,6 +257,7 @@ def _carry_out(job: _Job) -> None:
         raise
     else:
         job.end(EvalRun.Status.DONE, measurement, report=report)
+    return report
 
 
 def _principal(run: EvalRun) -> Principal:
