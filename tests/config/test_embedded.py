@@ -85,7 +85,7 @@ def query(sql):
 def kill_postmaster(directory):
     postmaster = psutil.Process(int((directory / "postgres" / "postmaster.pid").read_text().split()[0]))
     postmaster.send_signal(signal.SIGKILL)
-    psutil.wait_procs([postmaster], timeout=5)
+    psutil.wait_procs([postmaster], timeout=60)
 
 
 def redis_client():
@@ -95,7 +95,7 @@ def redis_client():
 def kill_redis(directory):
     process = psutil.Process(int((directory / "redis" / "redis.pid").read_text()))
     process.send_signal(signal.SIGKILL)
-    psutil.wait_procs([process], timeout=5)
+    psutil.wait_procs([process], timeout=60)
 
 
 def test_both_servers_start_and_the_urls_are_set(directory):
@@ -220,7 +220,7 @@ def test_two_processes_start_one_pair(directory):
         subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=Path.cwd())
         for _ in range(2)
     ]
-    answers = sorted(process.communicate(timeout=60)[0].split() for process in processes)
+    answers = sorted(process.communicate(timeout=300)[0].split() for process in processes)
     assert [answer[0] for answer in answers] == ["False", "True"]
     assert answers[0][1] == answers[1][1]
 
@@ -339,7 +339,7 @@ def test_a_data_directory_of_another_user_is_said(directory):
         "import os\nfrom config import embedded\nif os.geteuid() == 0: os.setuid(65534)\n"
         "try: embedded.ensure()\nexcept embedded.EmbeddedError as error: print(error)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300, check=True)
     directory.chmod(0o700)
     assert "belongs to another user" in done.stdout
     assert "set ZHIKU_DATA_DIR" in done.stdout
