@@ -163,6 +163,27 @@ def queries_add(principal: Principal, eval_set: EvalSet, texts: Iterable[str]) -
         return EvalQuery.objects.filter(eval_set=eval_set).count() - before
 
 
+def query_update(principal: Principal, query: EvalQuery, *, text: str, answerable: bool) -> None:
+    """Changes a query; it comes with its set.
+
+    Raises:
+        NotVisible, NotAllowed: as `require_editable`.
+        Rejected: the text is blank, too long or that of another query of the set, or passages are judged relevant to one
+            that shall have no answer.
+    """
+    require_editable(principal, query.eval_set)
+    text = text if text == query.text else query_text(text)
+    if EvalQuery.objects.filter(eval_set=query.eval_set, text=text).exclude(pk=query.pk).exists():
+        message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
+        raise Rejected("query_known", message % {"query": text})
+    with transaction.atomic():
+        EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk)
+        if not answerable:
+            _require_nothing_relevant(query)
+        EvalQuery.objects.filter(pk=query.pk).update(text=text, answerable=answerable)
+    query.text, query.answerable = text, answerable
+
+
 def queries_delete(principal: Principal, eval_set: EvalSet, ids: Iterable[int]) -> int:
     """Deletes queries with their judgments; returns how many queries.
 
@@ -190,12 +211,17 @@ def mark_unanswerable(principal: Principal, eval_set: EvalSet, text: str, is_una
         if query is None:
             return None
         EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk)
-        if is_unanswerable and Judgment.objects.filter(query=query, grade__gt=0).exists():
-            message = _("Passages are judged relevant to “%(query)s”: take these judgments back first.")
-            raise Rejected("has_relevant", message % {"query": query.text})
+        if is_unanswerable:
+            _require_nothing_relevant(query)
         query.answerable = not is_unanswerable
         query.save(update_fields=["answerable"])
     return query
+
+
+def _require_nothing_relevant(query: EvalQuery) -> None:
+    if Judgment.objects.filter(query=query, grade__gt=0).exists():
+        message = _("Passages are judged relevant to “%(query)s”: take these judgments back first.")
+        raise Rejected("has_relevant", message % {"query": query.text})
 
 
 def query_text(text: str) -> str:

@@ -38,8 +38,7 @@ def judge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chunk
         NotAllowed: the principal may see but not change it.
         Rejected: the grade or the query is none, or the chunk is of another knowledge base.
     """
-    if not 0 <= grade <= MAX_GRADE:
-        raise Rejected("invalid_grade", _("Give a grade from 0 to %(most)d.") % {"most": MAX_GRADE})
+    _require_grade(grade)
     _require_pair(principal, eval_set, chunk)
     document = chunk.document
     quote_hash = anchor_hash(chunk.text)
@@ -79,6 +78,40 @@ def unjudge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chu
             raise Rejected("whole_document", message % {"title": chunk.document})
         Judgment.objects.filter(pk__in=[each.pk for each in held]).delete()
         return len(held)
+
+
+def judgments_regrade(principal: Principal, query: EvalQuery, grades: Mapping[int, int | None]) -> int:
+    """Changes judgments of a query, which comes with its set.
+
+    Args:
+        principal: who judges.
+        query: whose judgments they are; others are left alone.
+        grades: by judgment id; None: the judgment is taken back.
+
+    Returns:
+        How many were changed or taken back.
+
+    Raises:
+        NotVisible: the set does not exist for the principal.
+        NotAllowed: the principal may see but not change it.
+        Rejected: a grade is none.
+    """
+    require_editable(principal, query.eval_set)
+    for grade in grades.values():
+        _require_grade(grade)
+    with transaction.atomic():
+        query = _locked(query)
+        own = {each.pk: each for each in Judgment.objects.filter(query=query, pk__in=grades)}
+        changed = [each for pk, each in own.items() if grades[pk] != each.grade]
+        gone = [each.pk for each in changed if grades[each.pk] is None]
+        kept = [each for each in changed if grades[each.pk] is not None]
+        for each in kept:
+            each.grade, each.created_by_id = grades[each.pk], principal.user.pk
+        Judgment.objects.filter(pk__in=gone).delete()
+        Judgment.objects.bulk_update(kept, ["grade", "created_by"])
+        if any(each.grade > IRRELEVANT for each in kept) and not query.answerable:
+            EvalQuery.objects.filter(pk=query.pk).update(answerable=True)
+    return len(changed)
 
 
 def judgments_of(principal: Principal, eval_set: EvalSet, query_text: str, chunks: Sequence[Chunk]) -> dict[int, int]:
@@ -177,6 +210,11 @@ def _locked(query: EvalQuery) -> EvalQuery:
     """The query's row until the transaction ends, so that two judgments of one passage take turns."""
     locked: EvalQuery = EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk)
     return locked
+
+
+def _require_grade(grade: int | None) -> None:
+    if grade is not None and not IRRELEVANT <= grade <= MAX_GRADE:
+        raise Rejected("invalid_grade", _("Give a grade from 0 to %(most)d.") % {"most": MAX_GRADE})
 
 
 def _require_pair(principal: Principal, eval_set: EvalSet, chunk: Chunk) -> None:

@@ -8,7 +8,14 @@ from kb.services.documents import document_add, document_delete, document_requeu
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.eval_queries import DEFAULT_SET, eval_set_named, mark_unanswerable
 from kb.services.indexing import index_document
-from kb.services.judgments import anchored_chunks, judge, judgments_in, judgments_of, unjudge
+from kb.services.judgments import (
+    anchored_chunks,
+    judge,
+    judgments_in,
+    judgments_of,
+    judgments_regrade,
+    unjudge,
+)
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db
@@ -251,3 +258,19 @@ def test_a_judgment_without_a_source_belongs_to_no_other_document(kb, me, eval_s
     document_delete(document)
     make_document(kb, "五天带薪年假", source="", title="")
     assert grades(me, eval_set) == {}
+
+
+def test_judgments_are_regraded_and_taken_back_together(kb, me, eval_set):
+    document = make_document(kb, "满一年的员工每年享有五天带薪年假", "病假需要在上午十点前告知直属上级")
+    first, second = (judge(me, eval_set, QUERY, chunk_of(document, position), 0) for position in (0, 1))
+    mark_unanswerable(me, eval_set, QUERY, True)
+    elsewhere = judge(me, eval_set, "another query", chunk_of(document, 0), 1)
+    changed = judgments_regrade(me, first.query, {first.pk: 2, second.pk: None, elsewhere.pk: 0})
+    assert changed == 2
+    assert dict(Judgment.objects.values_list("pk", "grade")) == {first.pk: 2, elsewhere.pk: 1}
+    assert EvalQuery.objects.get(pk=first.query_id).answerable is True
+    assert judgments_regrade(me, first.query, {first.pk: 2}) == 0
+    with rejected("invalid_grade"):
+        judgments_regrade(me, first.query, {first.pk: 4})
+    with pytest.raises(NotAllowed):
+        judgments_regrade(principal(make_member(kb)), first.query, {first.pk: None})
