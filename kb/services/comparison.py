@@ -119,7 +119,7 @@ def run_as_json(run: EvalRun) -> dict[str, Any]:
         "eval_set": run.eval_set.name,
         "profile": {"name": run.profile.name, "version": run.profile.version},
         "overrides": run.overrides,
-        "finished_at": run.finished_at,
+        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
     }
 
 
