@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import F, Q
 from django.db.models.functions import Coalesce
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
@@ -238,16 +238,18 @@ def _carry_out(job: _Job) -> dict[str, Any]:
     """
     measurement, report = None, {}
     try:
-        measurement = Measurement(_principal(job.run), _subject(job.run))
-        job.tell(
-            total=len(measurement.queries),
-            configuration=measurement.config.as_dict(),
-            model_ids=model_ids(measurement),
-            kb_version=measurement.version.version,
-            content_version=measurement.version.content_version,
-        )
-        measurement.run(job.tick)
-        report = {**report_of(measurement), "run_id": job.run.pk}
+        # In English, which the pages translate, whatever language whoever runs it has.
+        with translation.override(None):
+            measurement = Measurement(_principal(job.run), _subject(job.run))
+            job.tell(
+                total=len(measurement.queries),
+                configuration=measurement.config.as_dict(),
+                model_ids=model_ids(measurement),
+                kb_version=measurement.version.version,
+                content_version=measurement.version.content_version,
+            )
+            measurement.run(job.tick)
+            report = {**report_of(measurement), "run_id": job.run.pk}
     except RunLost:
         logger.info("evaluation run %s was ended or deleted while it was carried out", job.run.pk)
     except RunCancelled:
