@@ -1,5 +1,6 @@
 """Retrieval profiles: their list, and the page of one with all its versions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,29 +85,31 @@ class ProfileView(VersionPage):
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         (overview,) = profile_overviews(self.caller, [self.version.name])
-        versions = RetrievalProfile.objects.filter(name=self.version.name).select_related("created_by")
-        page = Paginator(versions.order_by("-version"), VERSIONS_A_PAGE).get_page(self._page_number(versions))
-        rows = list(page.object_list)
-        # The last one's own predecessor is on the next page.
-        older = versions.filter(version__lt=rows[-1].version).order_by("-version").first()
+        rows = RetrievalProfile.objects.filter(name=self.version.name).select_related("created_by")
+        versions = list(rows.order_by("-version"))
+        page = Paginator(versions, VERSIONS_A_PAGE).get_page(self._page_number(versions))
+        older = [*versions[1:], None]
         return super().get_context_data(
             **kwargs,
             title=self.version.name,
             overview=overview,
             description=described(overview.live),
             page=page,
-            rows=[self._row(*pair, overview) for pair in zip(rows, [*rows[1:], older], strict=True)],
+            rows=[
+                self._row(versions[place], older[place], overview)
+                for place in range(page.start_index() - 1, page.end_index())
+            ],
             shown=BASES_SHOWN,
             may_edit=self.may_edit,
             edit_url=reverse(EDIT, args=[overview.newest.pk]) if self.may_edit else "",
-            copy_url=copy_url(overview.live) if may_add(self.caller) else "",
+            copy_url=copy_url(overview.live) if self.may_edit or may_add(self.caller) else "",
             compare_url=diff_url(None, overview.newest),
         )
 
-    def _page_number(self, versions: Any) -> Any:
+    def _page_number(self, versions: Sequence[RetrievalProfile]) -> Any:
         """The page that was asked for, else the one with the version of the URL."""
-        asked = self.request.GET.get("page")
-        return asked or versions.filter(version__gt=self.version.version).count() // VERSIONS_A_PAGE + 1
+        newer = sum(version.version > self.version.version for version in versions)
+        return self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1
 
     def _row(self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview) -> VersionRow:
         state, args = state_of(version), [version.pk]

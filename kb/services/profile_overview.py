@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.services.profiles import configuration_of, differences
@@ -103,10 +103,8 @@ def _used(principal: Principal, names: Collection[str]) -> dict[str, tuple[list[
     seen = defaultdict(list)
     for kb in using.visible_to(principal):
         seen[kb.profile.name].append(kb)
-    total: dict[str, int] = defaultdict(int)
-    for name in using.values_list("profile__name", flat=True):
-        total[name] += 1
-    return {name: (seen[name], count - len(seen[name])) for name, count in total.items()}
+    counts = using.order_by().values_list("profile__name").annotate(Count("pk"))
+    return {name: (seen[name], count - len(seen[name])) for name, count in counts}
 
 
 def version_as_dict(profile: RetrievalProfile) -> dict[str, Any]:
