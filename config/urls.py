@@ -6,6 +6,7 @@ from kb.admin.ask import ask_urls
 from kb.admin.compare import compare_urls
 from kb.admin.judge import judge_urls
 from kb.admin.keyword_cache import keyword_cache_urls
+from kb.admin.profiles import profile_urls
 from kb.admin.search_debug import search_debug_urls
 from kb.api.views.metrics import MetricsView
 
@@ -15,6 +16,7 @@ admin_urls = [
     *compare_urls(admin.site),
     *judge_urls(admin.site),
     *keyword_cache_urls(admin.site),
+    *profile_urls(admin.site),
     *admin.site.get_urls(),
 ]
 urlpatterns = [
