@@ -72,7 +72,8 @@ def charts(statistics: SearchStatistics, by_status: dict[str, int]) -> list[Char
 def _bases(caller: Principal) -> QuerySet[Any]:
     editable = KnowledgeBase.objects.editable_by(caller).filter(pk=OuterRef("pk"))
     bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
-    return bases.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
+    counted: QuerySet[Any] = bases.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
+    return counted
 
 
 def _by_status(caller: Principal) -> dict[str, int]:
