@@ -324,6 +324,11 @@ UNFOLD = {
                         "link": reverse_lazy("admin:search_debug"),
                     },
                     {
+                        "title": _("Why not found?"),
+                        "icon": "search_off",
+                        "link": reverse_lazy("admin:why_not"),
+                    },
+                    {
                         "title": _("Search log"),
                         "icon": "history",
                         "link": reverse_lazy("admin:kb_searchlog_changelist"),
@@ -332,6 +337,33 @@ UNFOLD = {
                         "title": _("Keyword index cache"),
                         "icon": "memory",
                         "link": reverse_lazy("admin:keyword_cache"),
+                    },
+                ],
+            },
+            {
+                "title": _("Quality"),
+                "separator": True,
+                "items": [
+                    {
+                        "title": _("Failed queries"),
+                        "icon": "inbox",
+                        "link": reverse_lazy("admin:kb_failedquery_changelist"),
+                    },
+                    {
+                        "title": _("Evaluation sets"),
+                        "icon": "checklist",
+                        "link": reverse_lazy("admin:kb_evalset_changelist"),
+                    },
+                    {
+                        "title": _("Evaluation runs"),
+                        "icon": "monitoring",
+                        "link": reverse_lazy("admin:kb_evalrun_changelist"),
+                    },
+                    {"title": _("Compare"), "icon": "compare_arrows", "link": reverse_lazy("admin:compare")},
+                    {
+                        "title": _("Retrieval profiles"),
+                        "icon": "tune",
+                        "link": reverse_lazy("admin:kb_retrievalprofile_changelist"),
                     },
                 ],
             },
