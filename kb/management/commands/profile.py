@@ -51,7 +51,7 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument("name", metavar="NAME", help="of the profile; one that is not there is made")
         parser.add_argument(
             "--set",
-            dest="settings",
+            dest="given",
             type=_setting,
             action="append",
             default=[],
@@ -117,7 +117,7 @@ class Command(KnowledgeBaseCommand):
         draft = create_version(
             principal,
             options["name"],
-            {**start, **dict(options["settings"])},
+            {**start, **dict(options["given"])},
             description=options["description"],
             knowledge_base=self.knowledge_base(dict(options))
             if options["kb"]

@@ -4,6 +4,7 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from kb.management.commands.profile import Command
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.services.profiles import BUILT_IN
 from tests.factories import make_document, make_kb, make_user
@@ -103,6 +104,11 @@ def test_creates_a_draft_with_the_settings_given():
         {"top_k": 7, "fusion": "weighted", "rerankers": ["overlap"]},
         "wider",
     )
+
+
+def test_no_option_of_its_own_has_the_name_of_one_that_django_reads():
+    parsed = Command().create_parser("manage.py", "profile").parse_args(["create", "mine", "--set", "top_k=7"])
+    assert (parsed.settings, parsed.given) == (None, [("top_k", 7)])
 
 
 def test_begins_with_the_settings_of_another_version():
