@@ -22,9 +22,7 @@ def format_problem_in_words(error: SetFormatError, root: str = "") -> str:
         SetProblem.BAD_ID: _(
             "%(place)s: the id “%(id)s” is empty or was used before: give each line an id of its own."
         ),
-        SetProblem.BAD_TEXT: _(
-            "%(place)s: the field “%(field)s” is empty or longer than %(length)s characters: correct it."
-        ),
+        SetProblem.TOO_LONG: _("%(place)s: the field “%(field)s” is longer than %(length)s characters: shorten it."),
         SetProblem.BAD_ANSWERABLE: _("%(place)s: metadata.answerable must be true, false or absent: correct it."),
         SetProblem.BAD_TOPIC: _("%(place)s: this is no topic: write the query’s id, a tab and the query."),
         SetProblem.BAD_JUDGMENT: _(

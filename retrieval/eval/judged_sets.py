@@ -117,7 +117,7 @@ def read_judged_set(
         _check_judgment(each.query_id, each.source, each.grade, place=f"{directory / 'qrels'}, query '{each.query_id}'")
     for number, query in enumerate(queries.values(), start=1):
         place = f"{directory}, query {number}"
-        _check_length("id", query.id, ID_CHARACTERS, place)
+        _check_id(query.id, place)
         _check_length("query", query.text, TEXT_CHARACTERS, place)
     return JudgedSet(named(directory), tuple(queries.values()), (*whole, *passages))
 
@@ -202,7 +202,7 @@ def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
     if not any(line.strip().lower().startswith("<top>") for _place, line in lines):
         for place, line in lines:
             key, tab, text = line.partition("\t")
-            if not (tab and key.strip() and text.strip()):
+            if not (tab and key.strip()):
                 raise SetFormatError(SetProblem.BAD_TOPIC, place)
             yield place, key.strip(), text.strip()
         return
@@ -314,11 +314,17 @@ def _split(
 def _check_judgment(query_id: str, source: str, grade: int, *, place: str) -> None:
     if grade > MAX_GRADE:
         raise SetFormatError(SetProblem.GRADE_TOO_HIGH, place, grade=grade, most=MAX_GRADE)
+    _check_id(query_id, place)
+    _check_length("corpus-id", source, SOURCE_CHARACTERS, place)
+
+
+def _check_id(query_id: str, place: str) -> None:
+    if not query_id.strip():
+        raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
     _check_length("id", query_id, ID_CHARACTERS, place)
-    if len(source) > SOURCE_CHARACTERS:
-        raise SetFormatError(SetProblem.BAD_TEXT, place, field="corpus-id", length=SOURCE_CHARACTERS)
 
 
 def _check_length(name: str, text: str, most: int, place: str) -> None:
-    if not text.strip() or len(text) > most:
-        raise SetFormatError(SetProblem.BAD_TEXT, place, field=name, length=most)
+    """A text may be empty: sets that are in use have such queries."""
+    if len(text) > most:
+        raise SetFormatError(SetProblem.TOO_LONG, place, field=name, length=most)

@@ -17,7 +17,7 @@ class SetProblem(StrEnum):
     NOT_OBJECT = "not_object"
     NO_FIELD = "no_field"
     BAD_ID = "bad_id"
-    BAD_TEXT = "bad_text"
+    TOO_LONG = "too_long"
     BAD_ANSWERABLE = "bad_answerable"
     BAD_TOPIC = "bad_topic"
     BAD_JUDGMENT = "bad_judgment"
@@ -40,7 +40,7 @@ MESSAGES: Final[dict[SetProblem, str]] = {
     SetProblem.NOT_OBJECT: "{place}: not a JSON object: each line must be one",
     SetProblem.NO_FIELD: "{place}: field '{field}' is missing or no string: add it",
     SetProblem.BAD_ID: "{place}: _id '{id}' is empty or was used before: give each line an id of its own",
-    SetProblem.BAD_TEXT: "{place}: the {field} is empty or longer than {length} characters: correct it",
+    SetProblem.TOO_LONG: "{place}: the {field} is longer than {length} characters: shorten it",
     SetProblem.BAD_ANSWERABLE: "{place}: metadata.answerable must be true, false or absent",
     SetProblem.BAD_TOPIC: "{place}: not a topic: write the query's id, a tab and the query",
     SetProblem.BAD_JUDGMENT: "{place}: {count} fields: a line is query-id, corpus-id and score with tabs between",

@@ -71,7 +71,12 @@ words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"
 
 
 @given(
-    st.lists(st.tuples(ids, words, st.booleans()), min_size=1, max_size=4, unique_by=lambda query: query[0]),
+    st.lists(
+        st.tuples(ids, st.one_of(st.just(""), words), st.booleans()),
+        min_size=1,
+        max_size=4,
+        unique_by=lambda query: query[0],
+    ),
     st.lists(
         st.tuples(st.integers(0, 3), ids, st.integers(0, 3), st.one_of(st.just(""), words)),
         max_size=6,
@@ -155,7 +160,12 @@ def test_only_known_documents_may_be_judged_where_they_are_named(beir, trec):
     ("name", "line", "problem"),
     [
         ("queries.jsonl", "[" * 100_000, SetProblem.NOT_JSON),
-        ("queries.jsonl", '{"_id": "q3", "text": " ", "metadata": {"answerable": true}}', SetProblem.BAD_TEXT),
+        ("queries.jsonl", '{"_id": " ", "text": "x", "metadata": {"answerable": true}}', SetProblem.BAD_ID),
+        (
+            "queries.jsonl",
+            f'{{"_id": "q3", "text": "{"x" * 10_001}", "metadata": {{"answerable": true}}}}',
+            SetProblem.TOO_LONG,
+        ),
         ("qrels/test.tsv", "q1\td9\t4", SetProblem.GRADE_TOO_HIGH),
         ("passages.jsonl", "{", SetProblem.NOT_JSON),
         ("passages.jsonl", '{"query-id": "q1", "quote": "x", "score": 1}', SetProblem.NO_FIELD),
@@ -184,7 +194,7 @@ def test_a_passage_judged_twice_is_reported_with_its_line(beir):
     ("name", "line", "problem"),
     [
         ("topics.tsv", "303 no tab", SetProblem.BAD_TOPIC),
-        ("topics.tsv", "303\t ", SetProblem.BAD_TOPIC),
+        ("topics.tsv", " \tx", SetProblem.BAD_TOPIC),
         ("topics.tsv", "301\tagain", SetProblem.BAD_ID),
         ("qrels.txt", "301 0 d", SetProblem.BAD_TREC_JUDGMENT),
         ("qrels.txt", "301 0 d high", SetProblem.BAD_TREC_JUDGMENT),
@@ -226,7 +236,7 @@ def test_long_ids_and_sources_are_reported(trec):
         (trec / "qrels.txt").write_text(f"{line}\n")
         with pytest.raises(SetFormatError) as caught:
             read_judged_set(trec)
-        assert caught.value.problem is SetProblem.BAD_TEXT
+        assert caught.value.problem is SetProblem.TOO_LONG
 
 
 def test_every_problem_has_a_sentence():
