@@ -8,13 +8,13 @@ from kb.models import Chunk, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.documents import document_requeue
 from kb.services.errors import NotAllowed, Rejected
 from kb.services.indexing import chunk_update
-from kb.services.profiles import create_version
+from kb.services.profiles import MAX_NAME_CHARACTERS, create_version
 from kb.services.search import SearchRequest
 from kb.services.tokenizing import read_settings, tokenizer_change, tokenizer_settings
 from kb.services.why_not.types import Remedy, RemedyCode, Stage, WhyNot
 
 MOST_QUESTION_CHARACTERS = 2_000
-NAME_CHARACTERS = 80
+
 OF_COUNTS = frozenset({"top_k", "rerank_top_k", "general_final_count"})
 """An explicit `top_k` of a request sets all three."""
 
@@ -120,4 +120,4 @@ def profile_in_force(why: WhyNot) -> RetrievalProfile:
 
 
 def _own_name(profile: RetrievalProfile, kb: KnowledgeBase) -> str:
-    return f"{profile.name}-kb{kb.pk}"[-NAME_CHARACTERS:]
+    return f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:]

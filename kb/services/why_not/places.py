@@ -68,6 +68,14 @@ class _Asked:
             for span in outcome.result.spans
             if span.detail.get("kb_id") == scope.kb_id
         }
+        self._dropped = next((each for each in outcome.result.dropped if each.chunk_id == chunk_id), None)
+        # A double is told of by the candidate that stands for it.
+        self._provenance = [
+            found
+            for candidate in outcome.result.candidates
+            for found in candidate.provenance
+            if found.chunk_id == chunk_id
+        ]
         self.index: OkapiIndex | None = None
 
     def queries_of(self, channel: Channel) -> Iterable[int]:
@@ -87,34 +95,47 @@ class _Asked:
         query = self._analysis.queries[number]
         try:
             if channel.name in VECTOR_KINDS:
-                return self._among_vectors(channel, query, place)
+                return self._among_vectors(query, place, detail.get("keyword_share", 0.0))
             return self._among_texts(channel, query, place)
         except ChannelUnavailable as error:
             return replace(place, state=PlaceState.FAILED, error=error.code.value)
 
-    def _among_vectors(self, channel: Channel, query: Analysis, place: Place) -> Place:
-        deadline = time.monotonic() + SECONDS
-        found = channel.search(query, RANKS_A_CANDIDATE * place.depth, deadline)
-        vector, _source = self._vectors[self._scope.space].embed(query.text, deadline)
+    def _among_vectors(self, query: Analysis, place: Place, keyword_share: float) -> Place:
+        vector, _source = self._vectors[self._scope.space].embed(query.text, time.monotonic() + SECONDS)
         exact = exact_place(
             self._scope.kb_id,
             self._scope.space,
             vector,
             self._chunk_id,
-            kind=VECTOR_KINDS[channel.name],
-            keyword_share=found.detail.get("keyword_share", 0.0),
+            kind=VECTOR_KINDS[place.channel],
+            keyword_share=keyword_share,
             only=self._only,
         )
         return _judged(
             replace(
                 place,
                 rank=exact.rank,
-                channel_rank=_rank_in(found, self._chunk_id),
+                channel_rank=self._told_rank(place, exact.rank),
                 score=exact.similarity,
                 total=exact.total,
                 is_indexed=exact.is_indexed,
             )
         )
+
+    def _told_rank(self, place: Place, exact: int | None) -> int | None:
+        """The rank that the channel gave the chunk in this search; None where it did not return it.
+
+        A candidate's ranks are exact as far as the channel's own candidates go; what stands behind them has moved up by
+        as many as were left out.
+        """
+        if self._dropped is not None and self._dropped.stage == "channels":
+            only_query = len(self._analysis.queries) == 1
+            return self._dropped.ranks.get(place.channel) if only_query else None
+        told = next(
+            (found.rank for found in self._provenance if (found.channel, found.query) == (place.channel, place.query)),
+            None,
+        )
+        return told if told is None or told <= place.depth else max(told, exact or told)
 
     def _among_texts(self, channel: Channel, query: Analysis, place: Place) -> Place:
         most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES

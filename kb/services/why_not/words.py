@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop, ngettext
+from django.utils.translation import gettext_noop
 
 from kb.services.why_not.types import Place, PlaceState, Reason, Stage, State, Step, WhyNot
 
@@ -109,6 +109,8 @@ def _figures(step: Step, why: WhyNot) -> dict[str, Any]:
             "places": _listed(_place_in_words(place) for place in why.places if place.rank is not None),
             "failed": _listed(channel_in_words(place.channel) for place in why.places if place.error),
         }
+    if "threshold" in step.figures:
+        figures["threshold"] = f"{step.figures['threshold']:g}"
     if step.stage is Stage.FILTERS:
         figures["failed"] = _listed(filter_in_words(name) for name in step.figures.get("failed", ()))
     if step.stage is Stage.FUSION and step.state is State.PASSED:
@@ -140,11 +142,7 @@ def _rank_in_words(place: Place) -> str:
 
 
 def _place_in_words(place: Place) -> str:
-    words = ngettext(
-        "%(channel)s rank %(rank)s of %(total)s, where the first becomes a candidate",
-        "%(channel)s rank %(rank)s of %(total)s, where the first %(depth)s become candidates",
-        place.depth,
-    )
+    words = _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
     figures = {"rank": place.rank, "total": place.total, "depth": place.depth}
     return words % {"channel": channel_in_words(place.channel), **figures}
 

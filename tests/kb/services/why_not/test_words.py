@@ -23,10 +23,10 @@ def _in_english():
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        ({"vector_top_k": 2, "bm25_top_k": 2}, "rank 6 of 6, where the first 2 become candidates"),
+        ({"vector_top_k": 2, "bm25_top_k": 2}, "rank 6 of 6 (2 become candidates)"),
         ({"rerank_candidates": 3, "top_k": 1}, "Its fused rank is 6, and the first 3 go on."),
         ({"use_rerank": False, "vector_top_k": 2}, "Without a reranker only what the vectors find counts"),
-        ({"score_threshold": 0.99, "top_k": 10}, "is below the threshold 0.9900 on the scale overlap"),
+        ({"score_threshold": 0.99, "top_k": 10}, "is below the threshold 0.99 on the scale overlap"),
         ({"general_retrieval": False, "max_web": 0}, "capped at 0, and it would be number 1"),
         ({"top_k": 2}, "It would be result 6, and the search gives 2."),
         ({"top_k": 10}, "The search finds this chunk: It is result 6."),
