@@ -188,7 +188,9 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
         shares = [round(100 * count / sum(counts), 2) for count in counts]
         highest = max(highest, *shares)
         points = [{"x": round(x, 4), "y": y} for x, y in zip(centres, shares, strict=True)]
-        datasets.append({"label": label, "data": points, "backgroundColor": COLOURS[kind], "borderRadius": 2})
+        datasets.append(
+            {"label": label, "data": points, "backgroundColor": COLOURS[kind], "borderRadius": 2, "pointStyle": "rect"}
+        )
     datasets += _cut_lines(calibration, highest)
     y_axis = {"min": 0, "title": {"display": True, "text": _("% of its kind"), "color": "#9ca3af"}}
     return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(_x_axis(), y_axis))}
@@ -209,11 +211,12 @@ def curve_chart(calibration: Calibration) -> dict[str, str]:
             "backgroundColor": colour,
             "borderWidth": 2,
             "pointRadius": 0,
+            "pointStyle": "line",
         }
         for name, (label, colour) in lines.items()
     ]
     datasets += _cut_lines(calibration, 1.0)
-    options = chart_options(_x_axis(), {"min": 0, "max": 1, "stepSize": 0.25})
+    options = chart_options(_x_axis(), {"min": 0, "max": 1, "stepSize": 0.2})
     return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(options)}
 
 
@@ -228,6 +231,7 @@ def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:
             "borderWidth": 2,
             "borderDash": [5, 4] if shown.kind == "current" else [],
             "pointRadius": 0,
+            "pointStyle": "line",
         }
         for shown in _cuts(calibration)
     ]

@@ -1,38 +1,30 @@
 """Two runs of a set in words: each figure before and after, what chance would explain, and the queries won and lost."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
-from django.core.paginator import Page, Paginator
 from django.http import QueryDict
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.admin.compare_sides import of_side
+from kb.admin.compare_queries import Choice, QueryList, here, query_list
+from kb.admin.compare_settings import SettingChange, setting_changes
 from kb.admin.eval_run_report import (
     AXIS,
     LEADING,
     METRICS,
     SMALLEST_DIFFERENCE,
-    lost_label,
     metric_label,
     percentage,
     ranking_label,
     signed,
     three_decimals,
 )
-from kb.admin.search_form import parameters_of
-from kb.admin.search_log import debug_url
-from kb.admin.setting_words import changes_in_words
-from kb.models import EvalRun
-from kb.services.comparison import Comparison, MetricDifference, QueryDifference
+from kb.services.comparison import Comparison, MetricDifference, is_reranked
 from retrieval.eval.significance import SIGNIFICANCE_LEVEL
 
-ROWS_A_PAGE = 20
 COLOURS = ("var(--color-base-400)", "var(--color-primary-500)")
 # Where less is better.
 COSTS = frozenset({"false_answer_rate", "unanswerable_passed", "p50", "p95"})
@@ -75,47 +67,6 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """A way to look at the page."""
-
-    value: str
-    label: str
-    url: str
-    is_chosen: bool
-    count: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class QueryRow:
-    """A query of both runs.
-
-    Attributes:
-        lost: what lost its relevant passages in the second run, or in the first where only that one lost them.
-    """
-
-    external_id: str
-    text: str
-    before: str
-    after: str
-    difference: str
-    direction: str
-    lost: str
-    debug_url: str
-    compare_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueryList:
-    """A page of the queries won, lost or left as they were."""
-
-    choices: tuple[Choice, ...]
-    page: Page[Any]
-    rows: tuple[QueryRow, ...]
-    previous_url: str
-    next_url: str
-
-
-@dataclass(frozen=True, slots=True)
 class ShownRuns:
     """What the page says of two runs."""
 
@@ -125,7 +76,7 @@ class ShownRuns:
     chart: Mapping[str, str]
     others: tuple[FigureCell, ...]
     warnings: tuple[str, ...]
-    changes: tuple[str, ...]
+    changes: tuple[SettingChange, ...]
     queries: QueryList
 
 
@@ -144,12 +95,12 @@ def shown_runs(comparison: Comparison, asked: QueryDict) -> ShownRuns:
             for stage, metrics in comparison.stages.items()
         ),
         verdicts=verdicts(comparison.stages.get("reranked", {})),
-        metrics=tuple(Choice(each, metric_label(each), _here(asked, metric=each), each == metric) for each in METRICS),
+        metrics=tuple(Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS),
         chart=chart_of(comparison, metric),
         others=tuple(_cell(*each) for each in (*comparison.gate.items(), *comparison.latency.items())),
         warnings=tuple(_warnings(comparison)),
-        changes=tuple(changes_in_words(comparison.settings)),
-        queries=_queries(comparison, asked),
+        changes=setting_changes(comparison.settings),
+        queries=query_list(comparison, asked),
     )
 
 
@@ -242,12 +193,19 @@ def chart_of(comparison: Comparison, metric: str) -> dict[str, str]:
     runs = (f"A · {comparison.before.profile}", f"B · {comparison.after.profile}")
     values = ([each.before for each in figures], [each.after for each in figures])
     datasets = [
-        {"label": label, "data": data, "backgroundColor": colour, "borderRadius": 3, "maxBarThickness": 36}
+        {
+            "label": label,
+            "data": data,
+            "backgroundColor": colour,
+            "borderRadius": 3,
+            "maxBarThickness": 36,
+            "pointStyle": "rect",
+        }
         for label, data, colour in zip(runs, values, COLOURS, strict=True)
     ]
     return {
         "data": json.dumps({"labels": [ranking_label(stage) for stage in stages], "datasets": datasets}),
-        "options": json.dumps(chart_options({"grid": {"display": False}}, {"min": 0, "max": 1, "stepSize": 0.25})),
+        "options": json.dumps(chart_options({"grid": {"display": False}}, {"min": 0, "max": 1, "stepSize": 0.2})),
     }
 
 
@@ -268,7 +226,7 @@ def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any]) -> dict[
             "legend": {
                 "display": True,
                 "position": "bottom",
-                "labels": {"color": AXIS, "boxWidth": 10, "boxHeight": 10},
+                "labels": {"color": AXIS, "usePointStyle": True, "boxHeight": 8},
             }
         },
         "scales": {
@@ -289,8 +247,15 @@ def _warnings(comparison: Comparison) -> list[str]:
             )
         )
     if comparison.models:
-        roles = ", ".join(f"{each.name}: {each.before or '–'} → {each.after or '–'}" for each in comparison.models)
+        roles = ", ".join(
+            f"{_role_label(each.name)}: {each.before or '–'} → {each.after or '–'}" for each in comparison.models
+        )
         found.append(_("Other models answered (%(models)s).") % {"models": roles})
+    found += [
+        _("No reranker has answered in %(run)s: its results stand as the fusion ordered them.") % {"run": letter}
+        for run, letter in ((comparison.before, "A"), (comparison.after, "B"))
+        if not is_reranked(run)
+    ]
     for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
         if count:
             words = ngettext(
@@ -302,67 +267,12 @@ def _warnings(comparison: Comparison) -> list[str]:
     return found
 
 
-# -- Queries -----------------------------------------------------------------------------------------------------------
-def _queries(comparison: Comparison, asked: QueryDict) -> QueryList:
-    lists = {
-        "lost": (_("Lost"), comparison.lost),
-        "won": (_("Won"), comparison.won),
-        "tied": (_("Unchanged"), comparison.tied),
-    }
-    first = next((name for name, (_label, queries) in lists.items() if queries), "lost")
-    chosen = asked.get("list", "")
-    chosen = chosen if chosen in lists else first
-    page = Paginator(lists[chosen][1], ROWS_A_PAGE).get_page(asked.get("page"))
-    return QueryList(
-        choices=tuple(
-            Choice(name, label, _here(asked, list=name, page=""), name == chosen, len(queries))
-            for name, (label, queries) in lists.items()
-        ),
-        page=page,
-        rows=tuple(query_rows(comparison.before, comparison.after, list(page.object_list))),
-        previous_url=_here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
-        next_url=_here(asked, page=str(page.next_page_number())) if page.has_next() else "",
-    )
-
-
-def query_rows(before: EvalRun, after: EvalRun, queries: Sequence[QueryDifference]) -> list[QueryRow]:
-    """Rows with links to Search debug, under the second run's settings, and to both sides by side."""
-    kb_id = after.eval_set.knowledge_base_id
-    of_a, of_b = _parameters(before), _parameters(after)
-    sides = {**of_side(parameters_of(of_a), "a"), **of_side(parameters_of(of_b), "b")}
-    return [
-        QueryRow(
-            external_id=query.external_id,
-            text=query.text,
-            before=three_decimals(query.before),
-            after=three_decimals(query.after),
-            difference=signed(query.difference),
-            direction=_direction(LEADING, query.difference),
-            lost=_lost_in_words(query),
-            debug_url=debug_url([kb_id], query.text, of_b),
-            compare_url=f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
-        )
-        for query in queries
-    ]
-
-
-def _parameters(run: EvalRun) -> dict[str, Any]:
-    return {"profile": run.profile.name, "profile_version": run.profile.version, "overrides": run.overrides}
-
-
-def _lost_in_words(query: QueryDifference) -> str:
-    if query.lost_at_after:
-        return _("B: %(what)s") % {"what": lost_label(query.lost_at_after)}
-    if query.lost_at_before:
-        return _("A: %(what)s") % {"what": lost_label(query.lost_at_before)}
-    return ""
-
-
-def _here(asked: QueryDict, **changes: str) -> str:
-    """The same page with some parameters changed; a blank one goes."""
-    query = asked.copy()
-    for name, value in changes.items():
-        query.pop(name, None)
-        if value:
-            query[name] = value
-    return f"?{query.urlencode()}"
+def _role_label(role: str) -> str:
+    """What a model does."""
+    return {
+        "embedding": _("Embedding"),
+        "tokenizer": _("Tokenizer"),
+        "reranker": _("Reranker"),
+        "rerank_server": _("Rerank server"),
+        "llm": _("Language model"),
+    }.get(role, role)

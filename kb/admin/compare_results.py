@@ -7,11 +7,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from kb.admin.compare_settings import SettingChange, setting_changes
 from kb.admin.degradations import Notice, notices
 from kb.admin.eval_run_report import lost_label
 from kb.admin.explain_analysis import cutters
 from kb.admin.search_log import debug_url
-from kb.admin.setting_words import changes_in_words
 from kb.admin.stage_words import milliseconds, stage_label
 from kb.models import KnowledgeBase
 from kb.services.comparison import ComparedResult, SearchComparison
@@ -100,7 +100,7 @@ class ShownComparison:
     sides: tuple[Side, Side]
     summary: str
     is_identical: bool
-    changes: tuple[str, ...]
+    changes: tuple[SettingChange, ...]
     times: tuple[StageTimes, ...]
     has_several_bases: bool
 
@@ -117,7 +117,7 @@ def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> S
         sides=(_side("A", a, comparison.results, bases), _side("B", b, comparison.results, bases)),
         summary=_summary(comparison),
         is_identical=comparison.is_identical,
-        changes=tuple(changes_in_words(comparison.settings)),
+        changes=setting_changes(comparison.settings),
         times=_times(a.result.timings_ms, b.result.timings_ms),
         has_several_bases=len(a.knowledge_bases) > 1,
     )

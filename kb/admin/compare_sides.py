@@ -64,12 +64,8 @@ class SideForm(SearchForm):
         return [self[name] for name in SETTINGS if name not in ONLY_OF_A_SEARCH]
 
     @property
-    def unsaved_count(self) -> int:
-        return sum(bool(self[name].value()) for name in SETTINGS)
-
-    @property
-    def are_settings_unfolded(self) -> bool:
-        return any(self[name].value() or self[name].errors for name in SETTINGS)
+    def has_faulty_settings(self) -> bool:
+        return any(self[name].errors for name in SETTINGS)
 
     @property
     def unsaved(self) -> list[str]:

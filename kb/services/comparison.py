@@ -17,9 +17,10 @@ from retrieval.eval.metrics import StageMetrics
 from retrieval.eval.significance import paired_p_values
 from retrieval.types import Hit, Result
 
-STAGES = ("bm25", "vector", "fused", "reranked")
+FUSED, RERANKED = "fused", "reranked"
+STAGES = ("bm25", "vector", FUSED, RERANKED)
 METRICS = tuple(StageMetrics.__annotations__)
-JUDGED_BY = ("reranked", "ndcg@10")
+JUDGED_BY = (RERANKED, "ndcg@10")
 NOT_FOUND = "channels"
 TOLERANCE = 1e-9
 
@@ -66,7 +67,8 @@ class Comparison:
     """What has become of the figures between two runs of a set.
 
     Attributes:
-        stages: by stage, by metric; means over the queries that both runs have.
+        stages: by stage, by metric; means over the queries that both runs have. Where no reranker has answered, what the
+            fusion made stands for what it would have made.
         gate: how well the gate tells queries without an answer, by the names of the reports; empty unless both have it.
         latency: milliseconds, by percentile.
         won: largest difference first, as `lost`.
@@ -172,7 +174,18 @@ def _check_comparable(before: EvalRun, after: EvalRun) -> None:
 
 def _rows(run: EvalRun) -> dict[str, EvalRunQuery]:
     rows = EvalRunQuery.objects.filter(run=run).only("external_id", "text", "figures", "lost_at")
-    return {row.external_id: row for row in rows}
+    found = {row.external_id: row for row in rows}
+    if is_reranked(run):
+        return found
+    for row in found.values():
+        if row.figures:
+            row.figures = {**row.figures, RERANKED: row.figures[FUSED]}
+    return found
+
+
+def is_reranked(run: EvalRun) -> bool:
+    """Whether a reranker has answered in a run; otherwise its results stand as the fusion ordered them."""
+    return bool(run.report.get("final_stage", RERANKED) == RERANKED)
 
 
 def _query_difference(before: EvalRunQuery, after: EvalRunQuery) -> QueryDifference:

@@ -92,7 +92,9 @@ def _request(options: Mapping[str, Any], side: str, knowledge_bases: Sequence[Kn
 
 
 def _run(number: int) -> EvalRun:
-    found = EvalRun.objects.select_related("eval_set__knowledge_base", "profile").filter(pk=number).first()
+    found: EvalRun | None = (
+        EvalRun.objects.select_related("eval_set__knowledge_base", "profile").filter(pk=number).first()
+    )
     if found is None:
         raise CommandError(f"There is no evaluation run {number}: `manage.py evaluate --save` makes one.")
     return found

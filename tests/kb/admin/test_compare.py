@@ -101,7 +101,7 @@ def test_a_result_of_one_side_alone_says_what_lost_it_on_the_other(compare):
 
 
 def test_names_the_settings_that_differ_in_words(compare):
-    assert "Fusion: RRF → weighted sum" in compare(b_fusion="weighted").text("changes")
+    assert "Fusion RRF double_arrow weighted sum" in compare(b_fusion="weighted").text("changes")
 
 
 def test_the_same_sides_are_said_to_be_the_same(compare):

@@ -104,12 +104,14 @@ def test_a_query_leads_to_both_sides_and_to_search_debug(open_page, pair):
 
 
 def test_names_the_settings_that_differ(open_page, pair):
-    assert "Fusion: RRF → weighted sum" in Page(open_page(a=pair[0].pk, b=pair[1].pk)).text("changes")
+    assert "Fusion RRF double_arrow weighted sum" in Page(open_page(a=pair[0].pk, b=pair[1].pk)).text("changes")
 
 
 def test_warns_where_something_else_than_the_profile_differs(open_page, eval_set):
     before = make_run(eval_set, [answered("a"), answered("b")])
-    after = make_run(eval_set, [answered("a")], kb_version=2, model_ids={"embedding": "other"})
+    after = make_run(
+        eval_set, [answered("a")], kb_version=2, model_ids={"embedding": "other"}, report={"final_stage": "fused"}
+    )
 
     warnings = [
         words(each) for each in Page(open_page(a=before.pk, b=after.pk)).tree.xpath("//*[@data-testid='warning']")
@@ -118,6 +120,7 @@ def test_warns_where_something_else_than_the_profile_differs(open_page, eval_set
     assert [each.split(" ", 3)[:3] for each in warnings] == [
         ["The", "knowledge", "base"],
         ["Other", "models", "answered"],
+        ["No", "reranker", "has"],
         ["1", "query", "that"],
     ]
 

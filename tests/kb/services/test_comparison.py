@@ -119,6 +119,16 @@ def test_tells_the_settings_the_models_and_the_content_that_differ(eval_set):
     assert not comparison.same_content
 
 
+def test_where_no_reranker_has_answered_the_fusion_made_the_results(eval_set):
+    before = make_run(eval_set, [answered("a", 0.7)])
+    after = make_run(eval_set, [answered("a", 0.0)], report={"final_stage": "fused"})
+
+    comparison = compare_runs(before, after)
+
+    assert comparison.stages["reranked"]["ndcg@10"].after == 0.5
+    assert [query.after for query in comparison.lost] == [0.5]
+
+
 def test_runs_of_different_sets_are_refused_with_their_names(kb, eval_set):
     other = make_run(make_set(kb, "others"), [answered("a")])
 
