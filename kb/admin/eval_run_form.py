@@ -35,20 +35,20 @@ RELOADING = {
 LINE = re.compile(r"\s*(\w+)\s*[=:]\s*(.+?)\s*")
 
 
-def _input(**attrs: str) -> forms.TextInput:
+def _input(**attrs: Any) -> forms.TextInput:
     # A text field, so that a number that is none stays in it to be corrected.
     return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
 
 
 def _number(name: str) -> forms.FloatField:
-    words = WORDS[name]
+    words: Any = WORDS[name]  # lazy texts, which a field takes as it takes words
     field = forms.FloatField(required=False, min_value=0, widget=_input(inputmode="decimal"))
     field.label, field.help_text = words.label, words.meaning
     return field
 
 
 def _count(name: str) -> forms.IntegerField:
-    words = WORDS[name]
+    words: Any = WORDS[name]
     field = forms.IntegerField(required=False, min_value=1, widget=_input(inputmode="numeric"))
     field.label, field.help_text = words.label, words.meaning
     return field
@@ -77,15 +77,14 @@ class StartForm(forms.Form):
         widget=forms.Select({"class": " ".join(SELECT_CLASSES), **RELOADING}),
     )
     limit = forms.IntegerField(
-        label=gettext_lazy("Only the first queries"),
+        label=gettext_lazy("Only the first"),
         required=False,
         min_value=1,
         max_value=10_000_000,
-        widget=_input(inputmode="numeric"),
+        widget=_input(inputmode="numeric", placeholder=gettext_lazy("all")),
     )
     fusion = forms.ChoiceField(
-        label=WORDS["fusion"].label,
-        help_text=WORDS["fusion"].meaning,
+        label=gettext_lazy("Fusion"),
         required=False,
         widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
     )
@@ -134,6 +133,7 @@ class StartForm(forms.Form):
         same = _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}
         self.offer("fusion", [("", same), *fusions.items()])
         for name in COMMON[1:]:
+            self.fields[name].widget.attrs["title"] = self.fields[name].help_text
             self.fields[name].widget.attrs["placeholder"] = value_in_words(name, inherited[name])
 
     def offer(self, name: str, choices: list[Any]) -> None:
@@ -148,7 +148,7 @@ class StartForm(forms.Form):
     @property
     def has_sets(self) -> bool:
         """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
-        return len(cast(SetField, self.fields["eval_set"]).choices) > 1
+        return len(cast(Any, self.fields["eval_set"]).choices) > 1
 
     @property
     def has_overrides(self) -> bool:

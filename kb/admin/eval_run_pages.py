@@ -4,6 +4,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -11,26 +12,29 @@ from django.utils.translation import gettext as _
 from django.views.generic import FormView, TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
+from kb.admin.eval_run_export import csv_of
 from kb.admin.eval_run_form import StartForm, again_parameters
-from kb.admin.eval_run_queries import misses_of, table_of
+from kb.admin.eval_run_history import neighbours_of
+from kb.admin.eval_run_queries import asked_rows, misses_of, table_of, tally_of
 from kb.admin.eval_run_report import (
     chart_of,
     gate_figures,
     latency_figures,
+    remarks,
     run_notices,
     settings_of,
     stage_rows,
     verdicts,
 )
 from kb.admin.eval_run_state import is_unfinished, progress_of, standstill, took
+from kb.admin.profile_page import PAGE
 from kb.admin.scoped import principal
 from kb.admin.setting_words import setting_label, value_in_words
-from kb.models import EvalRun
+from kb.models import EvalRun, Principal, RetrievalProfile
 from kb.services.errors import ServiceError
 from kb.services.evaluation import start_run
+from kb.services.profiles import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from retrieval.errors import InvalidConfiguration
-
-COMPARABLE = 50
 
 
 class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
@@ -113,20 +117,23 @@ class RunView(OneRunView):
             settings=settings_of(run),
             models=model_names(run),
             has_changed=has_changed(run),
+            profile_url=reverse(PAGE, args=[run.profile_id]),
         )
         if run.status != EvalRun.Status.DONE:
             return context
-        stages = report.get("stages") or {}
+        stages, tally = report.get("stages") or {}, tally_of(run)
         return context | {
             "report": report,
             "rows": stage_rows(stages),
-            "verdicts": verdicts(stages),
+            "verdicts": verdicts(stages, tally.moved),
+            "remarks": remarks(report),
             "chart": chart_of(stages),
             "gate": gate_figures(report.get("gate")),
             "latency": latency_figures(report.get("latency_ms") or {}),
             "notices": run_notices(report),
-            "misses": misses_of(run, self.request.GET),
-            "others": other_runs(run),
+            "misses": misses_of(run, tally.lost, self.request.GET),
+            "headlines": headline_labels().values(),
+            "neighbours": neighbours_of(run, headline_labels()),
         }
 
 
@@ -134,6 +141,11 @@ class QueriesView(OneRunView):
     """What a run measured of each query."""
 
     template_name = "admin/eval_runs/queries.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if request.GET.get("format") == "csv":
+            return csv_of(self.run, asked_rows(self.run, request.GET))
+        return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(**kwargs, table=table_of(self.run, self.request.GET))
@@ -169,10 +181,35 @@ def has_changed(run: EvalRun) -> bool:
     return (run.kb_version, run.content_version) != (now.version, now.content_version)
 
 
-def other_runs(run: EvalRun) -> list[EvalRun]:
-    """Finished runs of the same set, to compare with."""
-    runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
-    return list(runs.select_related("profile").order_by("-created_at", "-pk")[:COMPARABLE])
+def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
+    """The profile of a run with its unsaved settings as a further version, not published.
+
+    Where the caller may not change that profile, it becomes one of the knowledge base's own, under its name.
+
+    Raises:
+        Rejected: there is a profile of that name elsewhere.
+        NotAllowed: the caller may change neither.
+        InvalidConfiguration: this version of the program does not take the settings.
+    """
+    profile, kb = run.profile, run.eval_set.knowledge_base
+    may_change = RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists()
+    words = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
+    return create_version(
+        caller,
+        profile.name if may_change else profile_name(kb.name),
+        {**profile.settings, **run.overrides},
+        description=words,
+        knowledge_base=profile.knowledge_base if may_change else kb,
+    )
+
+
+def profile_name(name: str) -> str:
+    """A name as profiles may have it."""
+    return "".join(each for each in name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS]
+
+
+def headline_labels() -> dict[str, str]:
+    return {"recall_figure": _("Recall@5"), "ndcg_figure": _("NDCG@10"), "auroc_figure": _("AUROC")}
 
 
 def model_names(run: EvalRun) -> list[tuple[str, str]]:

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode
 
 from django.core.paginator import Page, Paginator
 from django.db.models import Case, Count, F, FloatField, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
@@ -11,11 +10,13 @@ from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
 from django.db.models.lookups import Exact
 from django.http import QueryDict
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from kb.admin.eval_run_report import (
+    LATER_STAGES,
+    LEADING,
     METRICS,
+    SMALLEST_DIFFERENCE,
     STAGES,
     Change,
     change_between,
@@ -26,9 +27,11 @@ from kb.admin.eval_run_report import (
     three_decimals,
 )
 from kb.admin.search_log import debug_url
+from kb.admin.why_not_url import why_not_url
 from kb.models import Chunk, Document, EvalRun, EvalRunQuery, Judgment
 from kb.services.evaluation.observe import LOST_AT
 from kb.services.judgments import anchored_chunks, documents_judged
+from kb.services.search import SearchRequest
 
 MISSES_A_PAGE = 20
 ROWS_A_PAGE = 50
@@ -106,36 +109,62 @@ class Misses:
     next_url: str
 
 
-def misses_of(run: EvalRun, asked: QueryDict) -> Misses:
-    """The queries without a relevant result, grouped by the stage that lost the last one; two queries and two for links.
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many queries a run's stages moved and lost.
+
+    Attributes:
+        moved: by stage after the channels, how many it raised and how many it lowered, by the leading metric.
+        lost: by the stage that lost them, in the order of the pipeline, how many were missed; only stages that lost any.
+    """
+
+    moved: Mapping[str, tuple[int, int]]
+    lost: Mapping[str, int]
+
+
+def tally_of(run: EvalRun) -> Tally:
+    """Counts over all queries of a run, in one query to the database."""
+    stages = (run.report or {}).get("stages") or {}
+    gains = {
+        f"{stage}_gain": _figure(stage, LEADING) - _figure(stage_before(stages, stage), LEADING)
+        for stage in LATER_STAGES
+    }
+    counts = {f"lost_{stage}": Count("pk", filter=Q(lost_at=stage)) for stage in LOST_AT}
+    for stage in LATER_STAGES:
+        counts[f"{stage}_up"] = Count("pk", filter=Q(**{f"{stage}_gain__gt": SMALLEST_DIFFERENCE}))
+        counts[f"{stage}_down"] = Count("pk", filter=Q(**{f"{stage}_gain__lt": -SMALLEST_DIFFERENCE}))
+    found = EvalRunQuery.objects.filter(run=run, answerable=True).order_by().annotate(**gains).aggregate(**counts)
+    return Tally(
+        moved={stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES},
+        lost={stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])},
+    )
+
+
+def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> Misses:
+    """The queries without a relevant result, grouped by the stage that lost the last one; one query and two for links.
 
     Args:
         run: with its profile and its set.
+        lost: how many by stage, as `tally_of` has them.
         asked: `lost` names a stage, `page` a page.
     """
-    counted = dict(
-        EvalRunQuery.objects.filter(MISSED, run=run).order_by().values_list("lost_at").annotate(number=Count("pk"))
-    )
     chosen = asked.get("lost", "")
-    chosen = chosen if chosen in counted else ""
+    chosen = chosen if chosen in lost else ""
     rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(_stage_order(), "pk")
     rows = rows.filter(lost_at=chosen) if chosen else rows
-    total = sum(counted.values())
-    page = _Counted(rows, MISSES_A_PAGE, counted[chosen] if chosen else total).get_page(asked.get("page"))
+    total = sum(lost.values())
+    page = _Counted(rows, MISSES_A_PAGE, lost[chosen] if chosen else total).get_page(asked.get("page"))
     stages = [Choice("", _("All"), _here(asked, lost="", page=""), not chosen, total)]
     stages += [
-        Choice(stage, lost_label(stage), _here(asked, lost=stage, page=""), stage == chosen, counted[stage])
-        for stage in sorted(counted, key=_place)
+        Choice(stage, lost_label(stage), _here(asked, lost=stage, page=""), stage == chosen, count)
+        for stage, count in lost.items()
     ]
     rows_shown = query_rows(run, list(page.object_list), "reranked")
     return Misses(total, tuple(stages), page, rows_shown, *_neighbours(asked, page))
 
 
-def _place(stage: str) -> int:
-    return LOST_AT.index(stage) if stage in LOST_AT else len(LOST_AT)
-
-
 def _stage_order() -> Case:
+    """Ranks the stages as the pipeline has them."""
     whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
     return Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField())
 
@@ -145,7 +174,7 @@ class _Counted(Paginator):  # type: ignore[type-arg]
 
     def __init__(self, rows: Any, per_page: int, count: int) -> None:
         super().__init__(rows, per_page)
-        self.count = count  # type: ignore[misc]
+        self.count = count
 
 
 def _here(asked: QueryDict, **changes: str) -> str:
@@ -178,6 +207,7 @@ class Table:
     against: str
     q: str
     order: str
+    csv_url: str
     previous_url: str
     next_url: str
 
@@ -190,16 +220,9 @@ def table_of(run: EvalRun, asked: QueryDict) -> Table:
         asked: `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the
             order, with a minus for the largest first, and `page`.
     """
-    stage = asked.get("stage", "")
-    stage = stage if stage in STAGES else "reranked"
-    against = stage_before((run.report or {}).get("stages", {}), stage)
-    kinds = shown_kinds(run)
-    show = asked.get("show", "")
-    rows = EvalRunQuery.objects.filter(kinds.get(show, (_("All"), Q()))[1], run=run)
-    if q := asked.get("q", "").strip():
-        rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
-    order = asked.get("o", "")
-    page = Paginator(_ordered(rows, order, stage, against), ROWS_A_PAGE).get_page(asked.get("page"))
+    stage, against = _shown_stage(run, asked)
+    kinds, show, order = shown_kinds(run), asked.get("show", ""), asked.get("o", "")
+    page = Paginator(asked_rows(run, asked), ROWS_A_PAGE).get_page(asked.get("page"))
     before, after = _neighbours(asked, page)
     return Table(
         page=page,
@@ -212,11 +235,28 @@ def table_of(run: EvalRun, asked: QueryDict) -> Table:
             Choice(each, ranking_label(each), _here(asked, stage=each, page=""), each == stage) for each in STAGES
         ),
         against=ranking_label(against),
-        q=q,
+        q=asked.get("q", ""),
         order=order,
+        csv_url=_here(asked, format="csv", page=""),
         previous_url=before,
         next_url=after,
     )
+
+
+def _shown_stage(run: EvalRun, asked: QueryDict) -> tuple[str, str]:
+    """The stage whose figures are shown, and the one that it is measured against, blank for a channel."""
+    stage = asked.get("stage", "")
+    stage = stage if stage in STAGES else "reranked"
+    return stage, stage_before((run.report or {}).get("stages") or {}, stage)
+
+
+def asked_rows(run: EvalRun, asked: QueryDict) -> QuerySet[EvalRunQuery]:
+    """The queries that a URL asks for, in its order; arguments as `table_of`."""
+    _label, condition = shown_kinds(run).get(asked.get("show", ""), ("", Q()))
+    rows = EvalRunQuery.objects.filter(condition, run=run)
+    if words := asked.get("q", "").strip():
+        rows = rows.filter(Q(text__icontains=words) | Q(external_id__icontains=words))
+    return _ordered(rows, asked.get("o", ""), *_shown_stage(run, asked))
 
 
 def shown_kinds(run: EvalRun) -> dict[str, tuple[str, Q]]:
@@ -242,7 +282,7 @@ def _ordered(rows: QuerySet[Any], order: str, stage: str, against: str) -> Query
     if name in METRICS:
         rows = rows.annotate(sorted_by=_figure(stage, name))
     elif name == "change" and against:
-        rows = rows.annotate(sorted_by=_figure(stage, "ndcg@10") - _figure(against, "ndcg@10"))
+        rows = rows.annotate(sorted_by=_figure(stage, LEADING) - _figure(against, LEADING))
     elif name in {"best_score", "latency_ms", "external_id"}:
         rows = rows.annotate(sorted_by=F(name))
     else:
@@ -271,17 +311,19 @@ def _headings(asked: QueryDict, order: str, against: str) -> tuple[Heading, ...]
 # -- Rows ----------------------------------------------------------------------------------------------------------------
 def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, against: str = "") -> tuple[QueryRow, ...]:
     """Rows as the pages show them, with links; at most two queries, for the relevant chunks."""
-    chunks = relevant_chunks([query.query_id for query in queries if query.query_id and query.answerable])
+    chunks = relevant_chunks([query.query_id for query in queries if query.query_id and query.lost_at])
     return tuple(_query_row(run, query, stage, against, chunks) for query in queries)
 
 
 def _query_row(run: EvalRun, query: EvalRunQuery, stage: str, against: str, chunks: Mapping[int, int]) -> QueryRow:
     kb_id, figures = run.eval_set.knowledge_base_id, query.figures
-    asked = {
-        "profile": run.profile.name,
-        "profile_version": run.profile.version,
-        "overrides": run.overrides,
-    }
+    search = SearchRequest(
+        query=query.text,
+        knowledge_base_ids=[kb_id],
+        profile=run.profile.name,
+        profile_version=run.profile.version,
+        overrides=run.overrides,
+    )
     chunk = chunks.get(query.query_id or 0)
     of_stage, before = figures.get(stage, {}), figures.get(against, {})
     return QueryRow(
@@ -290,14 +332,18 @@ def _query_row(run: EvalRun, query: EvalRunQuery, stage: str, against: str, chun
         answerable=query.answerable,
         ranks=_ranks(query),
         figures=tuple(Measured(metric_label(each), three_decimals(of_stage.get(each))) for each in METRICS),
-        change=change_between(before.get("ndcg@10"), of_stage.get("ndcg@10")),
+        change=change_between(before.get(LEADING), of_stage.get(LEADING)),
         best_score=three_decimals(query.best_score),
         score_scale=query.score_scale,
         latency=f"{query.latency_ms:.1f}",
         lost_at=query.lost_at,
         lost_words=lost_label(query.lost_at) if query.lost_at else "",
-        debug_url=debug_url([kb_id], query.text, asked),
-        why_url=_why_url(kb_id, query.text, chunk) if chunk else "",
+        debug_url=debug_url(
+            [kb_id],
+            query.text,
+            {"profile": search.profile, "profile_version": search.profile_version, "overrides": search.overrides},
+        ),
+        why_url=why_not_url(search, chunk) if chunk else "",
     )
 
 
@@ -305,10 +351,6 @@ def _ranks(query: EvalRunQuery) -> tuple[Rank, ...]:
     if not query.answerable:
         return ()
     return tuple(Rank(stage, ranking_label(stage), str(query.first_relevant.get(stage) or "–")) for stage in STAGES)
-
-
-def _why_url(kb_id: int, text: str, chunk_id: int) -> str:
-    return f"{reverse('admin:why_not')}?{urlencode({'kb': kb_id, 'q': text, 'chunk': chunk_id})}"
 
 
 def relevant_chunks(query_ids: Iterable[int]) -> dict[int, int]:

@@ -1,11 +1,13 @@
 """What a finished run measured, as its page shows it: stages against each other, the gate, time, degradations, settings."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from kb.admin.degradations import Notice, notices
 from kb.admin.setting_words import setting_label, value_in_words
@@ -13,7 +15,8 @@ from kb.models import EvalRun
 from retrieval.trace import Degradation, DegradationCode
 
 CHANNELS = ("bm25", "vector")
-STAGES = (*CHANNELS, "fused", "reranked")
+LATER_STAGES = ("fused", "reranked")
+STAGES = (*CHANNELS, *LATER_STAGES)
 METRICS = ("recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10")
 LEADING = "ndcg@10"
 SMALLEST_DIFFERENCE = 0.0005
@@ -24,6 +27,7 @@ COLOURS = {
     "fused": "var(--color-green-500)",
     "reranked": "var(--color-red-400)",
 }
+HIGH = 0.5
 AXIS = "#9ca3af"  # the theme's own, legible on light and dark
 
 
@@ -55,10 +59,13 @@ class StageRow:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a stage gains or loses, in a sentence."""
+    """Whether a stage gains or loses, in a sentence, and how many queries it raised and lowered by the leading metric."""
 
+    stage: str
     direction: str
     words: str
+    raised: int
+    lowered: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,20 +177,24 @@ def _row(stages: Mapping[str, Mapping[str, float]], stage: str) -> StageRow:
     return StageRow(stage, ranking_label(stage), ranking_label(against), tuple(cells))
 
 
-def verdicts(stages: Mapping[str, Mapping[str, float]]) -> tuple[Verdict, ...]:
-    """Whether the fusion and the reranker gain or lose, by the leading metric."""
+def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tuple[int, int]]) -> tuple[Verdict, ...]:
+    """Whether the fusion and the reranker gain or lose, by the leading metric.
+
+    Args:
+        stages: figures by stage, by metric.
+        moved: by stage, how many queries it raised and lowered.
+    """
     found = []
-    for stage in ("fused", "reranked"):
+    for stage in LATER_STAGES:
         against = stage_before(stages, stage)
         change = change_between(stages.get(against, {}).get(LEADING), stages.get(stage, {}).get(LEADING))
         if change is not None:
-            difference = stages[stage][LEADING] - stages[against][LEADING]
             words = _verdict(stage, change.direction) % {
                 "metric": metric_label(LEADING),
-                "difference": signed(difference),
+                "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
                 "before": ranking_label(against),
             }
-            found.append(Verdict(change.direction, words))
+            found.append(Verdict(stage, change.direction, words, *moved.get(stage, (0, 0))))
     return tuple(found)
 
 
@@ -205,8 +216,19 @@ def _verdict(stage: str, direction: str) -> str:
     }[direction]
 
 
-def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
-    """Bars of the metrics by stage, as JSON for Chart.js: `data` and `options`."""
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars of the metrics by stage, as JSON for Chart.js; `begins_at` is the least figure of the axis."""
+
+    data: str
+    options: str
+    begins_at: float
+
+
+def chart_of(stages: Mapping[str, Mapping[str, float]]) -> Chart:
+    """The figures of the table as bars; where all are high, the axis begins higher, so that one sees them differ."""
+    least = min((value for figures in stages.values() for value in figures.values()), default=0.0)
+    begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH else 0.0
     datasets = [
         {
             "label": ranking_label(stage),
@@ -231,11 +253,16 @@ def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, str]:
         },
         "scales": {
             "x": {"ticks": ticks, "grid": {"display": False}},
-            "y": {"min": 0, "max": 1, "ticks": {**ticks, "stepSize": 0.25}, "grid": {"display": True}},
+            "y": {
+                "min": begins_at,
+                "max": 1,
+                "ticks": {**ticks, "stepSize": 0.1 if begins_at else 0.2},
+                "grid": {"display": True},
+            },
         },
     }
     data = {"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}
-    return {"data": json.dumps(data), "options": json.dumps(options)}
+    return Chart(json.dumps(data), json.dumps(options), begins_at)
 
 
 def gate_figures(gate: Mapping[str, Any] | None) -> tuple[Figure, ...]:
@@ -287,6 +314,23 @@ def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
     degraded: Iterable[Mapping[str, str]] = report.get("degraded") or ()
     found = [Degradation(each["stage"], cast(DegradationCode, each["code"]), each["detail"]) for each in degraded]
     return notices(found, (), {})
+
+
+def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """What one must know to read the figures."""
+    found = []
+    if report.get("final_stage") == "fused":
+        found.append(_("No reranker has answered, so the results stood in the order of the fusion."))
+    if count := report.get("unanchored_count"):
+        words = ngettext(
+            "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
+            "again, or judge the passage that has taken its place.",
+            "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
+            "again, or judge the passages that have taken their place.",
+            count,
+        )
+        found.append(words % {"count": count})
+    return tuple(found)
 
 
 def settings_of(run: EvalRun) -> tuple[Setting, ...]:

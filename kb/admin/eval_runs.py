@@ -1,15 +1,15 @@
 """Evaluation runs: their list, the page that starts one, one run's page, and what it measured of each query."""
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
-from django.db.models import FloatField, QuerySet, Value
-from django.db.models.fields.json import KT
-from django.db.models.functions import Cast, Coalesce
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, path, reverse
+from django.utils import timezone
+from django.utils.formats import date_format
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -18,21 +18,16 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
-from kb.admin.eval_run_pages import QueriesView, RunView, StartView, live_view
+from kb.admin.eval_run_history import HEADLINES, compare_url, headline, with_headlines
+from kb.admin.eval_run_pages import QueriesView, RunView, StartView, live_view, save_as_draft
 from kb.admin.eval_run_report import three_decimals
 from kb.admin.eval_run_state import is_unfinished, state_cell, unfinished_ids
+from kb.admin.profile_page import PAGE
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, visible
 from kb.models import EvalRun, EvalRunQuery
+from kb.services.errors import ServiceError
 from kb.services.evaluation import cancel_run
-
-HEADLINES = {
-    "recall_figure": ("stages", "reranked", "recall@5"),
-    "ndcg_figure": ("stages", "reranked", "ndcg@10"),
-    "auroc_figure": ("gate", "auroc"),
-}
-"""Where a report has the figures of the list."""
-NO_FIGURE = -1.0
-"""Sorts runs without a figure below all others."""
+from retrieval.errors import InvalidConfiguration
 
 
 class SetFilter(ScopedRelatedFilter):
@@ -59,15 +54,13 @@ class RunChangeList(ChangeList):  # type: ignore[misc]
 class EvalRunAdmin(ScopedModelAdmin):
     list_display = (
         "name",
-        "knowledge_base",
         "searched_with",
         "queries",
         "recall",
         "ndcg",
         "auroc",
         "state",
-        "created_by",
-        "created_at",
+        "started",
     )
     list_filter = (
         ("eval_set", SetFilter),
@@ -83,12 +76,8 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
         related = ("eval_set__knowledge_base__version_row", "profile", "created_by")
-        figures = {
-            name: Coalesce(Cast(KT("__".join(("report", *keys))), FloatField()), Value(NO_FIGURE))
-            for name, keys in HEADLINES.items()
-        }
-        rows: QuerySet[EvalRun] = super().get_queryset(request).select_related(*related).annotate(**figures)
-        return rows
+        rows: QuerySet[EvalRun] = super().get_queryset(request).select_related(*related)
+        return with_headlines(rows)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return RunChangeList
@@ -103,13 +92,13 @@ class EvalRunAdmin(ScopedModelAdmin):
             page("progress/", require_GET(self.progress_view), "progress"),
             page("<int:object_id>/live/", require_GET(self.live_view), "live"),
             page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
             page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
             *super().get_urls(),
         ]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
-        response: HttpResponse = StartView.as_view(model_admin=self)(request)
-        return response
+        return cast(HttpResponse, StartView.as_view(model_admin=self)(request))
 
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
         response: HttpResponse = RunView.as_view(model_admin=self)(request, object_id=object_id)
@@ -137,6 +126,18 @@ class EvalRunAdmin(ScopedModelAdmin):
             self.message_user(request, _("The run is being cancelled; what it has measured so far stays."))
         return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
 
+    def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
+        run = self.get_object_or_404(request, str(object_id), to_change=True)
+        try:
+            draft = save_as_draft(principal(request), run)
+        except (ServiceError, InvalidConfiguration) as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+        saved = _("The settings were saved as the draft %(profile)s; publish it to search by it.")
+        self.message_user(request, saved % {"profile": draft}, messages.SUCCESS)
+        return HttpResponseRedirect(reverse(PAGE, args=[draft.pk]))
+
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def related_counts(self, rows: QuerySet[EvalRun]) -> dict[str, int]:
         measured = EvalRunQuery.objects.filter(run__in=rows.values("pk")).count()
@@ -159,11 +160,8 @@ class EvalRunAdmin(ScopedModelAdmin):
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("evaluation set"), ordering="eval_set__name")
     def name(self, run: EvalRun) -> str:
-        return format_html('<span class="kb-name">{} <small>#{}</small></span>', run.eval_set.name, run.pk)
-
-    @column(gettext_lazy("knowledge base"), ordering="eval_set__knowledge_base__name")
-    def knowledge_base(self, run: EvalRun) -> str:
-        return str(run.eval_set.knowledge_base)
+        text = '<span class="kb-name">{} <small>#{}</small></span><small class="er-under">{}</small>'
+        return format_html(text, run.eval_set.name, run.pk, run.eval_set.knowledge_base)
 
     @column(gettext_lazy("profile"), ordering="profile__name")
     def searched_with(self, run: EvalRun) -> str:
@@ -191,6 +189,13 @@ class EvalRunAdmin(ScopedModelAdmin):
     def state(self, run: EvalRun) -> SafeString:
         return state_cell(run)
 
+    @column(gettext_lazy("started"), ordering="created_at")
+    def started(self, run: EvalRun) -> str:
+        when = date_format(timezone.localtime(run.created_at), "SHORT_DATETIME_FORMAT")
+        return format_html(
+            '<span class="er-when">{}</span><small class="er-under">{}</small>', when, run.created_by or ""
+        )
+
     @staticmethod
     def _figures(run: EvalRun, *, swap: bool) -> list[SafeString]:
         return [figure_cell(run, name, swap=swap) for name in HEADLINES]
@@ -198,15 +203,10 @@ class EvalRunAdmin(ScopedModelAdmin):
 
 def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
     """A headline figure of the reranked stage or of the gate; `swap` puts it in the place of the one on the page."""
-    figure = getattr(run, name)
-    value = None if figure == NO_FIGURE else figure
     oob = SafeString(' hx-swap-oob="true"') if swap else ""
-    return format_html('<span id="run-{}-{}" class="er-figure"{}>{}</span>', run.pk, name, oob, three_decimals(value))
+    text = '<span id="run-{}-{}" class="er-figure"{}>{}</span>'
+    return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))
 
 
 def unsaved_in_words(count: int) -> str:
     return ngettext("+ %(count)d unsaved setting", "+ %(count)d unsaved settings", count) % {"count": count}
-
-
-def compare_url(before: int, after: int) -> str:
-    return f"{reverse('admin:compare_runs')}?a={before}&b={after}"
