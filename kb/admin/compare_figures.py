@@ -27,7 +27,7 @@ from retrieval.eval.significance import SIGNIFICANCE_LEVEL
 
 COLOURS = ("var(--color-base-400)", "var(--color-primary-500)")
 # Where less is better.
-COSTS = frozenset({"false_answer_rate", "unanswerable_passed", "p50", "p95"})
+COSTS = frozenset({"false_answer_rate", "p50", "p95"})
 NEUTRAL = frozenset({"cut"})
 
 
@@ -109,7 +109,6 @@ def figure_label(name: str) -> str:
         "auroc": _("AUROC of the gate"),
         "answerable_kept": _("Kept by the gate"),
         "false_answer_rate": _("False answers"),
-        "unanswerable_passed": _("False answers"),
         "cut": _("Cut"),
         "p50": _("Median time, ms"),
         "p95": _("p95 time, ms"),
@@ -120,7 +119,7 @@ def _cell(name: str, figure: MetricDifference) -> FigureCell:
     if name in {"p50", "p95"}:
         before, after, difference = f"{figure.before:.1f}", f"{figure.after:.1f}", f"{figure.difference:+.1f}"
         difference = difference.replace("-", "\N{MINUS SIGN}")
-    elif name in {"answerable_kept", "false_answer_rate", "unanswerable_passed"}:
+    elif name in {"answerable_kept", "false_answer_rate"}:
         before, after, difference = percentage(figure.before), percentage(figure.after), signed(figure.difference)
     else:
         before, after, difference = (

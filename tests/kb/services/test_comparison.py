@@ -83,7 +83,7 @@ def test_counts_queries_that_only_one_run_has_and_leaves_them_out(eval_set):
 def test_queries_without_an_answer_are_told_by_the_gate_alone(eval_set):
     queries = [answered("a"), unanswered("none", 0.7)]
     gates = [
-        {"scale": "overlap", "cut": 0.6, "auroc": 0.9, "false_answer_rate": rate, "unanswerable": 1}
+        {"scale": "overlap", "cut": 0.6, "false_answer_rate": rate, "unanswerable_passed": rate, "unanswerable": 1}
         for rate in (1.0, 0.0)
     ]
     before, after = (make_run(eval_set, queries, gate=gate) for gate in gates)
@@ -92,7 +92,7 @@ def test_queries_without_an_answer_are_told_by_the_gate_alone(eval_set):
 
     assert comparison.queries == 1
     assert comparison.gate["false_answer_rate"].difference == -1.0
-    assert "unanswerable" not in comparison.gate
+    assert list(comparison.gate) == ["cut", "false_answer_rate"]
 
 
 def test_gates_of_different_scales_are_not_compared(eval_set):
