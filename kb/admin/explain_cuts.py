@@ -1,16 +1,23 @@
 """Which stage of an explained search cut a candidate, and why."""
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from kb.admin.stage_words import source_caps, source_label
 from kb.services.search import SearchOutcome
 from retrieval.selection import result_count
 from retrieval.types import Candidate, Result
 
+_LABELS = {
+    "fusion": gettext_lazy("Fusion"),
+    "gate": gettext_lazy("Gate"),
+    "per_source": gettext_lazy("Kind of source"),
+    "top_k": gettext_lazy("Top K"),
+}
+
 
 def cut_label(stage: str | None) -> str:
-    labels = {"fusion": _("Fusion"), "gate": _("Gate"), "per_source": _("Kind of source"), "top_k": _("Top K")}
-    return labels.get(stage or "", stage or "")
+    return str(_LABELS.get(stage or "", stage or ""))
 
 
 def gated_stage(result: Result) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from kb.admin.stage_words import listed, with_figure
 from retrieval.postings import hash_terms
 from retrieval.protocols import Lexicon
 from retrieval.types import Analysis, Candidate, Result
@@ -39,16 +40,14 @@ class KeywordScore:
 
     Attributes:
         query: the sub-query that it is the score for; blank for the query itself.
-        terms: those that the chunk holds, the ones that add most first, then those that it lacks, the rarest first.
+        terms: those that the chunk holds, the ones that add most first.
+        missing: those that it lacks, each with its idf, the rarest first.
     """
 
     total: str
     query: str
     terms: tuple[TermScore, ...]
-
-    @property
-    def held(self) -> tuple[TermScore, ...]:
-        return tuple(term for term in self.terms if term.frequency)
+    missing: str
 
 
 def keyword_scores(result: Result) -> dict[int, KeywordScore]:
@@ -81,8 +80,8 @@ def _of_one_base(
     for row, (candidate, query) in enumerate(zip(candidates, of_query.tolist(), strict=True)):
         if totals[row, query] > 0:
             words = analysis.queries[query].text if query else ""
-            scores = tuple(table.terms_of(row, repeats[query]))
-            yield candidate.chunk_id, KeywordScore(f"{totals[row, query]:.{DECIMALS}f}", words, scores)
+            terms_held, missing = table.terms_of(row, repeats[query])
+            yield candidate.chunk_id, KeywordScore(f"{totals[row, query]:.{DECIMALS}f}", words, terms_held, missing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,16 +109,22 @@ class _Table:
             lexicon.contributions(hashes, chunk_ids),
         )
 
-    def terms_of(self, row: int, repeats: NDArray[Any]) -> Iterator[TermScore]:
+    def terms_of(self, row: int, repeats: NDArray[Any]) -> tuple[tuple[TermScore, ...], str]:
+        """What each term of a query adds to a chunk's score, and in words the terms that add nothing."""
         added = self.contributions[row] * repeats
         whole = added.sum()
-        for place in np.lexsort((-self.idf, -added)).tolist():
-            if repeats[place]:
-                yield TermScore(
-                    self.terms[place],
-                    int(repeats[place]),
-                    f"{self.idf[place]:.{DECIMALS}f}",
-                    int(self.frequencies[row, place]),
-                    f"{added[place]:.{DECIMALS}f}",
-                    f"{100 * added[place] / whole:.1f}",
-                )
+        order = [place for place in np.lexsort((-self.idf, -added)).tolist() if repeats[place]]
+        held = tuple(
+            TermScore(
+                self.terms[place],
+                int(repeats[place]),
+                f"{self.idf[place]:.{DECIMALS}f}",
+                int(self.frequencies[row, place]),
+                f"{added[place]:.{DECIMALS}f}",
+                f"{100 * added[place] / whole:.1f}",
+            )
+            for place in order
+            if added[place]
+        )
+        lacking = [place for place in order if not added[place]]
+        return held, listed(with_figure(self.terms[place], f"{self.idf[place]:.{DECIMALS}f}") for place in lacking)

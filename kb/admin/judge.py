@@ -64,19 +64,42 @@ class Judging:
         return {chunk_id for chunk_id, grade in self.grades.items() if grade == IRRELEVANT}
 
 
-def judging(request: HttpRequest, query: str, kb_ids: Iterable[int], chunk_ids: Iterable[int]) -> Judging:
+def judging(
+    request: HttpRequest,
+    query: str,
+    kb_ids: Iterable[int],
+    chunk_ids: Iterable[int],
+    *,
+    editable: frozenset[int] | None = None,
+) -> Judging:
     """The state of the buttons of a page that shows chunks found for a query; at most five queries.
 
     The chosen set is the one that the user has last judged in.
+
+    Args:
+        request: of the page.
+        query: that was searched for.
+        kb_ids: where.
+        chunk_ids: that are shown.
+        editable: those of the knowledge bases that the caller may change, where the page has read them already.
     """
     name = str(request.session.get(SESSION_KEY) or DEFAULT_SET)
-    return judging_in(principal(request), name, query, kb_ids, chunk_ids)
+    return judging_in(principal(request), name, query, kb_ids, chunk_ids, editable=editable)
 
 
-def judging_in(caller: Principal, name: str, query: str, kb_ids: Iterable[int], chunk_ids: Iterable[int]) -> Judging:
+def judging_in(
+    caller: Principal,
+    name: str,
+    query: str,
+    kb_ids: Iterable[int],
+    chunk_ids: Iterable[int],
+    *,
+    editable: frozenset[int] | None = None,
+) -> Judging:
     """As `judging`, for the set of this name."""
-    bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))
-    editable = frozenset(bases.order_by().values_list("pk", flat=True))
+    if editable is None:
+        bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))
+        editable = frozenset(bases.order_by().values_list("pk", flat=True))
     sets = list(EvalSet.objects.filter(knowledge_base__in=editable))
     chosen = [each for each in sets if each.name == name]
     queries = EvalQuery.objects.filter(eval_set__in=chosen, text__in=spellings(query))

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
-from django.urls import NoReverseMatch, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from kb.models import Principal, RetrievalProfile
@@ -62,7 +62,7 @@ def _asked(visible: RetrievalProfileQuerySet, value: str) -> RetrievalProfileQue
         name, version = name_and_version(value)
     except Rejected:
         return visible.none()
-    return visible.filter(name=storable(name), version=version)
+    return visible.none() if version is None else visible.filter(name=storable(name), version=version)
 
 
 def _of_one_name(versions: Sequence[RetrievalProfile]) -> Iterable[ProfileChoice]:
@@ -114,8 +114,5 @@ def as_field_choices(choices: Sequence[ProfileChoice]) -> Choices:
 
 
 def profile_url(profile: RetrievalProfile) -> str:
-    """The page of a version; blank where there is none."""
-    try:
-        return reverse("admin:kb_retrievalprofile_change", args=[profile.pk])
-    except NoReverseMatch:
-        return ""
+    """The page of a version."""
+    return reverse("admin:kb_retrievalprofile_change", args=[profile.pk])

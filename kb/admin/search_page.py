@@ -18,7 +18,7 @@ class SearchPage:
     """A page's form, filled from its URL, and what it chooses from.
 
     Attributes:
-        bases: those that may be searched, by id, with their profile and `has_chunks`.
+        bases: those that may be searched, by id, with their profile, `has_chunks` and `may_edit`.
         chosen: those that the URL names, in its order.
         profiles: by the value of the form's field.
         inheritable: what empty fields stand for under each knowledge base and profile; the page's script reads it.
@@ -51,7 +51,7 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     Raises:
         Http404: the URL names a knowledge base that does not exist for this principal.
     """
-    bases = _visible_bases(principal)
+    bases = visible_bases(principal)
     chosen = _chosen(given.getlist("kb"), bases)
     asked = given.get("profile", "")
     profiles = {choice.value: choice for choice in profile_choices(principal, asked)}
@@ -65,11 +65,16 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     return SearchPage(form, bases, tuple(chosen), profiles, inheritable)
 
 
-def _visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
+def visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
+    """The knowledge bases that may be searched, by id, with their profile, `has_chunks` and `may_edit`."""
+    editable = KnowledgeBase.objects.editable_by(principal).order_by()
     bases = (
         KnowledgeBase.objects.visible_to(principal)
         .select_related("profile")
-        .annotate(has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))))
+        .annotate(
+            has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))),
+            may_edit=Exists(editable.filter(pk=OuterRef("pk"))),
+        )
     )
     return {kb.pk: kb for kb in bases}
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 
 from django.utils.translation import gettext as _
-from django.utils.translation import pgettext
+from django.utils.translation import gettext_lazy, pgettext
 
 from kb.models import Document
 from retrieval.config import RetrievalConfig
@@ -12,25 +12,28 @@ CHANNELS = ("vector", "bm25", "question")
 STAND_INS = ("fts", "lexical")
 
 
+_STAGES = {
+    "analysis": gettext_lazy("Analysis"),
+    "channels": gettext_lazy("Channels"),
+    "vector": gettext_lazy("Vector"),
+    "bm25": gettext_lazy("BM25"),
+    "question": gettext_lazy("Question"),
+    "fts": gettext_lazy("Full text"),
+    "lexical": gettext_lazy("N-grams"),
+    "passages": gettext_lazy("Passages"),
+    "dedupe": gettext_lazy("Deduplication"),
+    "fusion": gettext_lazy("Fusion"),
+    "fused": gettext_lazy("Fused"),
+    "rerank": gettext_lazy("Rerank"),
+    "gate": gettext_lazy("Gate"),
+    "selection": gettext_lazy("Selection"),
+    "facts": gettext_lazy("Graph facts"),
+    "other": gettext_lazy("Other"),
+}
+
+
 def stage_label(stage: str) -> str:
-    return {
-        "analysis": _("Analysis"),
-        "channels": _("Channels"),
-        "vector": _("Vector"),
-        "bm25": _("BM25"),
-        "question": _("Question"),
-        "fts": _("Full text"),
-        "lexical": _("N-grams"),
-        "passages": _("Passages"),
-        "dedupe": _("Deduplication"),
-        "fusion": _("Fusion"),
-        "fused": _("Fused"),
-        "rerank": _("Rerank"),
-        "gate": _("Gate"),
-        "selection": _("Selection"),
-        "facts": _("Graph facts"),
-        "other": _("Other"),
-    }.get(stage, stage)
+    return str(_STAGES.get(stage, stage))
 
 
 def fusion_in_words(config: RetrievalConfig) -> str:

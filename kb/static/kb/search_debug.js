@@ -23,6 +23,16 @@
     });
   }
 
+  // A row that is folded away cannot be jumped to.
+  const unfold = () => {
+    const row = location.hash.startsWith("#chunk-") && document.getElementById(location.hash.slice(1));
+    if (!row || row.offsetParent) return;
+    document.querySelector("[data-testid='show-all']")?.click();
+    requestAnimationFrame(() => row.scrollIntoView());
+  };
+  window.addEventListener("hashchange", unfold);
+  window.addEventListener("load", unfold);
+
   if (!form) return;
 
   // Empty fields are inherited: they stay out of the URL.

@@ -78,3 +78,25 @@ def open_debug(client):
     from tests.kb.admin.search_debug_page import open_page
 
     return partial(open_page, client)
+
+
+@pytest.fixture
+def long_log(curator, handbook):
+    """A log of 100,000 searches, every tenth of which is the curator's."""
+    from django.db import connection
+
+    from tests.factories import make_user
+
+    other = make_user()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO kb_searchlog (id, user_id, knowledge_base_ids, query, profile, profile_version, configuration, trace,
+                degraded, result_count, outcome, duration_ms, timings, history, created_at)
+            SELECT gen_random_uuid(), CASE WHEN n %% 10 = 0 THEN %s ELSE %s END, ARRAY[%s]::bigint[], 'query ' || n, 'default', 1,
+                '{}', '{"request": {}}', '[]', 1, 'found', 1, '{}', '[]', now() - n * interval '1 second'
+            FROM generate_series(1, 100000) n
+            """,
+            [curator.pk, other.pk, handbook.pk],
+        )
+        cursor.execute("ANALYZE kb_searchlog")

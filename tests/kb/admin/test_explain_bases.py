@@ -12,9 +12,12 @@ from kb.models import (
     ChunkPostings,
     KnowledgeBase,
 )
+from kb.services.responses import respond
+from kb.services.search import SearchRequest
 from kb.services.tokenizing import read_settings, tokenizer_change
+from kb.stores import query_caches
 from kb.stores.bm25 import BM25Store
-from tests.factories import make_document, make_kb
+from tests.factories import make_document, make_kb, principal
 from tests.kb.admin.search_debug_page import Page, words
 
 pytestmark = pytest.mark.django_db
@@ -132,3 +135,32 @@ def test_the_source_of_the_query_vector_shows(open_debug, curator):
 def test_a_source_of_query_vectors_that_is_not_known_shows_as_it_is():
     with override("en"):
         assert vector_source_in_words("tape") == "tape"
+
+
+# -- Caches and filters ---------------------------------------------------------------------------------------------
+
+
+def test_the_page_says_whether_an_app_that_asks_the_same_is_answered_from_the_cache(open_debug, curator, handbook):
+    before = Page(open_debug(kb=handbook.pk, q="flight", top_k=2)).text("response-cache")
+    respond(principal(curator), SearchRequest(query="flight", knowledge_base_ids=[handbook.pk], overrides={"top_k": 2}))
+    query_caches._hot_queries.cache_clear()
+    shared = Page(open_debug(kb=handbook.pk, q="flight", top_k=2))
+
+    assert "No response is kept" in before
+    assert "is answered from Redis" in shared.text("response-cache")
+
+
+def test_a_cache_of_responses_that_is_off_is_told_of(open_debug, handbook, settings):
+    settings.CACHE_ENABLED = False
+
+    assert "Switched off" in Page(open_debug(kb=handbook.pk, q="flight")).text("response-cache")
+
+
+def test_how_many_chunks_the_filters_leave_is_told(open_debug, curator):
+    kb = make_kb(curator)
+    make_document(kb, "A flight.", tags=["travel"])
+    make_document(kb, "A hotel.", "A train.")
+
+    told = Page(open_debug(kb=kb.pk, q="flight", tags="travel")).text("cache-tier")
+
+    assert "3 chunks indexed the filters leave 1 chunk" in told

@@ -199,7 +199,7 @@ def test_an_exact_score_without_a_rank_says_where_it_is_from(open_debug, shallow
 
 
 def stage_of(note):
-    return note.xpath("./*/@data-col")[0].removesuffix("-rank")
+    return note.xpath(".//@data-col")[0].removesuffix("-rank")
 
 
 def test_neighbours_that_were_asked_for_can_be_opened(open_debug, handbook):

@@ -44,9 +44,8 @@ def test_each_term_tells_idf_how_often_the_chunk_holds_it_and_what_it_adds(open_
     assert [(term, frequency) for term, _idf, frequency, _adds in lines] == [
         ("refund 2 times in the query", "2"),
         ("offic", "1"),
-        ("zebra", "0"),
     ]
-    assert float(lines[0][3]) > float(lines[1][3]) > float(lines[2][3]) == 0
+    assert float(lines[0][3]) > float(lines[1][3]) > 0
 
 
 def test_a_chunk_that_a_sub_query_found_has_the_score_of_that_query(open_debug, handbook):

@@ -1,9 +1,14 @@
+from urllib.parse import parse_qs, urlsplit
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from kb.models import SearchLog
-from tests.factories import make_document, make_kb, make_member, make_user
+from kb.models import Chunk, EvalSet, SearchLog
+from kb.services.judgments import judge
+from kb.services.profiles import create_version
+from kb.services.search import SearchRequest, search
+from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.admin.search_debug_page import Page, outcome_of
 
 pytestmark = pytest.mark.django_db
@@ -150,26 +155,102 @@ def test_the_page_asks_nothing_from_outside(open_debug, handbook):
     assert all(source.startswith("/") for source in sources)
 
 
-def test_the_page_costs_few_queries_beside_the_search(
-    open_debug, curator, handbook, flights, django_assert_max_num_queries
+def test_the_page_costs_under_ten_queries_beside_the_search_however_long_the_log(
+    client, open_debug, curator, handbook, flights, long_log, django_assert_max_num_queries
 ):
-    parameters = {"kb": [handbook.pk, flights.pk], "q": "flight"}
+    parameters = {"kb": [handbook.pk, flights.pk], "q": "flight", "top_k": 2, "profile": "default"}
+    make_document(handbook, "The same flight.", "The same flight.")
+    judged = EvalSet.objects.create(knowledge_base=handbook, name="curated")
+    judge(principal(curator), judged, "flight", Chunk.objects.get(text__contains="rebook", knowledge_base=handbook), 2)
     open_debug(**parameters)
+    request = SearchRequest(
+        query="flight",
+        knowledge_base_ids=parameters["kb"],
+        profile="default",
+        overrides={"top_k": 2},
+        explain=True,
+    )
     with django_assert_max_num_queries(100) as counted:
-        outcome_of(curator, handbook, flights, q="flight")
+        search(principal(curator), request)
     of_the_search = len(counted)
 
-    with django_assert_max_num_queries(of_the_search + 10):
-        open_debug(**parameters)
+    with django_assert_max_num_queries(of_the_search + 9):
+        page = Page(open_debug(**parameters))
+
+    assert page.has("judge")
+    assert page.tree.xpath("//tr[@data-stage='dedupe']//*[@data-testid='drops']")
+    assert page.has("draft")
 
 
-def test_the_number_of_queries_does_not_grow_with_the_knowledge_bases_on_offer(
+def test_the_number_of_queries_does_not_grow_with_what_is_on_offer(
     open_debug, curator, handbook, django_assert_num_queries
 ):
     with django_assert_num_queries(5):
         open_debug()
-    for _ in range(12):
-        make_document(make_kb(curator), "A flight.")
+    for number in range(12):
+        kb = make_kb(curator)
+        make_document(kb, "A flight.")
+        create_version(principal(curator), f"own {number}", {}, knowledge_base=kb)
 
     with django_assert_num_queries(5):
         open_debug()
+
+
+# -- What one may do with what was found ----------------------------------------------------------------------------
+
+
+def test_each_row_can_be_judged_by_who_may_edit_the_knowledge_base(client, open_debug, handbook):
+    def buttons():
+        return Page(open_debug(kb=handbook.pk, q="flight")).tree.xpath("//*[@data-testid='judge']")
+
+    assert len(buttons()) == 3
+    client.force_login(make_member(handbook))
+    assert not buttons()
+
+
+def test_judgments_of_the_query_are_shown(open_debug, curator, handbook):
+    chunk = Chunk.objects.get(text__contains="flight")
+    judge(principal(curator), EvalSet.objects.create(knowledge_base=handbook, name="curated"), "flight", chunk, 2)
+
+    page = Page(open_debug(kb=handbook.pk, q="flight"))
+
+    pressed = page.tree.xpath("//*[@data-testid='judge']//button[@aria-pressed='true']")
+    assert [button.get("value") for button in pressed] == [f"{chunk.pk}:none"]
+
+
+def test_each_row_that_was_cut_leads_to_the_reason_under_the_same_settings(open_debug, flights):
+    page = Page(open_debug(kb=flights.pk, q="flight", top_k=2, threshold=0))
+
+    cut = [row for row in page.rows() if row.get("data-cut")]
+    links = [row.xpath(".//*[@data-testid='why-not']/@href")[0] for row in cut]
+    assert len(page.tree.xpath("//*[@data-testid='why-not']")) == len(cut)
+    for row, link in zip(cut, links, strict=True):
+        assert link.startswith(reverse("admin:why_not"))
+        assert parse_qs(urlsplit(link).query) == {
+            "kb": [str(flights.pk)],
+            "q": ["flight"],
+            "top_k": ["2"],
+            "threshold": ["0"],
+            "chunk": [row.get("data-chunk-id")],
+        }
+
+
+def test_one_can_ask_for_a_passage_that_no_channel_found(open_debug, handbook):
+    page = Page(open_debug(kb=handbook.pk, q="flight", tags="no-such-tag"))
+
+    (link,) = page.tree.xpath("//*[@data-testid='ask-why']/@href")
+    assert parse_qs(urlsplit(link).query)["q"] == ["flight"]
+
+
+def test_the_search_can_be_compared_with_another_profile(client, open_debug, handbook):
+    page = Page(open_debug(kb=handbook.pk, q="flight", profile="balanced", top_k=2))
+
+    (link,) = page.tree.xpath("//*[@data-testid='compare']/@href")
+    assert link.startswith(reverse("admin:compare"))
+    assert parse_qs(urlsplit(link).query) == {
+        "kb": [str(handbook.pk)],
+        "q": ["flight"],
+        "a_profile": ["balanced"],
+        "a_top_k": ["2"],
+    }
+    assert client.get(link).status_code == 200
