@@ -66,9 +66,10 @@ class Chart:
         """In rem: bars that lie need room for each."""
         if not self.is_horizontal:
             return 14
-        bars = len(self.labels) * (1 if self.is_stacked else len(self.series))
+        bars = 1 if self.is_stacked else len(self.series)
+        lines = max((len(_lines(label)) for label in self.labels), default=1)
         legend = 2 if len(self.series) > 1 else 0
-        return max(6.0, 2.5 + legend + max(2.25 * len(self.labels), 1.25 * bars))
+        return max(6.0, 2.5 + legend + len(self.labels) * max(1.1 * bars + 0.5, 0.95 * lines + 0.5))
 
     @property
     def data(self) -> str:
@@ -80,14 +81,14 @@ class Chart:
     def options(self) -> str:
         """As JSON of Chart.js."""
         value_axis, label_axis = ("x", "y") if self.is_horizontal else ("y", "x")
-        ticks = {"color": INK, "precision": 0, "maxTicksLimit": 6, "format": self._number_format()}
+        ticks = {"color": INK, "maxTicksLimit": 6, "format": self._number_format()}
         scales = {
             value_axis: {
                 "beginAtZero": True,
                 "stacked": self.is_stacked,
                 "ticks": ticks,
                 "border": {"display": False},
-                **({"min": 0, "max": 1} if self.is_share else {}),
+                **self._bounds(),
             },
             label_axis: {
                 "stacked": self.is_stacked,
@@ -113,6 +114,12 @@ class Chart:
             }
         )
 
+    def _bounds(self) -> dict[str, Any]:
+        """Shares side by side reach up to all; a line of shares is read by its changes."""
+        if self.is_share:
+            return {"suggestedMax": 0.1} if self.is_line else {"min": 0, "max": 1}
+        return {} if self.unit else {"suggestedMax": 4}  # whole searches, not parts of one
+
     def _dataset(self, series: Series) -> dict[str, Any]:
         colour = f"var(--color-{series.colour})"
         look = (
@@ -133,7 +140,7 @@ class Chart:
             return {"style": "percent", "maximumFractionDigits": 1}
         if self.unit:
             return {"style": "unit", "unit": self.unit, "maximumFractionDigits": 1}
-        return {"maximumFractionDigits": 1}
+        return {"maximumFractionDigits": 0}
 
     def _in_words(self, value: float | None) -> str:
         if value is None:

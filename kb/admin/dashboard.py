@@ -19,7 +19,7 @@ from kb.models import Chunk, Document, KnowledgeBase, Principal
 from kb.services.statistics import DAYS, Day, SearchStatistics, Sight, cache_hits, search_statistics, waiting_failures
 from retrieval.model_files import libraries_available
 
-BARS = 8
+BARS = 7
 """At most, in a chart of kinds."""
 WEEK = 7
 NOTICEABLE = 0.02
@@ -43,6 +43,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     waiting, mine = waiting_failures(sight, caller)
     chunk_count = sum(kb.chunk_count for kb in bases)
     return context | {
+        "title": _("Overview"),
         "degraded": _degraded(),
         "knowledge_base_count": len(bases),
         "may_upload": any(kb.is_editable for kb in bases),

@@ -19,7 +19,7 @@ from unfold.views import ChangeList
 
 from kb.admin.failed_query_to_set import ToEvalSetView
 from kb.admin.scoped import ScopedModelAdmin, column, principal, signed_in
-from kb.admin.search_log import QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
+from kb.admin.search_log import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
 from kb.models import FailedQuery
 from kb.services.failed_queries import assign, assignable_users, editable_by, set_state
 
@@ -27,12 +27,6 @@ State, Reason = FailedQuery.State, FailedQuery.Reason
 
 WAITING = (State.OPEN, State.IN_PROGRESS)
 EVERY_STATE = "all"
-STATE_LABELS: Mapping[str, str] = {
-    State.OPEN: "danger",
-    State.IN_PROGRESS: "info",
-    State.RESOLVED: "success",
-    State.IGNORED: "default",
-}
 
 
 class StateFilter(DropdownFilter):  # type: ignore[misc]
@@ -85,7 +79,7 @@ class InboxChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(FailedQuery)
 class FailedQueryAdmin(ScopedModelAdmin):
-    list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "given_to", "opens")
+    list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "opens")
     list_select_related = ("assignee",)
     list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter)
     list_filter_submit = True
@@ -99,7 +93,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
     readonly_fields: ClassVar[Any] = ("badges", "count", "searched", "first_seen", "last_seen")
 
     class Media:
-        css: ClassVar[Any] = {"all": ["kb/failed_queries.css"]}
+        css: ClassVar[Any] = {"all": ["kb/searches.css"]}
 
     @staticmethod
     def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:  # noqa: ARG004 - one for all
@@ -159,6 +153,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
                 "to_set_url": _to_set_url(failed),
                 "may_change": self.has_change_permission(request, failed),
                 "show_save_and_continue": False,
+                "show_history": False,  # none is kept, see `log_change`
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
@@ -218,29 +213,23 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("reasons"))
     def badges(self, failed: FailedQuery) -> SafeString:
-        return format_html('<span class="fq-badges">{}</span>', format_html_join("", _BADGE, _counted(failed.reasons)))
+        return format_html('<span class="fq-badges">{}</span>', format_html_join("", BADGE, _counted(failed.reasons)))
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, failed: Any) -> str:
         return ", ".join(failed.named.values()) or "-"
 
-    @column(gettext_lazy("state"), ordering="state", label=STATE_LABELS)
-    def standing(self, failed: FailedQuery) -> tuple[str, str]:
-        return failed.state, failed.get_state_display()
-
-    @column(gettext_lazy("assignee"), ordering="assignee__username")
-    def given_to(self, failed: FailedQuery) -> str:
-        return str(failed.assignee) if failed.assignee else "-"
+    @column(gettext_lazy("state"), ordering="state")
+    def standing(self, failed: FailedQuery) -> SafeString:
+        badge = format_html(BADGE, failed.state, failed.get_state_display(), "")
+        return format_html('<span class="fq-cell">{}<small>{}</small></span>', badge, failed.assignee or _("nobody’s"))
 
     @column(gettext_lazy("next"))
     def opens(self, failed: Any) -> SafeString:
-        links = ((_debug_url(failed), _("Search debug")), (_to_set_url(failed), _("To an evaluation set")))
+        links = ((_debug_url(failed), _("Search debug")), (_to_set_url(failed), _("To a set")))
         return format_html(
             '<span class="fq-links">{}</span>', format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
         )
-
-
-_BADGE = '<span class="fq-badge {}">{}<b>{}</b></span>'
 
 
 def _counted(reasons: Mapping[str, int]) -> Iterable[Sequence[str]]:

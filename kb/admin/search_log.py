@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -7,6 +7,7 @@ from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -20,12 +21,8 @@ from kb.models import KnowledgeBase, SearchLog
 from kb.services.withheld import WITHHELD
 
 QUERY_CHARACTERS = 100
-OUTCOME_LABELS: Mapping[str, str] = {
-    SearchLog.Outcome.FOUND: "success",
-    SearchLog.Outcome.GATED: "warning",
-    SearchLog.Outcome.NOTHING: "danger",
-}
-FEEDBACK_LABELS: Mapping[str, str] = {SearchLog.Feedback.GOOD.name: "success", SearchLog.Feedback.BAD.name: "danger"}
+BADGE = '<span class="fq-badge {}">{}<b>{}</b></span>'
+FEEDBACK_CLASSES = {SearchLog.Feedback.GOOD: "good", SearchLog.Feedback.BAD: "bad"}
 
 
 def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
@@ -106,18 +103,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = (
-        "asked",
-        "searched",
-        "profile_name",
-        "result_count",
-        "came_of_it",
-        "said",
-        "took",
-        "complete",
-        "user",
-        "created_at",
-    )
+    list_display = ("asked", "searched", "profile_name", "result_count", "came_of_it", "took", "user", "created_at")
     list_select_related = ("user",)
     list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
     list_filter_submit = True
@@ -125,6 +111,9 @@ class SearchLogAdmin(ScopedModelAdmin):
     search_help_text = gettext_lazy("Search in the queries")
     actions = ()
     ordering = ("-created_at",)
+
+    class Media:
+        css: ClassVar[Any] = {"all": ["kb/searches.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SearchLog]:
         rows: QuerySet[SearchLog] = (
@@ -167,25 +156,24 @@ class SearchLogAdmin(ScopedModelAdmin):
     def profile_name(self, row: SearchLog) -> str:
         return f"{row.profile} v{row.profile_version}"
 
-    @column(gettext_lazy("outcome"), label=OUTCOME_LABELS)
-    def came_of_it(self, row: SearchLog) -> tuple[str, str]:
-        return row.outcome, row.get_outcome_display()
-
-    @column(gettext_lazy("feedback"), ordering="feedback", label=FEEDBACK_LABELS, empty_value="-")
-    def said(self, row: SearchLog) -> tuple[str, str] | None:
-        return None if row.feedback is None else (SearchLog.Feedback(row.feedback).name, row.get_feedback_display())
+    @column(gettext_lazy("outcome"))
+    def came_of_it(self, row: SearchLog) -> SafeString:
+        """What came of it, what was said of it, and what it could not do, each once."""
+        badges = [(row.outcome, row.get_outcome_display(), "")]
+        if row.feedback is not None:
+            badges.append((FEEDBACK_CLASSES[SearchLog.Feedback(row.feedback)], row.get_feedback_display(), ""))
+        headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
+        return format_html(
+            '<span class="fq-cell"><span class="fq-badges">{}</span>{}</span>',
+            format_html_join("", BADGE, badges),
+            format_html(
+                '<span class="kb-outcome">{}</span>',
+                format_html_join("", "<span>{}</span>", ((each,) for each in headings)),
+            )
+            if headings
+            else "",
+        )
 
     @column(gettext_lazy("milliseconds"), ordering="duration_ms")
     def took(self, row: SearchLog) -> str:
         return f"{row.duration_ms:.0f}"
-
-    @column(gettext_lazy("completeness"))
-    def complete(self, row: SearchLog) -> str:
-        """Complete, or what it could not do, each once."""
-        if not row.degraded:
-            return _("complete")
-        headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
-        return format_html(
-            '<span class="kb-outcome">{}</span>',
-            format_html_join("", "<span>{}</span>", ((each,) for each in headings)),
-        )

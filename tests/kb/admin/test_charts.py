@@ -33,6 +33,12 @@ def test_a_share_reaches_from_none_to_all():
     assert (value_axis["min"], value_axis["max"], value_axis["ticks"]["format"]["style"]) == (0, 1, "percent")
 
 
+def test_a_line_of_shares_is_not_held_down_by_all():
+    value_axis = json.loads(make(is_share=True, is_line=True).options)["scales"]["y"]
+
+    assert "max" not in value_axis
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_a_legend_tells_several_series_apart(count):
     options = json.loads(make(series=[Series(f"{number}", [1, 2], "red-500") for number in range(count)]).options)
