@@ -49,10 +49,15 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Another finished run of the same set."""
+    """Another finished run of the same set.
+
+    Attributes:
+        same_queries: whether it measured as many queries; the means of others cannot be held against each other.
+    """
 
     run: EvalRun
     standings: tuple[Standing, ...]
+    same_queries: bool
     compare_url: str
 
 
@@ -69,15 +74,13 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> tuple[Neighbour, ...]
 
 
 def _neighbour(run: EvalRun, other: EvalRun, labels: dict[str, str]) -> Neighbour:
-    standings = (
-        Standing(
-            label,
-            three_decimals(headline(other, name)),
-            change_between(headline(other, name), headline(run, name)),
-        )
-        for name, label in labels.items()
-    )
-    return Neighbour(other, tuple(standings), compare_url(*sorted((run.pk, other.pk))))
+    same_queries = other.done == run.done
+    standings = []
+    for name, label in labels.items():
+        before, after = headline(other, name), headline(run, name)
+        change = change_between(before, after) if same_queries else None
+        standings.append(Standing(label, three_decimals(before), change))
+    return Neighbour(other, tuple(standings), same_queries, compare_url(*sorted((run.pk, other.pk))))
 
 
 def compare_url(before: int, after: int) -> str:

@@ -4,7 +4,6 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.http.response import HttpResponseBase
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.functional import cached_property
@@ -12,10 +11,9 @@ from django.utils.translation import gettext as _
 from django.views.generic import FormView, TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.admin.eval_run_export import csv_of
 from kb.admin.eval_run_form import StartForm, again_parameters
 from kb.admin.eval_run_history import neighbours_of
-from kb.admin.eval_run_queries import asked_rows, misses_of, table_of, tally_of
+from kb.admin.eval_run_queries import misses_of, table_of, tally_of
 from kb.admin.eval_run_report import (
     chart_of,
     gate_figures,
@@ -141,11 +139,6 @@ class QueriesView(OneRunView):
     """What a run measured of each query."""
 
     template_name = "admin/eval_runs/queries.html"
-
-    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if request.GET.get("format") == "csv":
-            return csv_of(self.run, asked_rows(self.run, request.GET))
-        return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(**kwargs, table=table_of(self.run, self.request.GET))

@@ -237,7 +237,7 @@ def table_of(run: EvalRun, asked: QueryDict) -> Table:
         against=ranking_label(against),
         q=asked.get("q", ""),
         order=order,
-        csv_url=_here(asked, format="csv", page=""),
+        csv_url=f"csv/{_here(asked, page='')}",
         previous_url=before,
         next_url=after,
     )

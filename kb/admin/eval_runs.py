@@ -5,7 +5,7 @@ from typing import Any, ClassVar, cast
 
 from django.contrib import admin, messages
 from django.db.models import QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
@@ -18,8 +18,10 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
+from kb.admin.eval_run_export import csv_of
 from kb.admin.eval_run_history import HEADLINES, compare_url, headline, with_headlines
 from kb.admin.eval_run_pages import QueriesView, RunView, StartView, live_view, save_as_draft
+from kb.admin.eval_run_queries import asked_rows
 from kb.admin.eval_run_report import three_decimals
 from kb.admin.eval_run_state import is_unfinished, state_cell, unfinished_ids
 from kb.admin.profile_page import PAGE
@@ -94,6 +96,7 @@ class EvalRunAdmin(ScopedModelAdmin):
             page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
             page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
             page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
+            page("<int:object_id>/queries/csv/", require_GET(self.csv_view), "csv"),
             *super().get_urls(),
         ]
 
@@ -125,6 +128,10 @@ class EvalRunAdmin(ScopedModelAdmin):
             cancel_run(principal(request), run)
             self.message_user(request, _("The run is being cancelled; what it has measured so far stays."))
         return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+
+    def csv_view(self, request: HttpRequest, object_id: int) -> StreamingHttpResponse:
+        run = self.get_object_or_404(request, str(object_id))
+        return csv_of(run, asked_rows(run, request.GET))
 
     def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
