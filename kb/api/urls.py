@@ -7,6 +7,7 @@ from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.eval_runs import EvalRunViewSet
 from kb.api.views.feedback import FeedbackView
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
@@ -40,6 +41,10 @@ urlpatterns = [
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
     path("compare/", CompareView.as_view()),
+    path("eval-runs/", EvalRunViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-runs/<int:pk>/", EvalRunViewSet.as_view({"get": "retrieve"})),
+    path("eval-runs/<int:pk>/cancel/", EvalRunViewSet.as_view({"post": "cancel"})),
+    path("eval-runs/<int:pk>/queries/", EvalRunViewSet.as_view({"get": "queries"})),
     path("eval-runs/<int:pk>/compare/<int:other>/", CompareRunsView.as_view()),
     path("eval-runs/<int:pk>/calibration/", CalibrationView.as_view()),
     path("why-not/", WhyNotView.as_view()),

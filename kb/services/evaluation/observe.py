@@ -1,6 +1,6 @@
 """What one search made of a query's judgments: the ranks of its units by stage, and the stage that lost them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from kb.services.evaluation.units import Judged
@@ -17,7 +17,6 @@ LOST_AT = (UNANCHORED, NOT_FOUND, "fusion", RERANK, "gate", "per_source", "top_k
 """What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel
 found it, and the stages by which candidates are cut. The reranker loses what it moves from the places of results to below
 them."""
-_CUT_LATER = frozenset({"per_source", "top_k"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +59,8 @@ def observe(result: Result, judged: Judged, config: RetrievalConfig, cut: float,
     relevant = judged.relevant
     rankings, first_relevant = {}, {}
     for stage, key in STAGES.items():
-        ranking = _ranking(candidates, units, key)
-        rankings[stage] = ranking[:depth]
-        if rank := next((rank for rank, unit in enumerate(ranking, start=1) if unit in relevant), 0):
+        rankings[stage], rank = _ranking(candidates, units, key, relevant, depth)
+        if rank:
             first_relevant[stage] = rank
     key = _scored_by(result)
     return Observed(
@@ -83,9 +81,21 @@ def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
     return judged.units(candidate.chunk_id, document_id)
 
 
-def _ranking(candidates: Sequence[Candidate], units: Sequence[Sequence[str]], key: str) -> list[str]:
-    places = sorted((each.ranks[key], place) for place, each in enumerate(candidates) if key in each.ranks)
-    return list(dict.fromkeys(unit for _rank, place in places for unit in units[place]))
+def _ranking(
+    candidates: Sequence[Candidate], units: Sequence[Sequence[str]], key: str, relevant: Set[str], depth: int
+) -> tuple[list[str], int]:
+    """The units of a stage, at most as many as the depth, and the rank of the first that is relevant, or 0."""
+    places = {each.ranks[key]: place for place, each in enumerate(candidates) if key in each.ranks}
+    seen: dict[str, None] = {}
+    first = 0
+    for rank in sorted(places):
+        for unit in units[places[rank]]:
+            seen.setdefault(unit)
+            if not first and unit in relevant:
+                first = len(seen)
+        if first and len(seen) >= depth:
+            break
+    return list(seen)[:depth], first
 
 
 def _scored_by(result: Result) -> str:
@@ -112,19 +122,20 @@ def _lost_at(
 ) -> str:
     """The stage that lost what is relevant and got furthest, as a search with a gate would have it."""
     relevant, key = judged.relevant, _scored_by(result)
-    gated = [_gated(candidate, key, cut) for candidate in result.candidates]
-    selected = select(gated, config)
-    found = [each for each, own in zip(selected, units, strict=True) if not relevant.isdisjoint(own)]
+    found = [candidate for candidate, own in zip(result.candidates, units, strict=True) if not relevant.isdisjoint(own)]
     if not found:
         return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
-    if any(each.cut_by is None for each in found):
+    selected = select([_gated(each, key, cut) for each in result.candidates if each.cut_by != "fusion"], config)
+    cut_by = {each.chunk_id: each.cut_by for each in selected}
+    stages = {each.chunk_id: cut_by.get(each.chunk_id, "fusion") for each in found}
+    if None in stages.values():
         return ""
-    stage = max((str(each.cut_by) for each in found), key=LOST_AT.index)
-    places = (each.ranks["fused"] for each in found if each.cut_by == stage)
+    stage = max(map(str, stages.values()), key=LOST_AT.index)
+    places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
     return RERANK if stage == "top_k" and key == "rerank" and min(places) <= result_count(config) else stage
 
 
 def _gated(candidate: Candidate, key: str, cut: float) -> Candidate:
-    if candidate.cut_by is not None and candidate.cut_by not in _CUT_LATER:
-        return candidate
-    return candidate._replace(cut_by="gate" if cut and candidate.scores[key] < cut else None)
+    """The candidate as the gate leaves it; what came after the gate is taken back."""
+    cut_by = "gate" if cut and candidate.scores[key] < cut else None
+    return candidate if candidate.cut_by == cut_by else candidate._replace(cut_by=cut_by)
