@@ -75,7 +75,7 @@ class DiffView(ProfilePage):
             differences=found,
             same_count=len(configuration_of(after.settings).as_dict()) - len(found),
             options=self._options(before, after),
-            environment=ENVIRONMENT,
+            defaults=ENVIRONMENT,
             swap_url=diff_url(after, before) if before else "",
             publish_url=reverse(PUBLISH, args=[after.pk]) if may_edit and not after.published else "",
         )

@@ -137,6 +137,10 @@ class FieldGroup:
         """How many of them are not inherited."""
         return sum(bool(field.value()) for field in self.fields)
 
+    @property
+    def has_errors(self) -> bool:
+        return any(field.errors for field in self.fields)
+
 
 class ProfileForm(forms.Form):
     """The next version of a profile, or with `places` the first of a new one.

@@ -128,7 +128,7 @@ class ProfileView(VersionPage):
             description=described(version),
             changes=tuple(changes_in_words(found)),
             is_first=before is None,
-            is_chosen=version.pk == self.version.pk and version.pk != overview.newest.pk,
+            is_chosen=version.pk == self.version.pk and version not in (overview.newest, overview.live),
             diff_url=diff_url(before, version),
             try_url=try_url(version),
             is_earlier=overview.published is not None and version.version < overview.published.version,

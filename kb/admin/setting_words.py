@@ -10,8 +10,6 @@ from django.utils.translation import gettext_lazy
 
 from kb.services.profiles import SettingDifference
 
-ARROW = "→"
-
 
 @dataclass(frozen=True, slots=True)
 class SettingWords:
@@ -264,7 +262,7 @@ def value_in_words(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return _("on") if value else _("off")
     if isinstance(value, list | tuple):
-        return f" {ARROW} ".join(map(reranker_label, value)) or _("none")
+        return ", ".join(map(reranker_label, value)) or _("none")
     if isinstance(value, float):
         return f"{value:g}"
     return choices_of(name).get(str(value), str(value))

@@ -1,4 +1,5 @@
 import json
+import shlex
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Mapping
 from typing import Any
@@ -127,7 +128,8 @@ class Command(KnowledgeBaseCommand):
             self.print_json(version_as_dict(draft))
             return
         name = f"{draft.name}@{draft.version}"
-        self.stdout.write(f"{name} is saved, a draft: `manage.py profile publish {name}` makes it the live one.")
+        command = f"manage.py profile publish {shlex.quote(name)}"
+        self.stdout.write(f"{name} is saved, a draft: `{command}` makes it the live one.")
 
     def _publish(self, principal: Principal, options: Mapping[str, Any]) -> None:
         profile = find_version(principal, *name_and_version(options["profile"]))

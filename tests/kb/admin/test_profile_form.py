@@ -37,7 +37,7 @@ def test_every_setting_has_words_and_a_place_in_the_form():
         ("use_rerank", False, "off"),
         ("fusion", "weighted", "weighted sum"),
         ("rewrite", "conversation", "in conversations"),
-        ("rerankers", ["overlap", "cosine"], "overlap of words → cosine"),
+        ("rerankers", ["overlap", "cosine"], "overlap of words, cosine"),
         ("rerankers", [], "none"),
         ("of a later version", "x", "x"),
     ],

@@ -250,7 +250,7 @@ def test_two_versions_are_compared(client, kb, curator, tuned):
 
     assert page.differences() == {
         "top_k": ["3", "4"],
-        "rerankers": ["cross-encoder → rerank server → overlap of words → cosine inherited", "overlap of words"],
+        "rerankers": ["cross-encoder, rerank server, overlap of words, cosine inherited", "overlap of words"],
     }
 
 
