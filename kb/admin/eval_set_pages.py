@@ -17,6 +17,7 @@ from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
+from kb.admin.judge import SESSION_KEY
 from kb.admin.scoped import principal
 from kb.admin.search_log import debug_url
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment
@@ -235,6 +236,15 @@ def set_url(eval_set: EvalSet) -> str:
     return reverse("admin:kb_evalset_change", args=[eval_set.pk])
 
 
+def judge_view(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
+    """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
+    request.session[SESSION_KEY] = eval_set.name
+    kb_id = eval_set.knowledge_base_id
+    if q := request.GET.get("q", ""):
+        return HttpResponseRedirect(debug_url([kb_id], q, None))
+    return HttpResponseRedirect(f"{reverse('admin:search_debug')}?{urlencode({'kb': kb_id})}")
+
+
 def last_run_in_words(eval_set: Any) -> str:
     """The figures of the last run that is done; blank where there is none."""
     figures = eval_set.last_figures or {}
@@ -313,9 +323,7 @@ def _row(eval_set: EvalSet, query: Any) -> QueryRow:
 
 
 def _debug_url(eval_set: EvalSet, text: str) -> str:
-    """Search debug, with judgments going to this set."""
-    there = debug_url([eval_set.knowledge_base_id], text, None)
-    return f"{there}&{urlencode({'eval_set': eval_set.name})}"
+    return f"{reverse('admin:kb_evalset_judge', args=[eval_set.pk])}?{urlencode({'q': text})}"
 
 
 def _judged_in_words(judged: int, relevant: int) -> str:

@@ -17,7 +17,7 @@ from unfold.decorators import action
 
 from kb.admin.concepts import GraphAdmin
 from kb.admin.eval_set_files import ImportView, export_view
-from kb.admin.eval_set_pages import DeleteQueriesView, QueryView, SetView, last_run_in_words
+from kb.admin.eval_set_pages import DeleteQueriesView, QueryView, SetView, judge_view, last_run_in_words
 from kb.admin.scoped import column, principal
 from kb.models import EvalQuery, EvalRun, EvalSet, Judgment
 from kb.services.eval_overview import eval_set_overview
@@ -73,6 +73,7 @@ class EvalSetAdmin(GraphAdmin):
         return [
             page("import/", ImportView.as_view(model_admin=self), "import"),
             page("<int:object_id>/export/", require_GET(self.export_view), "export"),
+            page("<int:object_id>/judge/", require_GET(self.judge_view), "judge"),
             page("<int:object_id>/queries/delete/", DeleteQueriesView.as_view(model_admin=self), "queries_delete"),
             page("<int:object_id>/queries/<int:query_id>/", QueryView.as_view(model_admin=self), "query"),
             *super().get_urls(),
@@ -93,6 +94,9 @@ class EvalSetAdmin(GraphAdmin):
     def export_view(self, request: HttpRequest, object_id: int) -> Any:
         return export_view(request, self.get_object_or_404(request, str(object_id)))
 
+    def judge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return judge_view(request, self.get_object_or_404(request, str(object_id)))
+
     @action(description=gettext_lazy("Import"), icon="upload_file", url_path="import-files")  # type: ignore[untyped-decorator]
     def import_files(self, request: HttpRequest) -> HttpResponse:
         chosen = request.GET.get("knowledge_base__id__exact", "")
@@ -111,4 +115,3 @@ class EvalSetAdmin(GraphAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[EvalSet]) -> None:
         # The counts of the list would be kept in the deletion's own queries.
         super().delete_queryset(request, EvalSet.objects.filter(pk__in=list(queryset.values_list("pk", flat=True))))
-

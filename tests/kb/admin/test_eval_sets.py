@@ -193,8 +193,20 @@ def test_a_set_is_renamed(client, eval_set):
 def test_the_page_leads_to_evaluation_search_debug_and_deletion(client, kb, eval_set):
     links = SetPage(client.get(set_url(eval_set))).tree.xpath("//a/@href")
     assert f"{reverse('admin:kb_evalrun_add')}?eval_set={eval_set.pk}" in links
-    assert f"{reverse('admin:search_debug')}?kb={kb.pk}&eval_set=contracts" in links
+    assert reverse("admin:kb_evalset_judge", args=[eval_set.pk]) in links
     assert reverse("admin:kb_evalset_delete", args=[eval_set.pk]) in links
+
+
+def test_judging_in_search_debug_goes_on_in_this_set(client, kb, eval_set):
+    query = EvalQuery.objects.get(text="诉讼时效多久")
+    (link,) = SetPage(client.get(query_url(query))).tree.xpath("//a[contains(@href, '/judge/')]/@href")
+    response = client.get(link, follow=True)
+    assert response.request["PATH_INFO"] == reverse("admin:search_debug")
+    page = Page(response)
+    assert page.tree.xpath("//form[@id='judge-form']//option[@selected]/text()") == ["contracts"]
+    assert page.tree.xpath("//input[@name='q']/@value") == [query.text]
+    there = client.get(reverse("admin:kb_evalset_judge", args=[eval_set.pk])).url
+    assert there == f"{reverse('admin:search_debug')}?kb={kb.pk}"
 
 
 def test_a_set_is_deleted_with_what_belongs_to_it(client, kb, eval_set):
@@ -354,7 +366,8 @@ def test_a_viewer_reads_and_changes_nothing(viewer, eval_set):
 def test_for_a_stranger_the_set_does_not_exist(stranger, eval_set):
     query = EvalQuery.objects.first()
     export = reverse("admin:kb_evalset_export", args=[eval_set.pk])
-    for url in (set_url(eval_set), query_url(query), delete_url(eval_set, query), export):
+    judging = reverse("admin:kb_evalset_judge", args=[eval_set.pk])
+    for url in (set_url(eval_set), query_url(query), delete_url(eval_set, query), export, judging):
         assert stranger.get(url).status_code == 404
 
 
