@@ -137,9 +137,9 @@ class Chart:
 
     def _number_format(self) -> dict[str, Any]:
         if self.is_share:
-            return {"style": "percent", "maximumFractionDigits": 1}
+            return {"style": "percent", "minimumFractionDigits": 0, "maximumFractionDigits": 1}
         if self.unit:
-            return {"style": "unit", "unit": self.unit, "maximumFractionDigits": 1}
+            return {"style": "unit", "unit": self.unit, "minimumFractionDigits": 0, "maximumFractionDigits": 1}
         return {"maximumFractionDigits": 0}
 
     def _in_words(self, value: float | None) -> str:

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import F, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.forms import ModelChoiceField
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path, reverse
@@ -18,9 +18,9 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from kb.admin.failed_query_to_set import ToEvalSetView
-from kb.admin.scoped import ScopedModelAdmin, column, principal, signed_in
+from kb.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
 from kb.admin.search_log import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
-from kb.models import FailedQuery
+from kb.models import FailedQuery, SearchLog
 from kb.services.failed_queries import assign, assignable_users, editable_by, set_state
 
 State, Reason = FailedQuery.State, FailedQuery.Reason
@@ -71,10 +71,22 @@ class AssigneeFilter(DropdownFilter):  # type: ignore[misc]
         return queryset if condition is None else queryset.filter(condition)
 
 
+def _complete(rows: Sequence[Any], request: HttpRequest) -> None:
+    """Gives each row `named`, see `name_knowledge_bases`, and `asked_for`: what its last search asked for, if it is kept.
+
+    Not joined in the list's own query: a long search log would then slow down its count.
+    """
+    name_knowledge_bases(rows, request)
+    searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
+    asked_for = dict(searches.values_list("pk", "trace__request"))
+    for row in rows:
+        row.asked_for = asked_for.get(row.last_search_id)
+
+
 class InboxChangeList(ChangeList):  # type: ignore[misc]
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        name_knowledge_bases(self.result_list, request)
+        _complete(self.result_list, request)
 
 
 @admin.register(FailedQuery)
@@ -102,17 +114,13 @@ class FailedQueryAdmin(ScopedModelAdmin):
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - searches come in by themselves
         return False
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).annotate(asked_for=F("last_search__trace__request"))
-        return rows
-
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return InboxChangeList
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
         failed = super().get_object(request, object_id, from_field)
         if failed is not None:
-            name_knowledge_bases([failed], request)
+            _complete([failed], request)
         return failed
 
     def get_urls(self) -> list[URLPattern]:
@@ -222,7 +230,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
     @column(gettext_lazy("state"), ordering="state")
     def standing(self, failed: FailedQuery) -> SafeString:
         badge = format_html(BADGE, failed.state, failed.get_state_display(), "")
-        return format_html('<span class="fq-cell">{}<small>{}</small></span>', badge, failed.assignee or _("nobody’s"))
+        return format_html('<span class="fq-cell">{}<small>{}</small></span>', badge, failed.assignee or "")
 
     @column(gettext_lazy("next"))
     def opens(self, failed: Any) -> SafeString:

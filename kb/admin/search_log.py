@@ -111,6 +111,7 @@ class SearchLogAdmin(ScopedModelAdmin):
     search_help_text = gettext_lazy("Search in the queries")
     actions = ()
     ordering = ("-created_at",)
+    show_full_result_count = False  # a second count of a table that grows long
 
     class Media:
         css: ClassVar[Any] = {"all": ["kb/searches.css"]}
