@@ -11,9 +11,10 @@ from django.utils.translation import ngettext
 
 from kb.admin.profile_diff import shown_differences
 from kb.admin.profile_page import LIST, PAGE, VersionPage
+from kb.admin.setting_words import changes_in_words
 from kb.models import RetrievalProfile
 from kb.services.errors import NotAllowed, Rejected
-from kb.services.profiles import delete_draft, moving_with, publish, reason_to_keep
+from kb.services.profiles import delete_draft, differences, moving_with, publish, reason_to_keep
 
 BASES_LISTED = 20
 
@@ -65,7 +66,7 @@ class PublishView(VersionPage):
         kb = self.version.knowledge_base
         if kb is None or kb.profile.name == self.version.name:
             return None
-        return {"kb": kb, "differences": shown_differences(kb.profile, self.version)}
+        return {"kb": kb, "changes": changes_in_words(differences(kb.profile, self.version))}
 
 
 class DeleteView(VersionPage):

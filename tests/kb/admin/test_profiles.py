@@ -323,7 +323,7 @@ def test_an_earlier_version_is_rolled_back_to(client, kb, curator, tuned):
 def test_a_knowledge_base_adopts_its_own_profile_where_that_is_ticked(client, kb, tuned, sent, profile):
     page = client.get(url(profile_page.PUBLISH, tuned)).content.decode()
     assert "Let “legal” search by it from now on" in page
-    assert "Vector weight 0.1 → 0.6" in page
+    assert "Vector weight: 0.1 → 0.6" in page
 
     client.post(url(profile_page.PUBLISH, tuned), sent)
 
