@@ -120,7 +120,7 @@ def search_debug_urls(site: AdminSite) -> list[URLPattern]:
 
 
 def _saved(draft: RetrievalProfile) -> str:
-    words = _("“%(profile)s” was saved as a draft, and this search ran under it.") % {"profile": draft}
+    words = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
     link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it"))
     return format_html("{} {}", words, link)
 

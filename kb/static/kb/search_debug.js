@@ -28,7 +28,8 @@
     const row = location.hash.startsWith("#chunk-") && document.getElementById(location.hash.slice(1));
     if (!row || row.offsetParent) return;
     document.querySelector("[data-testid='show-all']")?.click();
-    requestAnimationFrame(() => row.scrollIntoView());
+    const show = () => (row.offsetParent ? row.scrollIntoView() : requestAnimationFrame(show));
+    show();
   };
   window.addEventListener("hashchange", unfold);
   window.addEventListener("load", unfold);
