@@ -87,7 +87,9 @@ class NumberField(SettingField):
             words = _("Give a number from %(low)s to %(high)s.") % {"low": low, "high": high}
         else:
             words = _("Give a whole number from %(low)s to %(high)s.") % {"low": low, "high": high}
-        return f"{words} {_('Or write “auto”.')}" if self.may_be_auto else words
+        # Outside of the f-string, where makemessages finds it.
+        or_auto = _("Or write “auto”.")
+        return f"{words} {or_auto}" if self.may_be_auto else words
 
 
 class NamesField(SettingField):
