@@ -12,33 +12,41 @@ from kb.models import ChunkEmbedding
 from kb.stores.arrays import array_text
 from kb.stores.vector_index import VectorSpace
 
-# A chunk of several vectors of one kind counts with the nearest. That of its keywords, where it has a share, is joined as
-# `VectorChannel` joins it: 1 - similarity is as linear as similarity is. NaN is the distance of a vector of length 0.
-RANK = """
-WITH compared AS MATERIALIZED (
-    SELECT chunk_id, CASE WHEN keywords IS NULL OR keywords = 'NaN' THEN content
-        ELSE (1 - %(share)s) * content + %(share)s * keywords END AS distance
+ONE_EACH = """
+SELECT chunk_id, vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance
+FROM kb_chunkembedding
+WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s AND enabled {among}
+OFFSET 0
+"""
+# A chunk of several questions counts with the nearest. The vector of its keywords is joined as `VectorChannel` joins it:
+# 1 - similarity is as linear as similarity is. NaN is the distance of a vector of length 0. Grouping takes four times as long.
+SEVERAL_EACH = """
+SELECT chunk_id, CASE WHEN keywords IS NULL OR keywords = 'NaN' THEN nearest
+    ELSE (1 - %(share)s) * nearest + %(share)s * keywords END AS distance
+FROM (
+    SELECT chunk_id, min(distance) FILTER (WHERE kind = %(kind)s) AS nearest,
+        min(distance) FILTER (WHERE kind <> %(kind)s) AS keywords
     FROM (
-        SELECT chunk_id, min(distance) FILTER (WHERE kind = %(kind)s) AS content,
-            min(distance) FILTER (WHERE kind <> %(kind)s) AS keywords
-        FROM (
-            SELECT chunk_id, kind, vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance
-            FROM kb_chunkembedding
-            WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = ANY(%(kinds)s) AND enabled {among}
-        ) each
-        GROUP BY chunk_id
-    ) joined
-    WHERE content <> 'NaN'
-)
+        SELECT chunk_id, kind, vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance
+        FROM kb_chunkembedding
+        WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = ANY(%(kinds)s) AND enabled {among}
+    ) each
+    GROUP BY chunk_id
+) joined
+"""
+RANK = """
 SELECT own.distance,
-    (SELECT count(*) FROM compared WHERE (compared.distance, compared.chunk_id) < (own.distance, own.chunk_id)),
-    (SELECT count(*) FROM compared),
+    count(*) FILTER (WHERE (compared.distance, compared.chunk_id) < (own.distance, %(chunk)s)),
+    count(*) FILTER (WHERE compared.distance <> 'NaN'),
     EXISTS (
         SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE c.relname = %(index)s AND i.indisvalid
     )
-FROM (SELECT) one LEFT JOIN compared own ON own.chunk_id = %(chunk)s
+FROM (SELECT (SELECT NULLIF(distance, 'NaN') FROM ({own}) it) AS distance) own
+LEFT JOIN ({compared}) compared ON true
+GROUP BY own.distance
 """
-AMONG = "AND chunk_id = ANY(%(only)s::bigint[])"
+AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
+OWN = " AND chunk_id = %(chunk)s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +99,10 @@ def exact_place(
         "index": VectorSpace(kb_id, model_id, str(kind), 0, len(vector)).index_name,
         "only": None if only is None else array_text(only.tolist()),
     }
-    statement = RANK.format(dimension=len(vector), among="" if only is None else AMONG)
+    distances = SEVERAL_EACH if keyword_share or kind == ChunkEmbedding.Kind.QUESTION else ONE_EACH
+    among = "" if only is None else AMONG
+    compared, own = (distances.format(dimension=len(vector), among=among + each) for each in ("", OWN))
+    statement = RANK.format(compared=compared, own=own)
     with connection.cursor() as cursor:
         cursor.execute(statement, values)
         distance, above, total, is_indexed = cursor.fetchone()

@@ -100,15 +100,22 @@ def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequ
 
 
 def _draft(principal: Principal, why: WhyNot, remedy: Remedy) -> RetrievalProfile:
-    """The next version of the profile in force; of one of the knowledge base's own where that is not the caller's to change."""
+    """The next version of the profile in force; of one of the knowledge base's own where that is not the caller's to change.
+
+    A draft with the same settings, from an earlier try, serves again.
+    """
     profile, kb = profile_in_force(why), why.chunk.knowledge_base
     name, place = profile.name, profile.knowledge_base
     if not RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists():
         _require_editable(principal, why.chunk)
         name, place = _own_name(profile, kb), kb
+    settings = {**profile.settings, **remedy.settings}
+    same = RetrievalProfile.objects.editable_by(principal).filter(
+        name=name, knowledge_base=place, settings=settings, published_at=None
+    )
     message = _("So that “%(query)s” finds chunk %(id)s.") % {"query": why.request.query, "id": why.chunk.pk}
-    return create_version(
-        principal, name, {**profile.settings, **remedy.settings}, description=message, knowledge_base=place
+    return same.order_by("-version").first() or create_version(
+        principal, name, settings, description=message, knowledge_base=place
     )
 
 

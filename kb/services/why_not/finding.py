@@ -55,16 +55,17 @@ def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> Found
     if found:
         return FoundChunks(tuple(found[:MOST_FOUND]), has_more=len(found) > MOST_FOUND)
     alike = _alike(own, list(bases), " ".join(words))
-    if alike:
-        return FoundChunks(alike, is_alike=True)
+    if alike.chunks:
+        return alike
     unready = Document.objects.filter(knowledge_base__in=bases).exclude(status=Document.Status.READY)
     return FoundChunks(unready=tuple(unready.order_by("-pk")[:MOST_DOCUMENTS]))
 
 
 def _holding(chunks: QuerySet[Chunk], words: Sequence[str]) -> QuerySet[Chunk]:
-    """Chunks with the beginning of the text in them."""
+    """Chunks with the beginning of the text in them, its longest word written as it is, which is looked for first."""
     beginning = " ".join(words)[:LOOKED_FOR].split()
-    return chunks.filter(text__iregex=r"\s+".join(map(_escaped, beginning))).order_by("pk")
+    pattern = r"\s+".join(map(_escaped, beginning))
+    return chunks.filter(text__contains=max(beginning, key=len)).filter(text__iregex=pattern).order_by("pk")
 
 
 def _escaped(word: str) -> str:
@@ -72,7 +73,8 @@ def _escaped(word: str) -> str:
     return "".join(f"\\{each}" if not each.isalnum() and each.isascii() else each for each in word)
 
 
-def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -> tuple[Chunk, ...]:
+def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -> FoundChunks:
+    """By the index of n-grams, which knows no case; those that hold the text but for its case are the ones meant."""
     store = PgTextStore()
     shares: dict[int, float] = {}
     for kb in bases:
@@ -80,7 +82,10 @@ def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -
         shares |= dict(zip(ids.tolist(), scores.tolist(), strict=True))
     best = sorted(shares, key=lambda chunk_id: (-shares[chunk_id], chunk_id))[:MOST_FOUND]
     rows = chunks.in_bulk(best)
-    return tuple(rows[chunk_id] for chunk_id in best if chunk_id in rows)
+    alike = tuple(rows[chunk_id] for chunk_id in best if chunk_id in rows)
+    wanted = text[:LOOKED_FOR].casefold().strip()
+    holding = tuple(chunk for chunk in alike if wanted in " ".join(chunk.text.split()).casefold())
+    return FoundChunks(holding or alike, is_alike=not holding)
 
 
 def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:

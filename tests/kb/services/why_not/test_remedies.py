@@ -258,6 +258,14 @@ def test_a_draft_follows_on_a_draft(chunk):
     assert states(last)["fusion"] == "passed"
 
 
+def test_the_same_draft_serves_again(chunk):
+    before = ask(chunk, overrides=DEEP)
+
+    first, second = (remedied(before, "draft:vector_top_k").request for _ in range(2))
+
+    assert first.profile_version == second.profile_version
+
+
 def test_a_superuser_gets_the_next_version_of_a_shared_profile_and_an_editor_one_of_the_knowledge_base(chunk):
     before = ask(chunk, overrides=DEEP)
 
