@@ -41,6 +41,12 @@ def test_two_evaluations_tell_the_same_but_for_the_time_they_took(eval_set):
     assert {**first, "latency_ms": None} == {**second, "latency_ms": None}
 
 
+def test_figures_do_not_depend_on_how_many_queries_are_measured_together(eval_set, monkeypatch):
+    together = report_of(eval_set)
+    monkeypatch.setattr("kb.services.evaluation.run.QUERIES_A_BATCH", 1)
+    assert report_of(eval_set)["stages"] == together["stages"]
+
+
 def test_misses_are_grouped_by_the_stage_that_lost_them(eval_set):
     add(eval_set, "other words", "zebra", Document.objects.get(source="2.md"))
 
