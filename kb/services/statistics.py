@@ -133,10 +133,10 @@ def search_statistics(sight: Sight) -> SearchStatistics:
 
 
 def cache_hits() -> tuple[TierHits, ...]:
-    """The tiers that have been asked, in the order in which they are."""
+    """The tiers that have been asked, in the order in which they are; at most a minute old."""
     key = "cache-hits"
-    found: tuple[TierHits, ...] | None = cache.get(key)
-    if found is None:
+    found: tuple[TierHits, ...] = cache.get(key, ())
+    if not found:
         found = tuple(
             TierHits(name, tier, hits, misses)
             for name, tiers in cache_lookups().items()
