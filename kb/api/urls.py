@@ -8,6 +8,13 @@ from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.eval_runs import EvalRunViewSet
+from kb.api.views.eval_sets import (
+    EvalQueryViewSet,
+    EvalSetExportView,
+    EvalSetImportView,
+    EvalSetViewSet,
+    JudgmentViewSet,
+)
 from kb.api.views.feedback import FeedbackView
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
@@ -41,6 +48,14 @@ urlpatterns = [
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
     path("compare/", CompareView.as_view()),
+    path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/import/", EvalSetImportView.as_view()),
+    path("eval-sets/<int:pk>/", EvalSetViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/export/", EvalSetExportView.as_view()),
+    path("eval-sets/<int:pk>/queries/", EvalQueryViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/<int:pk>/queries/<int:query_id>/", EvalQueryViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/judgments/", JudgmentViewSet.as_view({"get": "list", "put": "update"})),
+    path("eval-sets/<int:pk>/judgments/<int:judgment_id>/", JudgmentViewSet.as_view({"delete": "destroy"})),
     path("eval-runs/", EvalRunViewSet.as_view({"get": "list", "post": "create"})),
     path("eval-runs/<int:pk>/", EvalRunViewSet.as_view({"get": "retrieve"})),
     path("eval-runs/<int:pk>/cancel/", EvalRunViewSet.as_view({"post": "cancel"})),

@@ -67,10 +67,10 @@ def eval_set_archive(
     Raises:
         NotVisible: the set does not exist for the principal.
     """
-    archive = TemporaryFile()  # noqa: SIM115 - the caller reads it
     with TemporaryDirectory(prefix="eval-set-") as folder:
         root = Path(folder) / "set"
         eval_set_export(principal, eval_set, root, layout, with_documents=with_documents)
+        archive = TemporaryFile()  # noqa: SIM115 - the caller reads it
         pack(root, archive)
     archive.seek(0)
     return archive
