@@ -147,6 +147,8 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
+    "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
+    "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
 # -- Users, sessions, security ---------------------------------------------------------------------------------------
@@ -263,6 +265,8 @@ QUERY_VECTOR_TTL_SECONDS = env.int("QUERY_VECTOR_TTL_SECONDS", default=86_400)
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
+SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
+SEARCH_LOG_RETENTION_DAYS = env.int("SEARCH_LOG_RETENTION_DAYS", default=90)  # 0: searches are kept for ever
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open
 
 # -- API -----------------------------------------------------------------------------------------------------------------
@@ -320,6 +324,11 @@ UNFOLD = {
                         "link": reverse_lazy("admin:search_debug"),
                     },
                     {
+                        "title": _("Why not found?"),
+                        "icon": "search_off",
+                        "link": reverse_lazy("admin:why_not"),
+                    },
+                    {
                         "title": _("Search log"),
                         "icon": "history",
                         "link": reverse_lazy("admin:kb_searchlog_changelist"),
@@ -328,6 +337,33 @@ UNFOLD = {
                         "title": _("Keyword index cache"),
                         "icon": "memory",
                         "link": reverse_lazy("admin:keyword_cache"),
+                    },
+                ],
+            },
+            {
+                "title": _("Quality"),
+                "separator": True,
+                "items": [
+                    {
+                        "title": _("Failed queries"),
+                        "icon": "inbox",
+                        "link": reverse_lazy("admin:kb_failedquery_changelist"),
+                    },
+                    {
+                        "title": _("Evaluation sets"),
+                        "icon": "checklist",
+                        "link": reverse_lazy("admin:kb_evalset_changelist"),
+                    },
+                    {
+                        "title": _("Evaluation runs"),
+                        "icon": "monitoring",
+                        "link": reverse_lazy("admin:kb_evalrun_changelist"),
+                    },
+                    {"title": _("Compare"), "icon": "compare_arrows", "link": reverse_lazy("admin:compare")},
+                    {
+                        "title": _("Retrieval profiles"),
+                        "icon": "tune",
+                        "link": reverse_lazy("admin:kb_retrievalprofile_changelist"),
                     },
                 ],
             },

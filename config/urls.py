@@ -3,14 +3,22 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from kb.admin.ask import ask_urls
+from kb.admin.compare import compare_urls
+from kb.admin.judge import judge_urls
 from kb.admin.keyword_cache import keyword_cache_urls
+from kb.admin.profiles import profile_urls
 from kb.admin.search_debug import search_debug_urls
+from kb.admin.why_not import why_not_urls
 from kb.api.views.metrics import MetricsView
 
 admin_urls = [
     *ask_urls(admin.site),
     *search_debug_urls(admin.site),
+    *why_not_urls(admin.site),
+    *compare_urls(admin.site),
+    *judge_urls(admin.site),
     *keyword_cache_urls(admin.site),
+    *profile_urls(admin.site),
     *admin.site.get_urls(),
 ]
 urlpatterns = [

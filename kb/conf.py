@@ -177,7 +177,7 @@ def build_pipeline(
     Raises:
         InvalidConfiguration: an override is unknown or out of range.
     """
-    asked = _explicit_count(overrides or {})
+    asked = explicit_count(overrides or {})
     common = profile or common or common_profile(knowledge_bases)
     config = _configured(common, asked)
     scopes = tuple(
@@ -210,7 +210,7 @@ def build_pipeline(
     return Wiring(pipeline, common, config, tuple(vectors.values()), tuple(links))
 
 
-def _explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+def explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
     """A count that a request asks for wins over the final counts of environment and profile, also where kinds are capped."""
     if overrides.get("top_k") is None:
         return {name: value for name, value in overrides.items() if name != "top_k"}
@@ -223,7 +223,7 @@ def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile
     profiles = {kb.profile_id: kb.profile for kb in knowledge_bases}
     if len(profiles) == 1:
         return next(iter(profiles.values()))
-    return RetrievalProfile.objects.filter(name="default").latest("version")
+    return RetrievalProfile.objects.live("default")
 
 
 def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Scope:
@@ -297,7 +297,9 @@ def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Chann
             % {"name": kb.name, "quoted": shlex.quote(kb.name)},
         )
     index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
-    detail = {"tokenizer": cutter.id}
+    detail: dict[str, Any] = {"tokenizer": cutter.id}
+    if only is not None:
+        detail["allowed_chunks"] = only.size
     if kb.target_tokenizer_id:
         detail["target_tokenizer"] = kb.target_tokenizer_id
     return BM25Channel(kb.pk, index.wait, only=only, detail=detail)

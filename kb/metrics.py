@@ -92,6 +92,30 @@ def registry() -> CollectorRegistry:
     return shared
 
 
+def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:
+    """How often caches were asked, by as many processes as `registry` counts.
+
+    Returns:
+        By cache ("bm25", "hot_queries", "query_vectors") and tier, the hits and the misses.
+    """
+    caches = {
+        "zhiku_bm25_cache_events_total": "bm25",
+        "zhiku_hot_queries_total": "hot_queries",
+        "zhiku_query_vectors_total": "query_vectors",
+    }
+    found: dict[str, dict[str, tuple[int, int]]] = {name: {} for name in caches.values()}
+    for metric in registry().collect():
+        for sample in metric.samples:
+            cache, event = caches.get(sample.name), sample.labels.get("event")
+            if cache is None or event not in {"hits", "misses"}:
+                continue
+            tier = sample.labels["tier"]
+            hits, misses = found[cache].get(tier, (0, 0))
+            count = int(sample.value)
+            found[cache][tier] = (hits + count, misses) if event == "hits" else (hits, misses + count)
+    return found
+
+
 def cache_counters() -> dict[str, dict[str, int]]:
     """The counts of the keyword index cache, of as many processes as `registry` counts.
 

@@ -25,8 +25,16 @@ class RAGService:
     """Search and answers for Python callers, under the rights of a user.
 
     A chunk is a dictionary with chunk_id, document_id, knowledge_base_id, title, source, page, text, score, score_scale,
-    ranks, scores, metadata and neighbours.
+    ranks, scores, metadata and neighbours, and the profile (its name and version) that it was found under.
+
+    Attributes:
+        profile: name of the retrieval profile that searches go by; blank: each knowledge base's own.
+        profile_version: of that profile, such as a draft; None: the published one.
     """
+
+    def __init__(self, *, profile: str = "", profile_version: int | None = None) -> None:
+        self.profile = profile
+        self.profile_version = profile_version
 
     def search(
         self, query: str, knowledge_base_id: int, user_id: int, top_k: int = 5, score_threshold: float | None = 0.0
@@ -41,7 +49,7 @@ class RAGService:
             score_threshold: the least score; 0 is no gate, None the profile's, or the default of the score's scale.
 
         Raises:
-            NotVisible: the user or the knowledge base does not exist, or the user may not see it.
+            NotVisible: the user, the knowledge base or the profile does not exist, or the user may not see it.
             NoChannelAvailable: no channel could answer.
         """
         return self._search(query, [knowledge_base_id], user_id, top_k, score_threshold)
@@ -75,13 +83,15 @@ class RAGService:
             remember: begin a conversation with the question; its id is in the answer.
 
         Raises:
-            NotVisible: the user, a knowledge base or the conversation does not exist, or the user may not see it.
+            NotVisible: the user, a knowledge base, the profile or the conversation does not exist, or the user may not see it.
             Rejected: the conversation has other knowledge bases.
             NoChannelAvailable: no channel could answer.
         """
         request = AskRequest(
             query=query,
             knowledge_base_ids=knowledge_base_ids,
+            profile=self.profile,
+            profile_version=self.profile_version,
             overrides=_overrides(top_k, score_threshold),
             conversation_id=conversation_id,
             remember=remember,
@@ -100,29 +110,32 @@ class RAGService:
         """A LangChain vector store: `search` for reading, texts under ids of the caller's for writing.
 
         Raises:
-            NotVisible: the user or the knowledge base does not exist, or the user may not see it.
+            NotVisible: the user, the knowledge base or the profile does not exist, or the user may not see it.
         """
         from retrieval.langchain import KnowledgeBaseVectorStore  # noqa: PLC0415 - LangChain is slow to import
 
-        texts = PermittedTexts(partial(_principal, user_id), knowledge_base_id)
-        texts.knowledge_base()
+        texts = PermittedTexts(
+            partial(_principal, user_id), knowledge_base_id, profile=self.profile, profile_version=self.profile_version
+        )
+        texts.check()
         return KnowledgeBaseVectorStore(texts)
 
     def get_retriever(self, user_id: int, knowledge_base_id: int, k: int) -> "VectorStoreRetriever":
         """A LangChain retriever over `get_vector_store`, whose documents say where they come from; raises as that."""
         return self.get_vector_store(user_id, knowledge_base_id).as_retriever(k=k)
 
-    @staticmethod
     def _search(
-        query: str, kb_ids: Sequence[int], user_id: int, top_k: int, score_threshold: float | None
+        self, query: str, kb_ids: Sequence[int], user_id: int, top_k: int, score_threshold: float | None
     ) -> list[dict[str, Any]]:
         request = SearchRequest(
             query=query,
             knowledge_base_ids=kb_ids,
+            profile=self.profile,
+            profile_version=self.profile_version,
             overrides=_overrides(top_k, score_threshold),
         )
-        chunks: list[dict[str, Any]] = json.loads(respond(_principal(user_id), request))["results"]
-        return chunks
+        response = json.loads(respond(_principal(user_id), request))
+        return [{**chunk, "profile": response["profile"]} for chunk in response["results"]]
 
 
 def _overrides(top_k: int, score_threshold: float | None) -> dict[str, Any]:

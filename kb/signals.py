@@ -7,10 +7,10 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, Installation, KnowledgeBase
+from kb.models import Document, EvalRun, Installation, KnowledgeBase
 from kb.services.profiles import ensure_built_in_profiles
 from kb.stores.bm25 import BM25Store
-from kb.tasks import enqueue, ingest_document, tokenize_knowledge_base
+from kb.tasks import enqueue, ingest_document, run_evaluation, tokenize_knowledge_base
 
 
 @receiver(post_save, sender=Document)
@@ -25,6 +25,12 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
 def knowledge_base_saved(instance: KnowledgeBase, *, update_fields: frozenset[str] | None, **_: Any) -> None:
     if instance.target_tokenizer_id and "target_tokenizer_id" in (update_fields or ()):
         transaction.on_commit(partial(enqueue, tokenize_knowledge_base, instance.pk))
+
+
+@receiver(post_save, sender=EvalRun)
+def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
+    if created and instance.status == EvalRun.Status.PENDING:
+        transaction.on_commit(partial(enqueue, run_evaluation, instance.pk))
 
 
 @receiver(post_delete, sender=Document)

@@ -10,6 +10,8 @@ from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.models import Document, KnowledgeBase
+from kb.services import retention
+from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.indexing import index_document
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.services.writing import Superseded
@@ -23,7 +25,7 @@ WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
-SECONDS_FOR_INDEXES = 6 * 3_600
+SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
 
 
 @shared_task
@@ -92,6 +94,23 @@ def merge_keyword_index(kb_id: int) -> None:
 def sweep_vector_indexes() -> None:
     """Makes and drops HNSW indexes as knowledge bases grow, shrink, change their model and go."""
     maintain_vector_indexes()
+
+
+@shared_task(time_limit=SECONDS_FOR_RUNS)
+def run_evaluation(run_id: int) -> None:
+    execute_run(run_id)
+
+
+@shared_task
+def sweep_lost_runs() -> None:
+    """Gives up runs whose process has died, and enqueues those whose task was lost; one that was not finds its run taken."""
+    for run_id in sweep_runs():
+        enqueue(run_evaluation, run_id)
+
+
+@shared_task
+def purge_search_log() -> None:
+    retention.purge_search_log()
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:

@@ -134,6 +134,10 @@ class ByteCache:
             self._keep(key, found)
         return found
 
+    def peek(self, key: bytes) -> Entry | None:
+        """As `get`, for one who only looks: nothing is counted, and nothing goes up into memory."""
+        return self._memory.get(key) or self._from_shared(key)
+
     def keep(self, key: bytes, value: bytes, most_s: float = inf) -> None:
         """Holds the value in this process, at most for so many seconds."""
         self._keep(key, Entry(value, self._clock() + min(self._ttl_s, most_s)))

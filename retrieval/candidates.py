@@ -78,15 +78,14 @@ def fuse(
 def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
     exact: dict[str, NDArray[np.float64]] = {}
     union = np.empty(0, dtype=np.int64)
+    weights = channel_weights(config)
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
-        weights = _weights(config.hybrid_vector_weight, config.hybrid_text_weight, config.question_weight)
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
         weighted = [WeightedScores(column, weights[channel]) for channel, column in exact.items()]
         chunk_ids, scores = weighted_sum(union, weighted)
         best = most = 1.0
     else:
-        weights = _weights(config.vector_weight, config.keyword_weight, config.question_weight)
         listed = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in rankings]
         chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
         agreeing = [
@@ -113,10 +112,15 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     ]
 
 
-def _weights(vector: float, keyword: float, question: float) -> dict[str, float]:
+def channel_weights(config: RetrievalConfig) -> dict[str, float]:
+    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for."""
+    if config.fusion == "weighted":
+        vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
+    else:
+        vector, keyword = config.vector_weight, config.keyword_weight
     return {
         "vector": vector,
-        "question": question,
+        "question": config.question_weight,
         "bm25": keyword,
         "fts": keyword,
         "lexical": keyword * LEXICAL_SHARE,

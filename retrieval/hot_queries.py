@@ -81,6 +81,11 @@ class HotQueryCache:
         entry = self._bytes.get(key.digest())
         return None if entry is None else entry.value
 
+    def tier_of(self, key: HotQueryKey) -> str | None:
+        """Where a response is kept, for one who only looks: nothing is counted or moved."""
+        entry = self._bytes.peek(key.digest())
+        return None if entry is None else entry.tier
+
     def put(self, key: HotQueryKey, response: bytes, most_s: float = inf) -> None:
         """Keeps a response, at most for so many seconds."""
         digest = key.digest()

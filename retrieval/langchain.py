@@ -1,7 +1,7 @@
 """LangChain's vector store and retriever over a knowledge base. Needs langchain-core.
 
 A document comes back with the id, text and metadata that it was given. What Zhiku knows of a hit (`chunk_id`, `score`,
-`score_scale`, `ranks` ...) stands beside those metadata only where it is asked for: `similarity_search` adds nothing, so
+`score_scale`, `ranks`, the `profile` that it was found under ...) stands beside those metadata only where it is asked for: `similarity_search` adds nothing, so
 that what was stored equals what is found; retrievers, and every search that returns scores, add it (`provenance=True`).
 """
 

@@ -25,3 +25,12 @@ class RememberingLexicon:
         if key not in self._known:
             self._known[key] = self._lexicon.saturation(terms, chunk_ids)
         return self._known[key]
+
+    def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        return self._lexicon.idf(terms)
+
+    def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+        return self._lexicon.frequencies(terms, chunk_ids)
+
+    def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._lexicon.contributions(terms, chunk_ids)

@@ -14,11 +14,11 @@ from retrieval.execution import Budget
 from retrieval.gate import Cut, ScoreScale, cut_for
 from retrieval.lexicons import RememberingLexicon
 from retrieval.protocols import FactStore, Lexicon, PassageStore
-from retrieval.recall import search_channels
+from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.scope import Scope
 from retrieval.selection import result_count, select
-from retrieval.trace import Degradation, DegradationCode, Trace
+from retrieval.trace import Degradation, DegradationCode, Dropped, Trace
 from retrieval.types import Analysis, Candidate, Fact, Hit, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)
@@ -75,14 +75,14 @@ class Pipeline:
             query: any text; blank finds nothing.
             config: settings of the stages that serve all knowledge bases together.
             history: earlier turns of the conversation that the query stands in, oldest first.
-            explain: also note which terms candidates hold that will not be results.
+            explain: also tell which terms candidates hold that will not be results, and what was dropped before.
             latency_budget: seconds after which the search answers with what it has.
 
         Raises:
             NoChannelAvailable: no channel of any knowledge base could answer.
             ScopeOutdated: a knowledge base has changed in a way that this pipeline cannot serve.
         """
-        trace = Trace()
+        trace = Trace(explains=explain)
         budget = Budget.of(latency_budget)
         analysis = self._analyse(query, history, config, budget, trace)
         facts = self._begin_facts(analysis, config)
@@ -91,11 +91,17 @@ class Pipeline:
         with trace.span("dedupe") as detail:
             unique = deduplicate(found, passages)
             detail["dropped"] = len(unique.dropped)
+            if explain:
+                trace.dropped += _doubles(unique)
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
-            candidates = self._fuse(_fused_channels(unique.rankings, config), passages, depth, trace)
+            fused = _fused_channels(unique.rankings, config)
+            candidates = self._fuse(fused, passages, depth, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
+            if explain and len(fused) < len(unique.rankings):
+                known = {candidate.chunk_id for candidate in candidates}
+                trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
         lexicons = _lexicons(unique.rankings)
         candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
         job = self._job(analysis, unique.rankings, lexicons)
@@ -116,6 +122,8 @@ class Pipeline:
             degraded=tuple(trace.degradations),
             spans=tuple(trace.spans),
             timings_ms=trace.timings_ms(),
+            dropped=tuple(trace.dropped),
+            lexicons=lexicons if explain else {},
         )
 
     def _analyse(
@@ -154,6 +162,8 @@ class Pipeline:
             wanted = list({chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()})
             passages = self.passages.fetch(wanted) if wanted else {}
             detail["loaded"] = len(passages)
+            if trace.explains and len(passages) < len(wanted):
+                trace.dropped += dropped_chunks("passages", rankings, lambda chunk_id: chunk_id not in passages)
         return passages
 
     def _fuse(
@@ -265,6 +275,11 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
         return list(rankings)
     with_vectors = {ranking.kb_id for ranking in rankings if ranking.channel == "vector"}
     return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
+
+
+def _doubles(unique: Deduplicated) -> list[Dropped]:
+    doubles = dropped_chunks("dedupe", unique.found, lambda chunk_id: chunk_id in unique.dropped)
+    return [dataclasses.replace(each, represented_by=unique.dropped[each.chunk_id]) for each in doubles]
 
 
 def _with_provenance(candidates: list[Candidate], unique: Deduplicated, *, explain: bool) -> list[Candidate]:

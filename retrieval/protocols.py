@@ -65,6 +65,18 @@ class Lexicon(Protocol):
         """
         ...
 
+    def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Returns the weight of each term in a score, shape (n_terms,)."""
+        ...
+
+    def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+        """Returns how often each chunk holds each term, shape (n_chunks, n_terms)."""
+        ...
+
+    def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns what each term, named once, adds to each chunk's score, shape (n_chunks, n_terms)."""
+        ...
+
 
 class Channel(Protocol):
     """One way of finding candidates in one knowledge base."""

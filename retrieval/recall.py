@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdat
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.protocols import Channel
 from retrieval.scope import Scope, StandIn
-from retrieval.trace import Degradation, DegradationCode, Span, Trace
+from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
 from retrieval.types import Analysis, Ranking
 
 logger = logging.getLogger(__name__)
@@ -79,10 +79,10 @@ def search_channels(
     rankings += search([each for each in others if _is_short(*each, rankings)])
     if jobs and not rankings:
         raise NoChannelAvailable(tuple(trace.degradations))
-    return [ranking for scope in scopes for ranking in _of_candidates(scope, rankings)]
+    return [ranking for scope in scopes for ranking in _of_candidates(scope, rankings, trace)]
 
 
-def _of_candidates(scope: Scope, rankings: Sequence[Ranking]) -> list[Ranking]:
+def _of_candidates(scope: Scope, rankings: Sequence[Ranking], trace: Trace) -> list[Ranking]:
     own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
     if all(len(ranking.chunk_ids) <= _depth(scope, ranking.channel) for ranking in own):
         return own
@@ -93,7 +93,21 @@ def _of_candidates(scope: Scope, rankings: Sequence[Ranking]) -> list[Ranking]:
     for ranking in own:
         kept = [chunk_id in candidates for chunk_id in ranking.chunk_ids.tolist()]
         limited.append(dataclasses.replace(ranking, chunk_ids=ranking.chunk_ids[kept], scores=ranking.scores[kept]))
+    if trace.explains:
+        trace.dropped += dropped_chunks("channels", own, lambda chunk_id: chunk_id not in candidates)
     return limited
+
+
+def dropped_chunks(stage: str, rankings: Iterable[Ranking], is_dropped: Callable[[int], bool]) -> list[Dropped]:
+    """What a stage drops of rankings, the best first by their best ranks."""
+    ranks: dict[tuple[int, int], dict[str, int]] = {}
+    for ranking in rankings:
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            if is_dropped(chunk_id):
+                by_channel = ranks.setdefault((ranking.kb_id, chunk_id), {})
+                by_channel[ranking.channel] = min(rank, by_channel.get(ranking.channel, rank))
+    dropped = [Dropped(stage, kb_id, chunk_id, by_channel) for (kb_id, chunk_id), by_channel in ranks.items()]
+    return sorted(dropped, key=lambda each: (min(each.ranks.values()), each.chunk_id))
 
 
 def _depth(scope: Scope, channel: str) -> int:

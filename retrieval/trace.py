@@ -64,13 +64,47 @@ class Span:
         return {"stage": self.stage, "milliseconds": round(self.milliseconds, 3), **self.detail}
 
 
-class Trace:
-    """Collects the spans and degradations of one search. Its owner is one thread."""
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A chunk that a channel found and that is no candidate.
 
-    def __init__(self) -> None:
+    Attributes:
+        stage: "channels" (too far back in every channel), "passages" (it is gone, or not to be seen by who searches),
+            "dedupe" (another chunk stands for its content) or "vector_only" (not found by vectors, which alone count where no
+            reranker is used).
+        ranks: its best rank in each channel that found it, over all queries.
+        represented_by: the chunk that stands for its content.
+    """
+
+    stage: str
+    kb_id: int
+    chunk_id: int
+    ranks: Mapping[str, int]
+    represented_by: int | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "stage": self.stage,
+            "kb_id": self.kb_id,
+            "chunk_id": self.chunk_id,
+            "ranks": dict(self.ranks),
+            "represented_by": self.represented_by,
+        }
+
+
+class Trace:
+    """Collects the spans and degradations of one search. Its owner is one thread.
+
+    Args:
+        explains: whether it should also tell of every chunk that was dropped before there were candidates.
+    """
+
+    def __init__(self, *, explains: bool = False) -> None:
         self._started = time.perf_counter()
+        self.explains = explains
         self.spans: list[Span] = []
         self.degradations: list[Degradation] = []
+        self.dropped: list[Dropped] = []
 
     @contextmanager
     def span(self, stage: str, **detail: Any) -> Iterator[dict[str, Any]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.trace import Degradation, Span
+from retrieval.trace import Degradation, Dropped, Span
 
 if TYPE_CHECKING:
     from retrieval.protocols import Lexicon
@@ -238,6 +238,8 @@ class Result:
         analysis: the query as it was searched for.
         timings_ms: milliseconds by stage, and "total".
         facts: of the graph, for the query's entities; beside the results, never among them.
+        dropped: of an explained search, the chunks that were found and are no candidates.
+        lexicons: of an explained search, the term statistics of each knowledge base whose keyword index has answered.
     """
 
     query: str
@@ -250,3 +252,5 @@ class Result:
     spans: tuple[Span, ...]
     timings_ms: Mapping[str, float]
     facts: tuple[Fact, ...] = ()
+    dropped: tuple[Dropped, ...] = ()
+    lexicons: Mapping[int, "Lexicon"] = field(default_factory=dict)

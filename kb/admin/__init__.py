@@ -1,3 +1,25 @@
-from kb.admin import accounts, chunks, concepts, documents, facts, knowledge_bases, search_log
+from kb.admin import (
+    accounts,
+    chunks,
+    concepts,
+    documents,
+    eval_runs,
+    eval_sets,
+    facts,
+    failed_queries,
+    knowledge_bases,
+    search_log,
+)
 
-__all__ = ["accounts", "chunks", "concepts", "documents", "facts", "knowledge_bases", "search_log"]
+__all__ = [
+    "accounts",
+    "chunks",
+    "concepts",
+    "documents",
+    "eval_runs",
+    "eval_sets",
+    "facts",
+    "failed_queries",
+    "knowledge_bases",
+    "search_log",
+]

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -23,7 +23,7 @@ from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.admin.degradations import Notice, notices
 from kb.admin.scoped import principal
-from kb.models import Chunk, Conversation, KnowledgeBase, Message, Principal
+from kb.models import Chunk, Conversation, KnowledgeBase, Message, Principal, SearchLog
 from kb.providers import generator
 from kb.services.answers import AnswerEvent, AskRequest, stream_answer
 from kb.services.conversations import conversation_delete, conversation_get, conversation_overview
@@ -101,6 +101,8 @@ class ShownAnswer:
         parts: its text in pieces; a citation comes with its source, other text with None.
         notices: what was degraded, in words; `is_urgent` where the answer itself was.
         debug_url: of search debug with the same question, to see why these passages were found.
+        trace_id: of its search; blank where that is no longer in the log, and so can be called helpful or not no more.
+        feedback: what was said of it, of `SearchLog.Feedback`.
     """
 
     parts: tuple[tuple[str, ShownSource | None], ...]
@@ -111,6 +113,8 @@ class ShownAnswer:
     is_urgent: bool
     debug_url: str
     trace_url: str
+    trace_id: str
+    feedback: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +144,7 @@ class AskView(TemplateView):
             has_chunks=any(getattr(kb, "has_chunks", True) for kb in bases),
             chosen=chosen,
             conversation=conversation,
-            turns=[] if conversation is None else _turns(conversation),
+            turns=[] if conversation is None else _turns(caller, conversation),
             conversations=_listed(caller),
             form=AskForm(bases, conversation=conversation),
             has_model=generator() is not None,
@@ -276,16 +280,29 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
     return shown
 
 
-def _turns(conversation: Conversation) -> list[Turn]:
+def _turns(caller: Principal, conversation: Conversation) -> list[Turn]:
     turns = []
     question = ""
-    for message in conversation.messages.all():
+    kept = list(conversation.messages.all())
+    logged = _feedback(caller, [message.trace_id for message in kept if message.trace_id])
+    for message in kept:
         if message.role == Message.Role.USER:
             question = message.text
         else:
             data = {name: getattr(message, name) for name in ("sources", "hit", "confidence", "trace_id", "degraded")}
-            turns.append(Turn(question, _answer(message.text, data, conversation.knowledge_base_ids, question)))
+            answer = _answer(message.text, data, conversation.knowledge_base_ids, question)
+            if message.trace_id in logged:
+                answer = replace(answer, feedback=logged[message.trace_id])
+            else:
+                answer = replace(answer, trace_id="", trace_url="")
+            turns.append(Turn(question, answer))
     return turns
+
+
+def _feedback(caller: Principal, trace_ids: Iterable[UUID]) -> dict[UUID, int | None]:
+    """What was said of those searches that are still in the log."""
+    logged = SearchLog.objects.visible_to(caller).filter(pk__in=list(trace_ids))
+    return dict(logged.values_list("pk", "feedback"))
 
 
 def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> ShownAnswer:
@@ -303,6 +320,7 @@ def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question:
         is_urgent=any(each.stage == "answer" for each in degraded),
         debug_url=f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', question)])}",
         trace_url=f"/api/v1/traces/{data['trace_id']}/" if data["trace_id"] else "",
+        trace_id=str(data["trace_id"] or ""),
     )
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
-from kb.admin.stage_words import channel_weights
 from kb.models import KnowledgeBase
+from retrieval.candidates import channel_weights
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.scope import Scope
 from retrieval.trace import Degradation, DegradationCode

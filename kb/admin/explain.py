@@ -8,11 +8,15 @@ from django.utils.translation import gettext as _
 
 from kb.admin.degradations import Notice, notices
 from kb.admin.explain_analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
-from kb.admin.explain_bases import SearchedBase, searched_bases
-from kb.admin.explain_rows import Column, Row, columns, gated_stage, rows
+from kb.admin.explain_bases import SearchedBase, response_cache_in_words, searched_bases
+from kb.admin.explain_cuts import gated_stage
+from kb.admin.explain_drops import drops
+from kb.admin.explain_rows import Column, Row, columns, rows
 from kb.admin.explain_stages import Stage, stages
+from kb.admin.profile_choices import profile_state, profile_url
 from kb.admin.stage_words import milliseconds
-from kb.models import KnowledgeBase
+from kb.models import KnowledgeBase, Principal
+from kb.services.responses import kept_in
 from kb.services.search import SearchOutcome, trace_as_json
 from retrieval.types import Result
 
@@ -29,6 +33,8 @@ class Explanation:
     hidden: int
     empty_words: str
     profile: str
+    profile_state: str
+    profile_url: str
     scale: str
     scale_words: str
     threshold: str
@@ -37,6 +43,8 @@ class Explanation:
     analysis: ShownAnalysis
     facts: tuple[ShownFact, ...]
     bases: tuple[SearchedBase, ...]
+    response_tier: str
+    response_words: str
     notices: tuple[Notice, ...]
     trace_id: str
     trace_url: str
@@ -59,15 +67,17 @@ class Explanation:
         return len(self.bases) > 1
 
 
-def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> Explanation:
+def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> Explanation:
     """What the page shows of a search.
 
     Args:
         outcome: of a search with `explain`.
         bases: the searched knowledge bases by id, with their profile and `has_chunks`.
+        principal: who searched.
     """
     result, wiring = outcome.result, outcome.wiring
     candidates = rows(outcome, bases)
+    tier = kept_in(outcome)
     return Explanation(
         results=tuple(row for row in candidates if not row.cut_by),
         cut=tuple(row for row in candidates if row.cut_by),
@@ -75,14 +85,18 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> Expla
         hidden=sum(row.starts_hidden for row in candidates),
         empty_words=_why_empty(result, is_filtered=bool(outcome.request.filters)),
         profile=str(wiring.profile),
+        profile_state=profile_state(wiring.profile),
+        profile_url=profile_url(wiring.profile),
         scale=result.score_scale,
         scale_words=scale_in_words(result.score_scale),
         threshold=f"{result.threshold:g}",
         total_ms=milliseconds(result.timings_ms["total"]),
-        stages=stages(outcome),
+        stages=stages(outcome, drops(outcome, candidates, principal)),
         analysis=shown_analysis(outcome, bases),
         facts=shown_facts(result, bases),
         bases=searched_bases(outcome, bases),
+        response_tier=tier or "",
+        response_words=response_cache_in_words(tier),
         notices=notices(result.degraded, wiring.pipeline.scopes, bases),
         trace_id=str(outcome.trace_id),
         trace_url=f"/api/v1/traces/{outcome.trace_id}/",

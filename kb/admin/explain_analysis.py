@@ -30,6 +30,14 @@ class Term:
     is_found: bool
     is_other: bool = False
 
+    @property
+    def note(self) -> str:
+        if self.is_other and not self.is_found:
+            return _("in another name of a concept; no candidate holds it")
+        if self.is_other:
+            return _("in another name of a concept")
+        return "" if self.is_found else _("no candidate holds it")
+
 
 @dataclass(frozen=True, slots=True)
 class ShownConcept:

@@ -4,15 +4,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.admin.degradations import degradation_heading
-from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
+from kb.admin.profile_choices import profile_url
+from kb.admin.stage_words import CHANNELS, STAND_INS, fusion_in_words, milliseconds, stage_label
 from kb.admin.tokenizer import tokenizer_url
 from kb.models import KnowledgeBase, RetrievalProfile
 from kb.services.search import SearchOutcome
+from retrieval.candidates import channel_weights
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Span
 from retrieval.types import Analysis
@@ -69,6 +72,7 @@ class SearchedBase:
     name: str
     url: str
     profile: str
+    profile_url: str
     model: str
     fusion: str
     channels: tuple[ChannelRun, ...]
@@ -110,6 +114,7 @@ def _searched_base(
         name=kb.name,
         url=reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
         profile=str(profile or kb.profile),
+        profile_url=profile_url(profile or kb.profile),
         model=scope.space,
         fusion=fusion_in_words(scope.config),
         channels=tuple(_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages),
@@ -181,6 +186,9 @@ def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
     notes = []
     if (indexed := keyword.get("indexed_chunks")) is not None:
         notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
+    if (allowed := keyword.get("allowed_chunks")) is not None:
+        words = ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
+        notes.append(words % {"count": allowed})
     if changed := keyword.get("changed_chunks"):
         words = ngettext(
             "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
@@ -207,3 +215,13 @@ def tier_in_words(tier: str) -> str:
         "database": _("from the database"),
         "build": _("built now from the stored postings"),
     }.get(tier, tier or _("no index was used"))
+
+
+def response_cache_in_words(tier: str | None) -> str:
+    """Whether an app that asks the same is answered by a search; the debug page itself always searches."""
+    if not settings.CACHE_ENABLED:
+        return _("Switched off (CACHE_ENABLED): whoever asks the same has a search of their own.")
+    return {
+        "memory": _("An app that asks the same now is answered from this process’s memory, without a search."),
+        "shared": _("An app that asks the same now is answered from Redis, without a search."),
+    }.get(tier or "", _("No response is kept: an app that asks the same now has a search of its own."))

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
 
 from kb.admin.explain_analysis import cutters
 from kb.admin.explain_bases import channels_asked
-from kb.admin.explain_stages import source_caps, source_label
+from kb.admin.explain_cuts import cut_label, why_cut
+from kb.admin.explain_moves import FINAL, Move, moves
+from kb.admin.explain_terms import KeywordScore, keyword_scores
 from kb.admin.stage_words import fusion_in_words, stage_label
 from kb.models import KnowledgeBase
 from kb.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.selection import result_count
-from retrieval.types import Candidate, Passage, Provenance, Result
+from retrieval.types import Candidate, Passage, Provenance
 
 EXCERPT_CHARACTERS = 200
 ROWS_AT_FIRST = 25
@@ -39,29 +39,23 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Rank and score of a candidate in one stage; `note` says more, above all why there is none."""
+    """Rank and score of a candidate in one stage.
+
+    Attributes:
+        note: says more, above all why there is none.
+        move: how far the stage moved it; None for a channel.
+    """
 
     stage: str
     label: str
     rank: str
     score: str
     note: str
+    move: Move | None
 
     @property
     def is_absent(self) -> bool:
         return self.rank == ABSENT and self.score == ABSENT
-
-
-@dataclass(frozen=True, slots=True)
-class Move:
-    """How far the stages after the fusion moved a candidate: up is positive."""
-
-    places: int
-    words: str
-
-    @property
-    def distance(self) -> int:
-        return abs(self.places)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +81,12 @@ class Row:
     """A candidate.
 
     Attributes:
+        name: its title and place in words.
         rank: its place among the results; a dash when it was cut.
         matched: the terms that the chunk or its title holds.
         missing: the query's others; empty when it is not known.
+        keyword_score: how its BM25 score adds up; None where it has none, or the index has not answered.
+        move: how far the last stage moved a result.
         cut_by: the stage that dropped it, or blank.
         cut_words: why it did, with the figures.
         found_at: every place where it, or a chunk of the same content, was found.
@@ -100,6 +97,7 @@ class Row:
     chunk_id: int
     kb_id: int
     kb_name: str
+    name: str
     rank: str
     title: tuple[Segment, ...]
     place: tuple[str, ...]
@@ -108,6 +106,7 @@ class Row:
     excerpt: tuple[Segment, ...]
     matched: tuple[str, ...]
     missing: tuple[str, ...]
+    keyword_score: KeywordScore | None
     cells: tuple[Cell, ...]
     move: Move | None
     cut_by: str
@@ -143,13 +142,6 @@ def rows(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[Row
     return _Rows(outcome, bases).all()
 
 
-def gated_stage(result: Result) -> str:
-    """The stage whose scores meet the threshold."""
-    if any("rerank" in candidate.scores for candidate in result.candidates):
-        return "rerank"
-    return "vector" if result.score_scale == "cosine" else "fused"
-
-
 class _Rows:
     """Rows of one search; holds what all of them need."""
 
@@ -163,40 +155,51 @@ class _Rows:
         spans = [span for span in self._result.spans if "kb_id" in span.detail]
         self._answered = {(span.stage, span.detail["kb_id"]) for span in spans if "found" in span.detail}
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
-        self._gated = gated_stage(self._result)
+        self._keyword_scores = keyword_scores(self._result)
+        self._outcome = outcome
 
     def all(self) -> list[Row]:
-        return [self._row(place, candidate) for place, candidate in enumerate(self._result.candidates, start=1)]
+        shown, place = [], 0
+        for number, candidate in enumerate(self._result.candidates, start=1):
+            # What the caps of the kinds of sources cut takes no place among the results.
+            place += candidate.cut_by in {None, "top_k"}
+            shown.append(self._row(place, candidate, starts_hidden=number > ROWS_AT_FIRST))
+        return shown
 
-    def _row(self, place: int, candidate: Candidate) -> Row:
+    def _row(self, place: int, candidate: Candidate, *, starts_hidden: bool) -> Row:
         passage = candidate.passage
         if passage is None:
             raise ValueError("rows are made from an explained search, which loads every passage")
         matched = candidate.matched_terms
+        final = None if candidate.cut_by else place
+        moved = moves(candidate, final)
+        title = passage.title or passage.source or _("untitled")
         own = self._result.analysis.terms(candidate.kb_id)
         text = self._mark(passage.text, candidate)
         return Row(
             chunk_id=candidate.chunk_id,
             kb_id=candidate.kb_id,
             kb_name=self._bases[candidate.kb_id].name,
-            rank=ABSENT if candidate.cut_by else str(place),
-            title=self._mark(passage.title or passage.source or _("untitled"), candidate),
+            name=_("%(title)s, chunk %(number)d") % {"title": title, "number": passage.position + 1},
+            rank=str(final or ABSENT),
+            title=self._mark(title, candidate),
             place=_place(passage),
             headings=self._mark(" > ".join(passage.heading_path), candidate),
             text=text,
             excerpt=tuple(excerpt(text, EXCERPT_CHARACTERS)),
             matched=matched,
             missing=tuple(t for t in own if t not in matched) if candidate.kb_id in self._has_lexicon else (),
-            cells=tuple(self._cell(stage, candidate) for stage in self._stages),
-            move=_move(candidate, place),
+            keyword_score=self._keyword_scores.get(candidate.chunk_id),
+            cells=tuple(self._cell(stage, candidate, moved.get(stage)) for stage in self._stages),
+            move=moved.get(FINAL),
             cut_by=candidate.cut_by or "",
-            cut_label=_cut_label(candidate.cut_by),
-            cut_words=self._why_cut(candidate, place),
+            cut_label=cut_label(candidate.cut_by),
+            cut_words=why_cut(self._outcome, candidate, place),
             found_at=tuple(self._found_at(each, candidate) for each in candidate.provenance),
             doubles=len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
             neighbours=candidate.neighbours,
             url=_chunk_url(candidate.chunk_id),
-            starts_hidden=place > ROWS_AT_FIRST,
+            starts_hidden=starts_hidden,
         )
 
     def _mark(self, text: str, candidate: Candidate) -> tuple[Segment, ...]:
@@ -220,12 +223,13 @@ class _Rows:
         )
 
     # -- Cells ---------------------------------------------------------------------------------------------------------
-    def _cell(self, stage: str, candidate: Candidate) -> Cell:
+    def _cell(self, stage: str, candidate: Candidate, move: Move | None) -> Cell:
         rank, score = candidate.ranks.get(stage), candidate.scores.get(stage)
         shown = ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}"
         exact = "" if score is None else f"{score!r}"
-        words = ": ".join(part for part in (exact, self._note(stage, candidate)) if part)
-        return Cell(stage, stage_label(stage), str(rank or ABSENT), shown, words)
+        note = self._note(stage, candidate)
+        words = _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note
+        return Cell(stage, stage_label(stage), str(rank or ABSENT), shown, words, move)
 
     def _note(self, stage: str, candidate: Candidate) -> str:
         if stage == "fused":
@@ -261,26 +265,6 @@ class _Rows:
             return _("not among the candidates that are reranked")
         return _("no reranker could answer")
 
-    # -- Cuts ----------------------------------------------------------------------------------------------------------
-    def _why_cut(self, candidate: Candidate, place: int) -> str:
-        if candidate.cut_by == "fusion":
-            depth = max(self._config.rerank_candidates, self._config.top_k)
-            words = _("Fused rank %(rank)d: only the first %(depth)d go on.")
-            return words % {"rank": candidate.ranks["fused"], "depth": depth}
-        if candidate.cut_by == "gate":
-            words = _("Score %(score)s is below the threshold %(threshold)s.")
-            score = candidate.scores[self._gated]
-            return words % {"score": f"{score:.4f}", "threshold": f"{self._result.threshold:g}"}
-        if candidate.cut_by == "per_source":
-            kind = candidate.passage.source_type if candidate.passage else ""
-            caps = source_caps(self._config)
-            words = _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.")
-            return words % {"kind": source_label(kind), "count": caps.get(kind, caps["book"])}
-        if candidate.cut_by == "top_k":
-            words = _("Rank %(rank)d: only the first %(count)d become results.")
-            return words % {"rank": place, "count": result_count(self._config)}
-        return ""
-
 
 def _chunk_url(chunk_id: int) -> str:
     return reverse("admin:kb_chunk_change", args=[chunk_id])
@@ -292,25 +276,3 @@ def _place(passage: Passage) -> tuple[str, ...]:
     if passage.page:
         parts.append(_("page %(page)d") % {"page": passage.page})
     return (*parts, _("chunk %(number)d") % {"number": passage.position + 1})
-
-
-def _cut_label(stage: str | None) -> str:
-    labels = {"fusion": _("Fusion"), "gate": _("Gate"), "per_source": _("Kind of source"), "top_k": _("Top K")}
-    return labels.get(stage or "", stage or "")
-
-
-def _move(candidate: Candidate, place: int) -> Move | None:
-    """The way from the fused rank to the final one; None for a candidate that the fusion cut."""
-    if candidate.cut_by == "fusion":
-        return None
-    places = candidate.ranks["fused"] - place
-    if places == 0:
-        return Move(0, _("kept its fused rank"))
-    words = (
-        ngettext("up %(n)d place from fused rank %(rank)d", "up %(n)d places from fused rank %(rank)d", places)
-        if places > 0
-        else ngettext(
-            "down %(n)d place from fused rank %(rank)d", "down %(n)d places from fused rank %(rank)d", -places
-        )
-    )
-    return Move(places, words % {"n": abs(places), "rank": candidate.ranks["fused"]})

@@ -7,9 +7,20 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.admin.degradations import degradation_heading
-from kb.admin.stage_words import CHANNELS, STAND_INS, channel_weights, fusion_in_words, milliseconds, stage_label
-from kb.models import Document
+from kb.admin.explain_drops import Drops
+from kb.admin.stage_words import (
+    CHANNELS,
+    STAND_INS,
+    fusion_in_words,
+    listed,
+    milliseconds,
+    source_caps,
+    source_label,
+    stage_label,
+    with_figure,
+)
 from kb.services.search import SearchOutcome
+from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.trace import DegradationCode
 from retrieval.types import Result
@@ -36,6 +47,7 @@ class Stage:
         share: of the whole, in per cent, for the width.
         words: what it did, a sentence or less each.
         lanes: stages that ran within this one; their shares are of the longest of them.
+        drops: what it dropped; None where it kept everything.
     """
 
     stage: str
@@ -44,14 +56,16 @@ class Stage:
     share: str
     words: tuple[str, ...] = ()
     lanes: tuple["Stage", ...] = ()
+    drops: Drops | None = None
 
 
-def stages(outcome: SearchOutcome) -> tuple[Stage, ...]:
-    """The stages in order, with what they did."""
+def stages(outcome: SearchOutcome, drops: Mapping[str, Drops]) -> tuple[Stage, ...]:
+    """The stages in order, with what they did and what each of them dropped."""
     words = _Words(outcome)
 
     def told(stage: Stage) -> Stage:
-        return replace(stage, words=words.of(stage.stage), lanes=tuple(map(told, stage.lanes)))
+        lanes = tuple(map(told, stage.lanes))
+        return replace(stage, words=words.of(stage.stage), lanes=lanes, drops=drops.get(stage.stage))
 
     return tuple(map(told, stage_times(outcome.result.timings_ms)))
 
@@ -150,9 +164,8 @@ class _Words:
             return _("without a reranker only the vector channel counts")
         weights = channel_weights(config)
         asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details]
-        return _("weights: %(weights)s") % {
-            "weights": ", ".join(f"{stage_label(stage)} {weights[stage]:g}" for stage in asked)
-        }
+        named = listed(with_figure(stage_label(stage), f"{weights[stage]:g}") for stage in asked)
+        return _("weights: %(weights)s") % {"weights": named}
 
     def _rerank(self) -> Iterable[str]:
         detail = self._details["rerank"]
@@ -195,7 +208,7 @@ class _Words:
         words = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
         yield words % {"count": detail["count"]}
         if not config.general_retrieval:
-            yield " · ".join(f"{source_label(kind)} {count}" for kind, count in source_caps(config).items())
+            yield listed(with_figure(source_label(kind), count) for kind, count in source_caps(config).items())
         if config.neighbours:
             words = ngettext(
                 "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
@@ -205,15 +218,6 @@ class _Words:
     def _facts(self) -> Iterable[str]:
         count = self._details["facts"]["found"]
         yield ngettext("%(count)d found", "%(count)d found", count) % {"count": count}
-
-
-def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
-    """How many results each kind of source may have, where they are capped."""
-    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
-
-
-def source_label(kind: str) -> str:
-    return str(dict(Document.SourceType.choices).get(kind, kind))
 
 
 def reranker_label(name: str) -> str:

@@ -1,5 +1,5 @@
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.conf import settings
@@ -14,13 +14,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 from unfold.admin import TabularInline
-from unfold.widgets import UnfoldAdminTextInputWidget
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
 from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
+from kb.admin.profile_page import PAGE, copy_url
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
 from kb.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
-from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, User
+from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
 from kb.services.keyword_cache import IndexState, index_state, with_base
 from kb.services.knowledge_bases import (
     default_embedding_model,
@@ -28,6 +29,7 @@ from kb.services.knowledge_bases import (
     knowledge_base_update,
     prepare_knowledge_base,
 )
+from kb.services.profiles import choosable_profiles
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
@@ -74,8 +76,34 @@ def check_embedding_model(model_id: str) -> str:
     return name
 
 
+class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A profile by its name, which stands for its published version also where that changes while the form is open."""
+
+    widget = UnfoldAdminSelectWidget
+    default_error_messages = {
+        "invalid_choice": gettext_lazy("There is no such published profile any more: choose another one."),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(
+            RetrievalProfile.objects.none(),
+            to_field_name="name",
+            label=gettext_lazy("Retrieval profile"),
+            empty_label=gettext_lazy("the one that suits the model"),
+        )
+
+    def label_from_instance(self, profile: RetrievalProfile) -> str:
+        words = (
+            _("%(name)s, its own (version %(version)d)")
+            if profile.knowledge_base_id
+            else _("%(name)s (version %(version)d)")
+        )
+        return words % {"name": profile.name, "version": profile.version}
+
+
 class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
     request: HttpRequest
+    profile = ProfileField()
 
     class Meta:
         model = KnowledgeBase
@@ -103,7 +131,13 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
         if "description" in self.fields:
             self.fields["description"].widget.attrs["rows"] = 3
         if "profile" in self.fields:
-            self.fields["profile"].required = self.instance.pk is not None
+            is_there = self.instance.pk is not None
+            field = cast(ProfileField, self.fields["profile"])
+            field.queryset = choosable_profiles(self.instance if is_there else None)
+            field.required = is_there
+            if is_there:
+                field.empty_label = None
+                self.initial["profile"] = self.instance.profile
 
     def clean_embedding_model(self) -> str:
         return check_embedding_model(self.cleaned_data["embedding_model"])
@@ -246,6 +280,8 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 "tokenizer_url": tokenizer_url(kb),
                 "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
+                "profile_url": reverse(PAGE, args=[kb.profile_id]),
+                "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
                 "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL_ID else "",
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)

@@ -1,21 +1,29 @@
 """Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from django.contrib import messages
 from django.contrib.admin import AdminSite
-from django.db.models import Exists, OuterRef
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
-from django.urls import URLPattern, path
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
+from kb.admin.compare_sides import of_side
 from kb.admin.degradations import notices
-from kb.admin.explain import explain
-from kb.admin.explain_bases import is_empty, upload_url
-from kb.admin.search_form import SearchForm, inherited_settings, settings_in_words
-from kb.models import Chunk, Document, KnowledgeBase, Principal, RetrievalProfile
-from kb.services.errors import NotVisible
+from kb.admin.explain import Explanation, explain
+from kb.admin.explain_bases import is_empty
+from kb.admin.judge import judging
+from kb.admin.profile_choices import profile_url
+from kb.admin.scoped import principal as principal_of
+from kb.admin.scoped import signed_in
+from kb.admin.search_history import past_searches
+from kb.admin.search_page import SearchPage, open_search_page, visible_bases
+from kb.admin.settings_draft import DraftForm, draft_form, save_draft, under_draft
+from kb.models import Document, KnowledgeBase, Principal, RetrievalProfile
+from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.search import search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
@@ -27,79 +35,103 @@ class SearchDebugView(TemplateView):
     template_name = "admin/search_debug.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
-        principal = Principal(request.user)
-        bases = _visible_bases(principal)
-        chosen = _chosen(request.GET.getlist("kb"), bases)
-        profiles = list(RetrievalProfile.objects.order_by("name", "-version").distinct("name"))
-        choice = {
-            "kbs": {str(kb.pk): settings_in_words(kb.profile) for kb in bases.values()},
-            "profiles": {profile.name: settings_in_words(profile) for profile in profiles},
-        }
-        inherited = inherited_settings(choice, [str(kb.pk) for kb in chosen], request.GET.get("profile", ""))
-        is_bound = any(name in request.GET for name in SearchForm.base_fields)
-        form = SearchForm(request.GET if is_bound else None, list(bases.values()), profiles, inherited)
+        page = open_search_page(principal_of(request), request.GET)
+        return self._respond(page, draft_form(principal_of(request), page))
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Saves the settings of the URL as a draft, and leads back to the search, which then runs under it."""
+        caller = principal_of(request)
+        page = open_search_page(caller, request.GET)
+        form = draft_form(caller, page, request.POST)
+        if form is None or not page.form.is_valid() or not form.is_valid():
+            return self._respond(page, form, status=400)
+        try:
+            draft = save_draft(caller, page, form)
+        except (Rejected, NotAllowed) as error:
+            form.add_error("name", str(error))
+            return self._respond(page, form, status=400)
+        except InvalidConfiguration as error:
+            page.form.reject(error)
+            return self._respond(page, form, status=400)
+        messages.success(request, _saved(draft))
+        return HttpResponseRedirect(f"{request.path}?{under_draft(request.GET, draft)}")
+
+    def _respond(self, page: SearchPage, draft: DraftForm | None, status: int = 200) -> HttpResponse:
+        form, caller = page.form, principal_of(self.request)
         context: dict[str, Any] = {
-            "form": form,
-            "bases": bases,
-            "inheritable": choice,
-            "empty_bases": [{"name": kb.name, "url": upload_url(kb)} for kb in chosen if is_empty(kb)],
+            **page.context,
+            "draft": draft,
             "title": _("Search debug"),
-            **(self.admin_site.each_context(request) if self.admin_site else {}),
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
         }
-        status = self._search(principal, form, bases, context)
+        status = max(status, self._search(page, context))
         if not form.is_bound or not (form.asks or form.errors):
-            context["example"] = _example(principal, chosen or list(bases.values()))
+            context["example"] = _example(caller, page.chosen or list(page.bases.values()))
         return self.render_to_response(self.get_context_data(**context), status=status)
 
-    def _search(
-        self,
-        principal: Principal,
-        form: SearchForm,
-        bases: Mapping[int, KnowledgeBase],
-        context: dict[str, Any],
-    ) -> int:
+    def _search(self, page: SearchPage, context: dict[str, Any]) -> int:
         """Runs the search, if the form asks for one, and puts what came out into the context; returns the HTTP status."""
+        form, caller = page.form, principal_of(self.request)
         if not form.asks:
             return 400 if form.errors else 200
         try:
-            outcome = search(principal, form.request())
+            outcome = search(caller, form.request())
         except InvalidConfiguration as error:
             form.reject(error)
             return 400
         except NotVisible as error:
             raise Http404(str(error)) from error
         except NoChannelAvailable as error:
-            context["outage"] = notices(error.degradations, (), bases)
+            context["outage"] = notices(error.degradations, (), page.bases)
             return 503
-        context["explanation"] = explain(outcome, bases)
+        context["explanation"] = explain(outcome, page.bases, caller)
+        context |= self._beside(page, context["explanation"])
         return 200
+
+    def _beside(self, page: SearchPage, explanation: Explanation) -> dict[str, Any]:
+        """What one may do with what was found."""
+        given, query = self.request.GET, page.form.cleaned_data["q"]
+        shown = [row.chunk_id for row in (*explanation.results, *explanation.cut)]
+        editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
+        return {
+            "judging": judging(self.request, query, editable, shown, editable=editable),
+            "why_not": f"{reverse('admin:why_not')}?{given.urlencode()}&chunk=",
+            "compare": f"{reverse('admin:compare')}?{_as_side(given)}",
+        }
+
+
+class SearchHistoryView(TemplateView):
+    """What the user has searched for, as a fragment that the page loads when it is asked for."""
+
+    template_name = "admin/search_debug/history.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        bases = visible_bases(principal_of(self.request))
+        return super().get_context_data(**kwargs, searches=past_searches(signed_in(self.request), bases))
 
 
 def search_debug_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's route among those of an admin site; its name is `admin:search_debug`."""
-    return [path("search-debug/", site.admin_view(SearchDebugView.as_view(admin_site=site)), name="search_debug")]
+    """The page's routes among those of an admin site; its name is `admin:search_debug`."""
+    history = site.admin_view(SearchHistoryView.as_view())
+    return [
+        path("search-debug/", site.admin_view(SearchDebugView.as_view(admin_site=site)), name="search_debug"),
+        path("search-debug/history/", history, name="search_debug_history"),
+    ]
 
 
-def _visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
-    bases = (
-        KnowledgeBase.objects.visible_to(principal)
-        .select_related("profile")
-        .annotate(has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk"))))
-    )
-    return {kb.pk: kb for kb in bases}
+def _saved(draft: RetrievalProfile) -> str:
+    words = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
+    link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it"))
+    return format_html("{} {}", words, link)
 
 
-def _chosen(ids: Iterable[str], bases: Mapping[int, KnowledgeBase]) -> list[KnowledgeBase]:
-    """The knowledge bases that the URL names.
-
-    Raises:
-        Http404: one of them does not exist for this user.
-    """
-    by_id = {str(pk): kb for pk, kb in bases.items()}
-    try:
-        return [by_id[each] for each in dict.fromkeys(ids)]
-    except KeyError as error:
-        raise Http404(_("There is no knowledge base with the id %(ids)s.") % {"ids": error.args[0]}) from error
+def _as_side(given: QueryDict) -> str:
+    """The search as the first of two sides that are compared."""
+    query = QueryDict(mutable=True)
+    for name, values in given.lists():
+        for of_first in of_side({name: ""}, "a"):
+            query.setlist(of_first, values)
+    return query.urlencode()
 
 
 def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:

@@ -11,11 +11,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.widgets import CHECKBOX_CLASSES, INPUT_CLASSES, SELECT_CLASSES
 
-from kb.admin.stage_words import channel_weights
+from kb.admin.profile_choices import ProfileChoice, as_field_choices, profile_value
 from kb.conf import environment_config
 from kb.models import Document, KnowledgeBase, RetrievalProfile
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
 from kb.stores.filters import Filters, InvalidFilter
+from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.errors import InvalidConfiguration
 from retrieval.selection import result_count
@@ -124,14 +125,15 @@ class SearchForm(forms.Form):
         self,
         data: Mapping[str, Any] | None,
         bases: Sequence[KnowledgeBase],
-        profiles: Sequence[RetrievalProfile],
+        profiles: Sequence[ProfileChoice],
         inherited: Mapping[str, str],
     ) -> None:
         super().__init__(data)
         self.filters = Filters()
+        self._profiles = {choice.value: choice for choice in profiles}
         self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
         own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
-        self.offer("profile", [("", own), *((profile.name, str(profile)) for profile in profiles)])
+        self.offer("profile", [("", own), *as_field_choices(profiles)])
         self.offer(
             "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
         )
@@ -146,8 +148,8 @@ class SearchForm(forms.Form):
         if data is None and len(bases) == 1:
             self.initial["kb"] = [str(bases[0].pk)]
 
-    def offer(self, name: str, choices: list[tuple[str, str]]) -> None:
-        cast(forms.ChoiceField, self.fields[name]).choices = choices
+    def offer(self, name: str, choices: Sequence[tuple[str, str | list[tuple[str, str]]]]) -> None:
+        cast(forms.ChoiceField, self.fields[name]).choices = list(choices)
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
@@ -208,14 +210,27 @@ class SearchForm(forms.Form):
             for field in given
         ]
 
-    def request(self) -> SearchRequest:
+    @property
+    def profile_choice(self) -> ProfileChoice | None:
+        """The profile that was chosen; None where each knowledge base searches by its own."""
+        return self._profiles.get(self["profile"].value() or "")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that were given, by the names of RetrievalConfig, of a valid form."""
         values = {name: self.cleaned_data[name] for name in SETTINGS}
         values["rerank"] = SWITCH.get(values["rerank"])
+        return {SETTINGS[name]: value for name, value in values.items() if value not in (None, "")}
+
+    def request(self) -> SearchRequest:
+        """The search that a valid form asks for."""
+        choice = self.profile_choice
         return SearchRequest(
             query=self.cleaned_data["q"],
             knowledge_base_ids=self.cleaned_data["kb"],
-            profile=self.cleaned_data["profile"],
-            overrides={SETTINGS[name]: value for name, value in values.items() if value not in (None, "")},
+            profile=choice.profile.name if choice else "",
+            profile_version=choice.version if choice else None,
+            overrides=self.overrides,
             explain=True,
             latency_budget_ms=self.cleaned_data["budget"],
             filters=None if self.filters.is_empty else self.filters,
@@ -240,7 +255,9 @@ def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
     given = {field: overrides.get(setting) for field, setting in SETTINGS.items()}
     if given["rerank"] is not None:
         given["rerank"] = "on" if given["rerank"] else "off"
-    given |= {"profile": asked.get("profile"), "budget": asked.get("latency_budget_ms")}
+    if name := asked.get("profile"):
+        given["profile"] = profile_value(name, asked.get("profile_version"))
+    given["budget"] = asked.get("latency_budget_ms")
     given |= {field: ", ".join(map(str, filters.get(name) or ())) for field, name in FILTERS.items()}
     return {field: str(value) for field, value in given.items() if value not in (None, "")}
 

@@ -1,5 +1,5 @@
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django.contrib import admin
@@ -7,6 +7,7 @@ from django.db.models import F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -17,8 +18,11 @@ from kb.admin.degradations import degradation_heading
 from kb.admin.scoped import ScopedModelAdmin, column, visible
 from kb.admin.search_form import parameters_of
 from kb.models import KnowledgeBase, SearchLog
+from kb.services.withheld import WITHHELD
 
 QUERY_CHARACTERS = 100
+BADGE = '<span class="fq-badge {}">{}<b>{}</b></span>'
+FEEDBACK_CLASSES = {SearchLog.Feedback.GOOD: "good", SearchLog.Feedback.BAD: "bad"}
 
 
 def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
@@ -40,16 +44,50 @@ class SearchedFilter(DropdownFilter):  # type: ignore[misc]
 
 
 class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
+    """By what came of a search; the column has no index, the list is read along the one of the times."""
+
     title = gettext_lazy("outcome")
     parameter_name = "outcome"
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("complete", _("complete")), ("degraded", _("degraded")), ("empty", _("without results"))]
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
+        return SearchLog.Outcome.choices
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        conditions = {"complete": Q(degraded=[]), "degraded": ~Q(degraded=[]), "empty": Q(result_count=0)}
-        condition = conditions.get(self.value() or "")
+        chosen = self.value()
+        return queryset.filter(outcome=chosen) if chosen in SearchLog.Outcome.values else queryset
+
+
+class DegradedFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("completeness")
+    parameter_name = "degraded"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("no", _("complete")), ("yes", _("degraded"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        condition = {"no": Q(degraded=[]), "yes": ~Q(degraded=[])}.get(self.value() or "")
         return queryset if condition is None else queryset.filter(condition)
+
+
+class FeedbackFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("feedback")
+    parameter_name = "feedback"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
+        return [*((str(value), label) for value, label in SearchLog.Feedback.choices), ("none", _("none"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
+        chosen = {str(value): Q(feedback=value) for value in SearchLog.Feedback.values} | {"none": Q(feedback=None)}
+        condition = chosen.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
+    """Gives each row `named`: the names by id of the knowledge bases that it searched, as far as the caller sees them."""
+    ids = {kb_id for row in rows for kb_id in row.knowledge_base_ids}
+    names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
+    for row in rows:
+        row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
 
 
 class SearchLogChangeList(ChangeList):  # type: ignore[misc]
@@ -57,10 +95,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        ids = {kb_id for row in self.result_list for kb_id in row.knowledge_base_ids}
-        names = dict(visible(KnowledgeBase, request).filter(pk__in=ids).values_list("pk", "name"))
-        for row in self.result_list:
-            row.named = {kb_id: names[kb_id] for kb_id in row.knowledge_base_ids if kb_id in names}
+        name_knowledge_bases(self.result_list, request)
 
     def url_for_result(self, result: Any) -> str:
         return debug_url(result.named, result.query, result.asked_for)
@@ -68,18 +103,25 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = ("asked", "searched", "profile_name", "result_count", "took", "outcome", "user", "created_at")
+    list_display = ("asked", "searched", "profile_name", "result_count", "came_of_it", "took", "user", "created_at")
     list_select_related = ("user",)
-    list_filter = (SearchedFilter, OutcomeFilter)
+    list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
     list_filter_submit = True
     search_fields = ("query",)
     search_help_text = gettext_lazy("Search in the queries")
     actions = ()
     ordering = ("-created_at",)
+    show_full_result_count = False  # a second count of a table that grows long
+
+    class Media:
+        css: ClassVar[Any] = {"all": ["kb/searches.css"]}
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[SearchLog]:
         rows: QuerySet[SearchLog] = (
-            super().get_queryset(request).defer("trace", "configuration").annotate(asked_for=F("trace__request"))
+            super()
+            .get_queryset(request)
+            .defer("trace", "configuration", "history")
+            .annotate(asked_for=F("trace__request"), is_withheld=F(f"trace__{WITHHELD}"))
         )
         return rows
 
@@ -103,6 +145,8 @@ class SearchLogAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
+        if row.is_withheld:
+            return format_html('<i class="text-subtle">{}</i>', _("not kept"))
         return Truncator(row.query).chars(QUERY_CHARACTERS)
 
     @column(gettext_lazy("knowledge bases"))
@@ -113,17 +157,24 @@ class SearchLogAdmin(ScopedModelAdmin):
     def profile_name(self, row: SearchLog) -> str:
         return f"{row.profile} v{row.profile_version}"
 
+    @column(gettext_lazy("outcome"))
+    def came_of_it(self, row: SearchLog) -> SafeString:
+        """What came of it, what was said of it, and what it could not do, each once."""
+        badges = [(row.outcome, row.get_outcome_display(), "")]
+        if row.feedback is not None:
+            badges.append((FEEDBACK_CLASSES[SearchLog.Feedback(row.feedback)], row.get_feedback_display(), ""))
+        headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
+        return format_html(
+            '<span class="fq-cell"><span class="fq-badges">{}</span>{}</span>',
+            format_html_join("", BADGE, badges),
+            format_html(
+                '<span class="kb-outcome">{}</span>',
+                format_html_join("", "<span>{}</span>", ((each,) for each in headings)),
+            )
+            if headings
+            else "",
+        )
+
     @column(gettext_lazy("milliseconds"), ordering="duration_ms")
     def took(self, row: SearchLog) -> str:
         return f"{row.duration_ms:.0f}"
-
-    @column(gettext_lazy("outcome"))
-    def outcome(self, row: SearchLog) -> str:
-        """Complete, or what it could not do, each once."""
-        if not row.degraded:
-            return _("complete")
-        headings = dict.fromkeys(degradation_heading(each["code"]) for each in row.degraded)
-        return format_html(
-            '<span class="kb-outcome">{}</span>',
-            format_html_join("", "<span>{}</span>", ((each,) for each in headings)),
-        )

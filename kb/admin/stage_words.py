@@ -1,50 +1,39 @@
 """What the pages call the stages and channels of a search."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext
 
-from retrieval.candidates import LEXICAL_SHARE
+from kb.models import Document
 from retrieval.config import RetrievalConfig
 
 CHANNELS = ("vector", "bm25", "question")
 STAND_INS = ("fts", "lexical")
 
 
+_STAGES = {
+    "analysis": gettext_lazy("Analysis"),
+    "channels": gettext_lazy("Channels"),
+    "vector": gettext_lazy("Vector"),
+    "bm25": gettext_lazy("BM25"),
+    "question": gettext_lazy("Question"),
+    "fts": gettext_lazy("Full text"),
+    "lexical": gettext_lazy("N-grams"),
+    "passages": gettext_lazy("Passages"),
+    "dedupe": gettext_lazy("Deduplication"),
+    "fusion": gettext_lazy("Fusion"),
+    "fused": gettext_lazy("Fused"),
+    "rerank": gettext_lazy("Rerank"),
+    "gate": gettext_lazy("Gate"),
+    "selection": gettext_lazy("Selection"),
+    "facts": gettext_lazy("Graph facts"),
+    "other": gettext_lazy("Other"),
+}
+
+
 def stage_label(stage: str) -> str:
-    return {
-        "analysis": _("Analysis"),
-        "channels": _("Channels"),
-        "vector": _("Vector"),
-        "bm25": _("BM25"),
-        "question": _("Question"),
-        "fts": _("Full text"),
-        "lexical": _("N-grams"),
-        "passages": _("Passages"),
-        "dedupe": _("Deduplication"),
-        "fusion": _("Fusion"),
-        "fused": _("Fused"),
-        "rerank": _("Rerank"),
-        "gate": _("Gate"),
-        "selection": _("Selection"),
-        "facts": _("Graph facts"),
-        "other": _("Other"),
-    }.get(stage, stage)
-
-
-def channel_weights(config: RetrievalConfig) -> Mapping[str, float]:
-    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for."""
-    if config.fusion == "weighted":
-        vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
-    else:
-        vector, keyword = config.vector_weight, config.keyword_weight
-    return {
-        "vector": vector,
-        "bm25": keyword,
-        "question": config.question_weight,
-        "fts": keyword,
-        "lexical": keyword * LEXICAL_SHARE,
-    }
+    return str(_STAGES.get(stage, stage))
 
 
 def fusion_in_words(config: RetrievalConfig) -> str:
@@ -55,3 +44,22 @@ def fusion_in_words(config: RetrievalConfig) -> str:
 
 def milliseconds(value: float) -> str:
     return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
+    """How many results each kind of source may have, where they are capped."""
+    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
+
+
+def source_label(kind: str) -> str:
+    return str(dict(Document.SourceType.choices).get(kind, kind))
+
+
+def with_figure(name: str, figure: object) -> str:
+    """A name and its figure, as in "BM25 0.4"."""
+    return _("%(name)s %(figure)s") % {"name": name, "figure": figure}
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Parts of one sentence, one after the other."""
+    return pgettext("between the members of a list", ", ").join(parts)

@@ -5,13 +5,25 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunks import ChunkViewSet
+from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.eval_runs import EvalRunViewSet
+from kb.api.views.eval_sets import (
+    EvalQueryViewSet,
+    EvalSetExportView,
+    EvalSetImportView,
+    EvalSetViewSet,
+    JudgmentViewSet,
+)
+from kb.api.views.feedback import FeedbackView
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
+from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
 from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
+from kb.api.views.why_not import WhyNotView
 
 app_name = "api"
 
@@ -35,11 +47,36 @@ urlpatterns = [
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
     path("search/", SearchView.as_view()),
+    path("compare/", CompareView.as_view()),
+    path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/import/", EvalSetImportView.as_view()),
+    path("eval-sets/<int:pk>/", EvalSetViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/export/", EvalSetExportView.as_view()),
+    path("eval-sets/<int:pk>/queries/", EvalQueryViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/<int:pk>/queries/<int:query_id>/", EvalQueryViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/judgments/", JudgmentViewSet.as_view({"get": "list", "put": "update"})),
+    path("eval-sets/<int:pk>/judgments/<int:judgment_id>/", JudgmentViewSet.as_view({"delete": "destroy"})),
+    path("eval-runs/", EvalRunViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-runs/<int:pk>/", EvalRunViewSet.as_view({"get": "retrieve"})),
+    path("eval-runs/<int:pk>/cancel/", EvalRunViewSet.as_view({"post": "cancel"})),
+    path("eval-runs/<int:pk>/queries/", EvalRunViewSet.as_view({"get": "queries"})),
+    path("eval-runs/<int:pk>/compare/<int:other>/", CompareRunsView.as_view()),
+    path("eval-runs/<int:pk>/calibration/", CalibrationView.as_view()),
+    path("why-not/", WhyNotView.as_view()),
     path("ask/", AskView.as_view()),
     path("conversations/", ConversationViewSet.as_view({"get": "list"})),
     path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("traces/<uuid:trace_id>/", TraceView.as_view()),
     path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
+    path("traces/<uuid:trace_id>/feedback/", FeedbackView.as_view()),
+    path("profiles/", ProfileViewSet.as_view({"get": "list", "post": "create"})),
+    path("profiles/<str:name>/versions/", ProfileVersionViewSet.as_view({"get": "list"})),
+    path(
+        "profiles/<str:name>/versions/<int:version>/",
+        ProfileVersionViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
+    ),
+    path("profiles/<str:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
+    path("profiles/<str:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),

@@ -1,11 +1,11 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
 from kb.models.conversations import Conversation, Message
-from kb.models.evaluation import EvalQuery, EvalSet, Judgment
+from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.models.graph import Concept, ConceptTerm, DocumentConcept, GraphFact
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
 from kb.models.knowledge import Chunk, Document, KnowledgeBase, Membership
-from kb.models.search import RetrievalProfile, SearchLog
+from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
 from kb.models.tokenizer import TokenizerSettings
 
 __all__ = [
@@ -21,7 +21,10 @@ __all__ = [
     "Document",
     "DocumentConcept",
     "EvalQuery",
+    "EvalRun",
+    "EvalRunQuery",
     "EvalSet",
+    "FailedQuery",
     "GraphFact",
     "Installation",
     "Judgment",

@@ -43,7 +43,7 @@ class KnowledgeBase(models.Model):
     chunk_unit = models.CharField(_("chunk unit"), max_length=12, choices=ChunkUnit, default=ChunkUnit.CHARACTERS)
     profile = models.ForeignKey(
         "kb.RetrievalProfile",
-        models.PROTECT,
+        models.RESTRICT,  # its own profiles go with it
         related_name="knowledge_bases",
         verbose_name=_("retrieval profile"),
     )

@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from django.db import transaction
-
-from kb.models import Document, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.whole_documents import BATCH, WholeDocument, batches, write_whole_documents
-from retrieval.eval.qrels import BeirPassage, iter_corpus, read_qrels, read_queries
+from kb.models import Document, KnowledgeBase
+from kb.services.eval_sets import write_eval_set
+from kb.services.whole_documents import WholeDocument, batches, write_whole_documents
+from retrieval.eval.judged_sets import Layout, read_judged_set
+from retrieval.eval.qrels import BeirPassage, iter_corpus
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +49,18 @@ def import_passages(
 
 
 def import_eval_set(knowledge_base: KnowledgeBase, directory: Path, name: str) -> tuple[int, int]:
-    """Imports queries and judgments, replacing a set of the same name.
+    """Imports queries and judgments in place of those of a set of the same name; queries of other splits are left out.
 
     Returns:
         The number of queries and of judgments.
 
     Raises:
-        BeirFormatError: a file is missing or a line of it is wrong; nothing was changed.
+        SetFormatError: a file is missing or a line of it is wrong; nothing was changed.
     """
-    documents = dict(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", "pk"))
-    queries = read_queries(directory)
-    qrels = read_qrels(directory, queries=queries, passage_ids=documents)
-    with transaction.atomic():
-        EvalSet.objects.filter(knowledge_base=knowledge_base, name=name).delete()
-        eval_set = EvalSet.objects.create(knowledge_base=knowledge_base, name=name)
-        rows = EvalQuery.objects.bulk_create(
-            [
-                EvalQuery(
-                    eval_set=eval_set,
-                    external_id=query_id,
-                    text=query.text,
-                    answerable=query_id in qrels if query.answerable is None else query.answerable,
-                )
-                for query_id, query in queries.items()
-            ],
-            batch_size=BATCH,
-        )
-        judgments = [
-            Judgment(query=row, document_id=documents[passage_id], grade=grade)
-            for row in rows
-            for passage_id, grade in qrels.get(row.external_id, {}).items()
-        ]
-        Judgment.objects.bulk_create(judgments, batch_size=BATCH)
-    return len(rows), len(judgments)
+    documents = frozenset(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", flat=True))
+    judged = read_judged_set(directory, Layout.BEIR, documents=documents)
+    imported = write_eval_set(knowledge_base, name, judged)
+    return imported.queries, imported.judgments
 
 
 def _digest(passage: BeirPassage) -> str:

@@ -72,6 +72,11 @@ def cached_response(key: HotQueryKey) -> bytes | None:
     return hot_queries().get(key) if settings.CACHE_ENABLED else None
 
 
+def tier_of(key: HotQueryKey) -> str | None:
+    """Where the response of an earlier search is kept, if it is; nothing is counted or moved to a nearer tier."""
+    return hot_queries().tier_of(key) if settings.CACHE_ENABLED else None
+
+
 def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degradation]) -> bool:
     """Keeps a response, unless a fault has made it worse than the next one may be.
 

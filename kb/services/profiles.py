@@ -1,15 +1,33 @@
+"""Retrieval profiles: an edit makes a new version, publishing makes a version the one that the name stands for."""
+
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.models import RetrievalProfile
+from kb.conf import environment_config
+from kb.models import KnowledgeBase, Principal, RetrievalProfile, ScopedQuerySet, SearchLog
+from kb.models.validators import storable
+from kb.services.errors import NotAllowed, NotVisible, Rejected
+from kb.stores.locks import Purpose, lock_until_commit
+from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 DEFAULT = "default"
 KEYWORD_LED = "keyword-led"
 WEIGHTED = "weighted"
 BALANCED = "balanced"
+
+AT = "@"
+MAX_NAME_CHARACTERS = 80
+# One stands between a name and a version, the other between the parts of an address.
+NOT_IN_NAMES = frozenset(f"/{AT}")
+MAX_VERSION = 2**31 - 1
 
 # A hashed vector knows words, not meaning: as an equal voice it costs recall, as a faint one it only breaks ties.
 BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
@@ -40,20 +58,221 @@ BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 def ensure_built_in_profiles() -> None:
     for name, (description, settings) in BUILT_IN.items():
-        RetrievalProfile.objects.get_or_create(
-            name=name, version=1, defaults={"description": description, "settings": dict(settings)}
-        )
+        if not RetrievalProfile.objects.filter(name=name).exists():
+            RetrievalProfile.objects.create(
+                name=name,
+                description=description,
+                settings=dict(settings),
+                published=True,
+                published_at=timezone.now(),
+            )
 
 
 def starting_profile(embedding_model: str) -> RetrievalProfile:
     """The profile that a new knowledge base starts with, by its embedding model."""
-    return newest_profile(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
+    return RetrievalProfile.objects.live(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
 
 
-def newest_profile(name: str) -> RetrievalProfile:
-    """The newest version of a profile.
+def configuration_of(settings: Mapping[str, Any]) -> RetrievalConfig:
+    """The configuration that a profile's settings make over the environment.
 
     Raises:
-        RetrievalProfile.DoesNotExist: there is none of that name.
+        InvalidConfiguration: a setting is unknown or out of range.
     """
-    return RetrievalProfile.objects.filter(name=name).latest("version")
+    return environment_config().override(settings)
+
+
+def name_and_version(text: str) -> tuple[str, int | None]:
+    """What NAME or NAME@VERSION names; no version: the one that is live.
+
+    Raises:
+        Rejected: what follows the @ is no number of a version.
+    """
+    name, at, version = text.strip().rpartition(AT)
+    if not at:
+        return version, None
+    if not (version.isascii() and version.isdecimal() and 0 < int(version[:20]) <= MAX_VERSION):
+        message = _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
+        raise Rejected("profile_version", message % {"text": text})
+    return name, int(version)
+
+
+def find_version(principal: Principal, name: str, version: int | None = None) -> RetrievalProfile:
+    """A version of a profile; None: the one that is live.
+
+    Raises:
+        NotVisible: there is no such profile for this principal, or no such version of it.
+    """
+    visible = RetrievalProfile.objects.visible_to(principal)
+    name = storable(name)
+    try:
+        return visible.live(name) if version is None else visible.get(name=name, version=version)
+    except RetrievalProfile.DoesNotExist as error:
+        if version is not None and visible.filter(name=name).exists():
+            message = _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
+            raise NotVisible(message % {"name": name, "version": version}) from error
+        names = ", ".join(visible.order_by("name").values_list("name", flat=True).distinct())
+        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
+        raise NotVisible(message % {"name": name, "names": names}) from error
+
+
+def place_of(principal: Principal, name: str) -> KnowledgeBase | None:
+    """The knowledge base whose own the profile of a name is; None for a shared one, and where there is none of the name."""
+    profile = RetrievalProfile.objects.visible_to(principal).filter(name=name).select_related("knowledge_base").first()
+    return profile.knowledge_base if profile else None
+
+
+def choosable_profiles(kb: KnowledgeBase | None) -> QuerySet[RetrievalProfile]:
+    """The versions that a knowledge base may be told to search by, one a name: published ones, shared or its own.
+
+    The profile that it searches by now is always among them, as the version that is live. None: a knowledge base that is
+    still to be made.
+    """
+    offered = Q(published=True, knowledge_base=None)
+    if kb is not None and kb.pk is not None:
+        offered |= Q(published=True, knowledge_base=kb) | Q(name=kb.profile.name)
+    return RetrievalProfile.objects.filter(offered).order_by("name", "-published", "-version").distinct("name")
+
+
+def create_version(
+    principal: Principal,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    description: str = "",
+    knowledge_base: KnowledgeBase | None = None,
+) -> RetrievalProfile:
+    """Saves settings as the next version of a profile, or as the first of a new one: a draft until it is published.
+
+    Args:
+        principal: who saves it.
+        name: of the profile.
+        settings: those that differ from the environment, by the names of RetrievalConfig.
+        description: what is different.
+        knowledge_base: whose own profile a new one becomes; None: shared. Another version stays where the first is.
+
+    Raises:
+        Rejected: the name is blank, holds / or @, or belongs to a profile of another place.
+        NotAllowed: the principal may not change profiles there.
+        InvalidConfiguration: a setting is unknown or out of range.
+    """
+    name = name.strip()
+    _check_name(name)
+    configuration_of(settings)
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        newest = RetrievalProfile.objects.filter(name=name).order_by("-version").first()
+        if newest is not None and newest.knowledge_base != knowledge_base:
+            raise Rejected(
+                "profile_name_taken",
+                _("There is a profile named “%(name)s” elsewhere: choose another name.") % {"name": name},
+            )
+        draft = RetrievalProfile(
+            name=name,
+            version=newest.version + 1 if newest else 1,
+            knowledge_base=knowledge_base,
+            description=description,
+            settings=dict(settings),
+            created_by_id=principal.user.pk,
+        )
+        draft.save()
+        if not RetrievalProfile.objects.editable_by(principal).filter(pk=draft.pk).exists():
+            raise NotAllowed(
+                _(
+                    "You may not change the profile “%(name)s”: save it under another name, for a knowledge base of yours."
+                )
+                % {"name": name}
+            )
+    return draft
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise Rejected("profile_unnamed", _("Give the profile a name."))
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or NOT_IN_NAMES & set(name):
+        message = _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
+        raise Rejected("profile_name_invalid", message % {"most": MAX_NAME_CHARACTERS})
+
+
+def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuerySet:
+    """The knowledge bases that will search by a version once it is published, and do not yet; see `publish`."""
+    moving = Q(profile__name=profile.name)
+    if adopt and profile.knowledge_base_id is not None:
+        moving |= Q(pk=profile.knowledge_base_id)
+    found: ScopedQuerySet = KnowledgeBase.objects.filter(moving).exclude(profile=profile)
+    return found
+
+
+def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
+    """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
+
+    Knowledge bases that search by another version of it move to this one.
+
+    Args:
+        principal: who publishes.
+        profile: the version.
+        adopt: the knowledge base whose own profile it is searches by it from now on, whatever it has searched by.
+
+    Returns:
+        How many knowledge bases have moved.
+
+    Raises:
+        NotAllowed: the principal may not change the profile.
+    """
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        if not RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists():
+            raise NotAllowed(_("You may not publish the profile “%(name)s”.") % {"name": profile.name})
+        versions = RetrievalProfile.objects.filter(name=profile.name)
+        versions.filter(published=True).exclude(pk=profile.pk).update(published=False)
+        versions.filter(pk=profile.pk).update(published=True, published_at=timezone.now())
+        moved = moving_with(profile, adopt=adopt).update(profile=profile)
+    profile.refresh_from_db()
+    return moved
+
+
+def delete_draft(principal: Principal, profile: RetrievalProfile) -> None:
+    """Deletes a version that was never published and that nothing has used.
+
+    Raises:
+        NotAllowed: the principal may not change the profile.
+        Rejected: it was published, or something uses it; see `reason_to_keep`.
+    """
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        found = RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).first()
+        if found is None:
+            raise NotAllowed(_("You may not delete versions of the profile “%(name)s”.") % {"name": profile.name})
+        if reason := reason_to_keep(found):
+            raise Rejected("profile_in_use", reason)
+        found.delete()
+
+
+def reason_to_keep(profile: RetrievalProfile) -> str:
+    """Why a version cannot be deleted; blank where it can: responses, runs and logs that name it must stay true."""
+    if profile.published or profile.published_at is not None:
+        return _(
+            "This version was published: it stays, so that one can tell what was searched by, and roll back to it."
+        )
+    if profile.knowledge_bases.exists():
+        return _("A knowledge base searches by this version: publish another one first.")
+    if profile.runs.exists():
+        return _("An evaluation run has measured this version: delete its runs first.")
+    if SearchLog.objects.filter(profile=profile.name, profile_version=profile.version).exists():
+        return _("The search log holds searches by this version: it can go when they are no longer kept.")
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting that two versions resolve differently."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def differences(before: RetrievalProfile, after: RetrievalProfile) -> list[SettingDifference]:
+    """What differs between two versions, by the names of RetrievalConfig, with the environment under both."""
+    first, second = configuration_of(before.settings).as_dict(), configuration_of(after.settings).as_dict()
+    return [SettingDifference(name, value, second[name]) for name, value in first.items() if value != second[name]]

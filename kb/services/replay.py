@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from kb.models import Chunk, Principal, SearchLog
 from kb.services.errors import NotVisible, Rejected
 from kb.services.search import ProfileVersion, SearchOutcome, SearchRequest, outcome_as_log, search
+from kb.services.withheld import WITHHELD
 from kb.stores.filters import Filters
 from retrieval.types import Turn
 
@@ -133,13 +134,19 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
 
     Raises:
         NotVisible: there is no such search for this principal, or a version of its profiles is gone.
-        Rejected: an earlier release logged it, which kept too little.
+        Rejected: the log has kept too little of it: an earlier release did, or queries are kept out of it.
         NoChannelAvailable: no channel could answer.
     """
     entry = SearchLog.objects.visible_to(principal).filter(pk=trace_id).first()
     if entry is None:
         message = _("There is no search with the trace id %(id)s, or you may not see all of its knowledge bases.")
         raise NotVisible(message % {"id": trace_id})
+    if entry.trace.get(WITHHELD):
+        message = _(
+            "This installation keeps queries out of the search log, so the search cannot be run again: search anew, or set "
+            "SEARCH_LOG_QUERIES=true for the searches to come."
+        )
+        raise Rejected("query_not_kept", message)
     if "request" not in entry.trace:
         message = _("The search was logged by an earlier release, which kept too little to run it again: search anew.")
         raise Rejected("not_replayable", message)

@@ -2,16 +2,24 @@
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 
-from kb.models import Principal
-from kb.services.hot_queries import cache_response, cached_response, key_of
-from kb.services.profiles import DEFAULT, newest_profile
-from kb.services.search import SearchRequest, models_in_use, named_profile, outcome_as_json, search, shared_cache_notes
+from kb.models import Principal, RetrievalProfile
+from kb.services.hot_queries import cache_response, cached_response, key_of, tier_of
+from kb.services.profiles import DEFAULT
+from kb.services.search import (
+    SearchOutcome,
+    SearchRequest,
+    models_in_use,
+    named_profile,
+    outcome_as_json,
+    search,
+    shared_cache_notes,
+)
 from kb.stores.states import KnowledgeBaseState, ProfileState, states
 from retrieval.hot_queries import HotQueryKey
 from retrieval.trace import Degradation, DegradationCode
@@ -34,7 +42,7 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
         NoChannelAvailable: no channel could answer.
     """
     started = time.perf_counter()
-    key = _key(principal, request)
+    profile, key = _key(principal, request)
     kept = None if key is None else cached_response(key)
     if kept is not None:
         total = round((time.perf_counter() - started) * 1_000, 3)
@@ -45,7 +53,8 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
     notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
     lasting = [each for each in degraded if each not in notes]
     fresh = _Body.of({**outcome_as_json(outcome), "degraded": [each.as_dict() for each in lasting]})
-    if key is not None:
+    # Where another version was published meanwhile, the key is that of one that may be rolled back to.
+    if key is not None and profile == str(outcome.wiring.profile):
         cache_response(key, fresh.text, lasting)
     return fresh.served(notes, cached=False, timings_ms=outcome.result.timings_ms)
 
@@ -72,20 +81,36 @@ class _Body:
         return b"".join((self.text, between, further, b"],", rest))
 
 
-def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
-    """The key of the response; None where the search is to be run in any case, or the principal may not search there."""
-    is_replay = request.own_profiles or request.profile_version is not None
+def _key(principal: Principal, request: SearchRequest) -> tuple[str, HotQueryKey | None]:
+    """The profile that rules the search, and the key of its response.
+
+    No key where the search is to be run in any case, or the principal may not search there.
+    """
     # An explained search is asked for to be run, and a conversation is hardly held twice.
-    if request.explain or request.history or is_replay or not (request.log and settings.CACHE_ENABLED):
-        return None
+    asks_to_run = request.explain or request.history or request.own_profiles
+    if asks_to_run or not (request.log and settings.CACHE_ENABLED):
+        return "", None
     scope = states(principal, request.knowledge_base_ids)
     if not scope:
-        return None
-    profiles = _profiles(request, scope)
+        return "", None
+    profiles = _profiles(
+        request, scope, lambda: named_profile(principal, request) or RetrievalProfile.objects.live(DEFAULT)
+    )
+    return _named(profiles[0]), _key_of(request, scope, profiles)
+
+
+def _named(profile: ProfileState) -> str:
+    return f"{profile.name} v{profile.version}"
+
+
+def _key_of(
+    request: SearchRequest, scope: Sequence[KnowledgeBaseState], profiles: Sequence[ProfileState]
+) -> HotQueryKey:
+    """The key of a response; the first profile is the one that it names."""
     return key_of(
         query=request.query,
         scope=scope,
-        profile=f"{profiles[0].name} v{profiles[0].version}",
+        profile=_named(profiles[0]),
         fingerprints=[*(each.settings for each in profiles), _environment()],
         request={
             "kind": KIND,
@@ -95,13 +120,54 @@ def _key(principal: Principal, request: SearchRequest) -> HotQueryKey | None:
     )
 
 
-def _profiles(request: SearchRequest, scope: Sequence[KnowledgeBaseState]) -> list[ProfileState]:
-    """The profile that the response names, then those of the knowledge bases where they differ."""
+def kept_in(outcome: SearchOutcome) -> str | None:
+    """The tier that would answer if the same were asked for again, unexplained, in the language of this reader.
+
+    Reads nothing from the database, and counts nothing.
+
+    Returns:
+        "memory" (of this process), "shared" (Redis), or None where the search would be run.
+    """
+    request = outcome.request
+    if request.history or request.own_profiles or not settings.CACHE_ENABLED:
+        return None
+    own = {kb.profile_id: _state_of(kb.profile) for kb in outcome.knowledge_bases}
+    scope = [
+        KnowledgeBaseState(
+            kb.pk,
+            kb.version_row.version,
+            kb.version_row.content_version,
+            kb.embedding_model,
+            kb.tokenizer_id,
+            kb.language,
+            own[kb.profile_id],
+        )
+        for kb in outcome.knowledge_bases
+    ]
+    return tier_of(_key_of(request, scope, _profiles(request, scope, lambda: outcome.wiring.profile)))
+
+
+def _state_of(profile: RetrievalProfile) -> ProfileState:
+    """As `states` reads it."""
+    text = json.dumps(profile.settings, ensure_ascii=False)
+    return ProfileState(profile.pk, profile.name, profile.version, text)
+
+
+def _profiles(
+    request: SearchRequest, scope: Sequence[KnowledgeBaseState], ruling: Callable[[], RetrievalProfile]
+) -> list[ProfileState]:
+    """The profile that the response names, then those of the knowledge bases where they differ.
+
+    Args:
+        request: the search.
+        scope: its knowledge bases.
+        ruling: gives the profile that the request names, or the default one; asked where that decides.
+    """
     own = {kb.profile.profile_id: kb.profile for kb in scope}
     if not request.profile and len(own) == 1:
         return list(own.values())
-    ruling = named_profile(request) or newest_profile(DEFAULT)
-    first = ProfileState(ruling.pk, ruling.name, ruling.version, json.dumps(ruling.settings))
+    ruled = ruling()
+    first = ProfileState(ruled.pk, ruled.name, ruled.version, json.dumps(ruled.settings))
     return [first] if request.profile else [first, *(kb.profile for kb in scope)]
 
 

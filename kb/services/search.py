@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 
 from kb.conf import Wiring, build_pipeline
 from kb.metrics import Outcome, observe_search
-from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.models import KnowledgeBase, Principal, RetrievalProfile, SearchLog
 from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
-from kb.services.profiles import newest_profile
+from kb.services.profiles import find_version
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
 from kb.stores.searchable import searchable
@@ -42,7 +42,7 @@ class SearchRequest:
     Attributes:
         knowledge_base_ids: in the order that breaks ties.
         profile: name of a profile that serves all of them; blank: each knowledge base's own.
-        profile_version: of that profile; None: the newest.
+        profile_version: of that profile; None: the published one.
         own_profiles: by knowledge base, where each searches by a profile of its own, but not by what is its own now;
             `profile` then rules only the stages that serve all together.
         overrides: settings by the names of RetrievalConfig.
@@ -131,10 +131,10 @@ def wire(principal: Principal, request: SearchRequest) -> Wiring:
 
 
 def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
-    profile = named_profile(request)
+    profile = named_profile(principal, request)
     for kb in knowledge_bases:
         if own := request.own_profiles.get(kb.pk):
-            kb.profile = _version(own)
+            kb.profile = find_version(principal, own.name, own.version)
     return build_pipeline(
         knowledge_bases,
         principal,
@@ -155,32 +155,15 @@ def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]
     return [found[kb_id] for kb_id in dict.fromkeys(kb_ids)]
 
 
-def named_profile(request: SearchRequest) -> RetrievalProfile | None:
+def named_profile(principal: Principal, request: SearchRequest) -> RetrievalProfile | None:
     """The profile that a request names; None where each knowledge base searches by its own.
 
     Raises:
-        NotVisible: there is no such profile, or no such version of it.
+        NotVisible: there is no such profile for this principal, or no such version of it.
     """
     if not request.profile:
         return None
-    if request.profile_version is not None:
-        return _version(ProfileVersion(request.profile, request.profile_version))
-    try:
-        return newest_profile(request.profile)
-    except RetrievalProfile.DoesNotExist as error:
-        names = ", ".join(RetrievalProfile.objects.order_by("name").values_list("name", flat=True).distinct())
-        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
-        raise NotVisible(message % {"name": request.profile, "names": names}) from error
-
-
-def _version(wanted: ProfileVersion) -> RetrievalProfile:
-    try:
-        return RetrievalProfile.objects.get(name=wanted.name, version=wanted.version)
-    except RetrievalProfile.DoesNotExist as error:
-        message = _(
-            "Version %(version)s of the retrieval profile “%(name)s” is gone: search again under the one there is now."
-        )
-        raise NotVisible(message % {"name": wanted.name, "version": wanted.version}) from error
+    return find_version(principal, request.profile, request.profile_version)
 
 
 def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
@@ -238,6 +221,7 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "spans": [span.as_dict() for span in result.spans],
         "results": [{"chunk_id": hit.passage.chunk_id, "score": hit.score} for hit in result.hits],
         "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
+        "dropped": [dropped.as_dict() for dropped in result.dropped],
     }
 
 
@@ -254,6 +238,7 @@ def _request_as_json(request: SearchRequest) -> dict[str, Any]:
     """What was asked for; the history's texts may tell of other knowledge bases and are kept apart from the trace."""
     return {
         "profile": request.profile,
+        "profile_version": request.profile_version,
         "overrides": dict(request.overrides),
         "filters": None if request.filters is None else request.filters.as_dict(),
         "latency_budget_ms": request.latency_budget_ms,
@@ -304,6 +289,14 @@ def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
         "trace": trace_as_json(outcome),
         "degraded": [degradation.as_dict() for degradation in result.degraded],
         "result_count": len(result.hits),
+        "outcome": _outcome(result),
         "duration_ms": result.timings_ms["total"],
+        "timings": dict(result.timings_ms),
         "history": [dataclasses.asdict(turn) for turn in outcome.request.history],
     }
+
+
+def _outcome(result: Result) -> SearchLog.Outcome:
+    if result.hits:
+        return SearchLog.Outcome.FOUND
+    return SearchLog.Outcome.GATED if result.candidates else SearchLog.Outcome.NOTHING

@@ -8,10 +8,13 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.utils import timezone
 
 from kb.models import Principal, SearchLog
+from kb.services.failed_queries import note_failures
+from kb.services.withheld import without_query
 
 logger = logging.getLogger(__name__)
 
@@ -25,11 +28,17 @@ def record(principal: Principal, entry: Mapping[str, Any], *, now: bool) -> None
     Args:
         principal: who searched.
         entry: fields of SearchLog.
-        now: write before returning; else in the background.
+        now: write before returning, as for a search that is explained: somebody looks into it already, and so it does not
+            go into the inbox of failed queries. Else in the background.
     """
+    if not settings.SEARCH_LOG_QUERIES:
+        entry = without_query(entry)
     row = SearchLog(user_id=principal.user.pk, created_at=timezone.now(), **entry)
-    if now or connection.in_atomic_block:  # another connection would not see what the open transaction has made
+    if now:
         row.save(force_insert=True)
+    elif connection.in_atomic_block:  # another connection would not see what the open transaction has made
+        row.save(force_insert=True)
+        note_failures([row])
     else:
         _writer().put(row)
 
@@ -75,6 +84,11 @@ def _write(rows: list[SearchLog]) -> None:
             return
         for row in rows:
             _write([row])
+        return
+    try:
+        note_failures(rows)
+    except DatabaseError:
+        logger.exception("failed queries could not be noted")
 
 
 @lru_cache(maxsize=1)

@@ -16,11 +16,12 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.models import Chunk, Document, KnowledgeBase, Principal, User
+from kb.models import Chunk, Document, KnowledgeBase, Principal, RetrievalProfile, User
 from kb.models.validators import storable, validate_metadata
 from kb.providers import embedder
 from kb.services.documents import documents_delete
 from kb.services.errors import NotAllowed, NotVisible, Rejected
+from kb.services.profiles import find_version
 from kb.services.search import SearchRequest, hit_as_json, search
 from kb.services.whole_documents import WholeDocument, batches, write_whole_documents
 from kb.stores.filters import Filters, Operator
@@ -37,14 +38,25 @@ CHUNK_ID_DIGITS = 18  # what fits a bigint whatever the digits are
 class PermittedTexts:
     """The texts of one knowledge base under a user's rights (`retrieval.texts.KnowledgeBaseTexts`).
 
-    Every method raises NotVisible where the knowledge base does not exist for the principal.
+    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal.
 
     Attributes:
         principal: asked at every call, so that rights which are withdrawn end at once.
+        profile: of the searches; blank: the knowledge base's own.
+        profile_version: of that profile; None: the published one.
     """
 
     principal: Callable[[], Principal]
     kb_id: int
+    profile: str = ""
+    profile_version: int | None = None
+
+    def check(self) -> None:
+        """Tells at once what every method would."""
+        principal = self.principal()
+        self._visible(principal)
+        if self.profile:
+            find_version(principal, self.profile, self.profile_version)
 
     def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> list[FoundText]:
         """Finds texts and chunks of other documents.
@@ -59,10 +71,18 @@ class PermittedTexts:
         with _borrowed_connection():
             principal = self.principal()
             overrides = {"top_k": k, "score_threshold": 0.0}
-            request = SearchRequest(query=query, knowledge_base_ids=[self.kb_id], overrides=overrides, filters=filters)
-            hits = search(principal, request).result.hits
+            request = SearchRequest(
+                query=query,
+                knowledge_base_ids=[self.kb_id],
+                profile=self.profile,
+                profile_version=self.profile_version,
+                overrides=overrides,
+                filters=filters,
+            )
+            outcome = search(principal, request)
+            hits, used = outcome.result.hits, outcome.wiring.profile
             documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
-            return [_found(hit, documents.get(hit.passage.document_id)) for hit in hits]
+            return [_found(hit, documents.get(hit.passage.document_id), used) for hit in hits]
 
     def add(self, texts: Sequence[KeptText]) -> None:
         """Writes texts in batches, each in one transaction; one that is there unchanged stays, also if it is disabled.
@@ -159,13 +179,14 @@ def _texts(chunks: QuerySet[Chunk]) -> dict[str, KeptText]:
     return {text.id: text for text in kept}
 
 
-def _found(hit: Hit, document: Document | None) -> FoundText:
+def _found(hit: Hit, document: Document | None, profile: RetrievalProfile) -> FoundText:
     fields = hit_as_json(hit)
     passage = hit.passage
     # Deleted since it was found: what the search has read of it is what there is.
     text = _kept(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))
     provenance = {name: value for name, value in fields.items() if name not in {"text", "metadata"}}
     provenance |= {name: fields["metadata"][name] for name in PASSAGE_FIELDS if name in fields["metadata"]}
+    provenance["profile"] = {"name": profile.name, "version": profile.version}
     return FoundText(text, hit.score, hit.score_scale, provenance)
 
 

@@ -13,6 +13,7 @@ class Purpose(IntEnum):
     BUILD_INDEX = 0x7A68_0001
     TOKENIZE = 0x7A68_0002
     VECTOR_INDEX = 0x7A68_0003
+    PROFILES = 0x7A68_0004
 
 
 @contextmanager
@@ -32,3 +33,9 @@ def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
         finally:
             if taken:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
+
+
+def lock_until_commit(purpose: Purpose, kb_id: int = 0) -> None:
+    """Waits for the lock, inside a transaction that keeps it to its end."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s)", [(purpose << 32) | kb_id])

@@ -10,15 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from retrieval.errors import RetrievalError
+from retrieval.eval.set_errors import SetFormatError, SetProblem
 
 DEFAULT_SPLIT = "test"
 
 _HEADER = ("query-id", "corpus-id", "score")
 
 
-class BeirFormatError(RetrievalError):
-    """A file of an evaluation set is missing or malformed; the message has the place."""
+LAYOUT = f"a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/{DEFAULT_SPLIT}.tsv"
+
+
+class BeirFormatError(SetFormatError):
+    """A file in BEIR's layout is missing or malformed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,7 @@ def read_beir(directory: Path, *, split: str = DEFAULT_SPLIT) -> BeirSet:
     queries = read_queries(directory)
     qrels = read_qrels(directory, queries=queries, passage_ids={passage.id for passage in passages}, split=split)
     in_split = {key: query for key, query in queries.items() if key in qrels or query.answerable is False}
-    return BeirSet(name=_name(directory), passages=passages, queries=in_split, qrels=qrels)
+    return BeirSet(name=named(directory), passages=passages, queries=in_split, qrels=qrels)
 
 
 def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
@@ -74,10 +77,10 @@ def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
     """
     path = directory / "corpus.jsonl"
     seen: set[str] = set()
-    for place, record in _json_lines(path):
+    for place, record in iter_json_lines(path):
         passage = BeirPassage(
             id=_new_id(record, place, seen),
-            title=_string(record, "title", place, default=""),
+            title=string_field(record, "title", place, default=""),
             text=_text(record, place),
         )
         yield passage
@@ -87,123 +90,154 @@ def read_queries(directory: Path) -> dict[str, BeirQuery]:
     """All queries of queries.jsonl by id, of whatever split; raises as `iter_corpus`."""
     queries: dict[str, BeirQuery] = {}
     seen: set[str] = set()
-    for place, record in _json_lines(directory / "queries.jsonl"):
+    for place, record in iter_json_lines(directory / "queries.jsonl"):
         query_id = _new_id(record, place, seen)
         queries[query_id] = BeirQuery(text=_text(record, place), answerable=_answerable(record, place))
     return queries
 
 
 def read_qrels(
-    directory: Path, *, queries: Iterable[str], passage_ids: Iterable[str], split: str = DEFAULT_SPLIT
+    directory: Path, *, queries: Iterable[str], passage_ids: Iterable[str] | None, split: str = DEFAULT_SPLIT
 ) -> dict[str, dict[str, int]]:
     """Grades by passage id by query id, from qrels/SPLIT.tsv.
+
+    Args:
+        directory: the set's.
+        queries: their known ids.
+        passage_ids: the known ones; None: any.
+        split: the file's name.
 
     Raises:
         BeirFormatError: the file is missing, a line is malformed, an id is unknown, a pair is judged twice.
     """
     path = directory / "qrels" / f"{split}.tsv"
-    known = (frozenset(queries), frozenset(passage_ids))
+    known = (frozenset(queries), None if passage_ids is None else frozenset(passage_ids))
     qrels: dict[str, dict[str, int]] = {}
-    for place, line in _lines(path):
+    for place, line in iter_lines(path):
         fields = tuple(line.split("\t"))
         if fields == _HEADER:
             continue
         query_id, passage_id, grade = _judgment(fields, place, known)
         grades = qrels.setdefault(query_id, {})
         if passage_id in grades:
-            raise BeirFormatError(f"{place}: query '{query_id}' judges passage '{passage_id}' twice: keep one line")
+            raise BeirFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=passage_id)
         grades[passage_id] = grade
     return qrels
 
 
 def write_beir(directory: Path, beir: BeirSet, *, split: str = DEFAULT_SPLIT) -> None:
     """Writes the set so that `read_beir` reads the same one; overwrites files of the same names."""
-    (directory / "qrels").mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "meta.json").write_text(json.dumps({"name": beir.name}, ensure_ascii=False) + "\n", encoding="utf-8")
-    _write_json_lines(
+    write_json_lines(
         directory / "corpus.jsonl", ({"_id": each.id, "title": each.title, "text": each.text} for each in beir.passages)
     )
-    _write_json_lines(directory / "queries.jsonl", (_query_record(key, query) for key, query in beir.queries.items()))
+    write_json_lines(directory / "queries.jsonl", (query_record(key, query) for key, query in beir.queries.items()))
+    write_qrels(directory, beir.qrels, split=split)
+
+
+def write_qrels(directory: Path, qrels: Mapping[str, Mapping[str, int]], *, split: str = DEFAULT_SPLIT) -> None:
+    """Writes qrels/SPLIT.tsv; ids hold neither tabs nor line ends."""
+    (directory / "qrels").mkdir(parents=True, exist_ok=True)
     with (directory / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
         file.write("\t".join(_HEADER) + "\n")
-        for query_id, grades in beir.qrels.items():
+        for query_id, grades in qrels.items():
             file.writelines(f"{query_id}\t{passage_id}\t{grade}\n" for passage_id, grade in grades.items())
 
 
-def _query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
+def query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
+    """One line of queries.jsonl."""
     metadata = {} if query.answerable is None else {"answerable": query.answerable}
     return {"_id": query_id, "text": query.text, "metadata": metadata}
 
 
-def _write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    """Writes one JSON object a line, each as it comes."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
 
 
-def _name(directory: Path) -> str:
+def named(directory: Path) -> str:
+    """The name in meta.json, or the folder's.
+
+    Raises:
+        BeirFormatError: meta.json is no JSON.
+    """
     path = directory / "meta.json"
     if not path.is_file():
         return directory.resolve().name
     try:
         meta = json.loads(path.read_text(encoding="utf-8-sig"))
     except ValueError as error:
-        raise BeirFormatError(
-            f"{path}: not valid JSON ({error}): correct it, or delete it to use the folder's name"
-        ) from error
+        raise BeirFormatError(SetProblem.BAD_META, path, reason=str(error)) from error
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) and name else directory.resolve().name
 
 
-def _lines(path: Path) -> Iterator[tuple[str, str]]:
-    """Yields (place, line) for each line that is not blank; the place is the file's name and the line's number."""
+def iter_lines(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields (place, line) for each line that is not blank; the place is the file's name and the line's number.
+
+    Raises:
+        BeirFormatError: the file is missing or not UTF-8.
+    """
     if not path.is_file():
-        raise BeirFormatError(_missing(path))
+        raise _missing(path)
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             place = f"{path}:{number}"
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise BeirFormatError(f"{place}: not UTF-8 ({error.reason}): save the file as UTF-8") from error
+                raise BeirFormatError(SetProblem.NOT_UTF8, place, reason=error.reason) from error
             if line.strip():
                 yield place, line
 
 
-def _missing(path: Path) -> str:
+def _missing(path: Path) -> BeirFormatError:
     splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
     if splits:
-        return f"{path} does not exist: choose one of the splits {', '.join(splits)}"
-    return f"{path} does not exist: a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/{DEFAULT_SPLIT}.tsv"
+        return BeirFormatError(SetProblem.MISSING_SPLIT, path, splits=", ".join(splits))
+    return BeirFormatError(SetProblem.MISSING_FILE, path, layout=LAYOUT)
 
 
-def _json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for place, line in _lines(path):
+def iter_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    """As `iter_lines`, for a file of one JSON object a line.
+
+    Raises:
+        BeirFormatError: a line is none, too.
+    """
+    for place, line in iter_lines(path):
         try:
             record = json.loads(line)
-        except ValueError as error:
-            raise BeirFormatError(f"{place}: not valid JSON ({error}): correct the line") from error
+        except (ValueError, RecursionError) as error:
+            raise BeirFormatError(SetProblem.NOT_JSON, place, reason=str(error)) from error
         if not isinstance(record, dict):
-            raise BeirFormatError(f"{place}: not a JSON object: each line must be one, with _id and text")
+            raise BeirFormatError(SetProblem.NOT_OBJECT, place)
         yield place, record
 
 
-def _string(record: Mapping[str, Any], key: str, place: str, *, default: str | None = None) -> str:
+def string_field(record: Mapping[str, Any], key: str, place: str, *, default: str | None = None) -> str:
+    """A field that is a string.
+
+    Raises:
+        BeirFormatError: it is missing or something else.
+    """
     value = record.get(key, default)
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise BeirFormatError(f"{place}: field '{key}' is missing or no string: add it")
+        raise BeirFormatError(SetProblem.NO_FIELD, place, field=key)
     return value
 
 
 def _text(record: Mapping[str, Any], place: str) -> str:
-    return _string(record, "text", place)
+    return string_field(record, "text", place)
 
 
 def _new_id(record: Mapping[str, Any], place: str, seen: set[str]) -> str:
-    value = _string(record, "_id", place)
+    value = string_field(record, "_id", place)
     if not value or value in seen:
-        raise BeirFormatError(f"{place}: _id '{value}' is empty or was used before: give each line an id of its own")
+        raise BeirFormatError(SetProblem.BAD_ID, place, id=value)
     seen.add(value)
     return value
 
@@ -212,24 +246,22 @@ def _answerable(record: Mapping[str, Any], place: str) -> bool | None:
     metadata = record.get("metadata") or {}
     value = metadata.get("answerable") if isinstance(metadata, dict) else metadata
     if value is not None and not isinstance(value, bool):
-        raise BeirFormatError(f"{place}: metadata.answerable must be true, false or absent")
+        raise BeirFormatError(SetProblem.BAD_ANSWERABLE, place)
     return value
 
 
 def _judgment(
-    fields: tuple[str, ...], place: str, known: tuple[frozenset[str], frozenset[str]]
+    fields: tuple[str, ...], place: str, known: tuple[frozenset[str], frozenset[str] | None]
 ) -> tuple[str, str, int]:
     if len(fields) != len(_HEADER):
-        raise BeirFormatError(
-            f"{place}: {len(fields)} fields: a line is query-id, corpus-id and score with tabs between"
-        )
+        raise BeirFormatError(SetProblem.BAD_JUDGMENT, place, count=len(fields))
     query_id, passage_id, score = fields
     queries, passages = known
     if query_id not in queries:
-        raise BeirFormatError(f"{place}: unknown query '{query_id}': add it to queries.jsonl or delete the line")
-    if passage_id not in passages:
-        raise BeirFormatError(f"{place}: unknown passage '{passage_id}': add it to corpus.jsonl or delete the line")
+        raise BeirFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries="queries.jsonl")
+    if passages is not None and passage_id not in passages:
+        raise BeirFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=passage_id)
     try:
         return query_id, passage_id, int(score)
     except ValueError as error:
-        raise BeirFormatError(f"{place}: score '{score}' is no whole number: correct the line") from error
+        raise BeirFormatError(SetProblem.NOT_A_GRADE, place, grade=score) from error

@@ -22,7 +22,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "ranks",
-    "scores", "metadata", "neighbours",
+    "scores", "metadata", "neighbours", "profile",
 }  # fmt: skip
 
 
@@ -122,6 +122,40 @@ def test_the_retriever_is_langchains_and_finds_what_search_finds(kb):
     assert [document.page_content for document in documents] == [each["text"] for each in expected]
     assert documents[0].metadata["score_scale"] == "overlap"
     assert documents[0].id == str(expected[0]["chunk_id"])
+
+
+@pytest.fixture
+def profile(kb):
+    RetrievalProfile.objects.create(name="mine", version=1, settings={"rrf_k": 10}, published=True)
+    return RetrievalProfile.objects.create(name="mine", version=2, settings={"rrf_k": 20})
+
+
+@pytest.mark.parametrize(
+    ("named", "version"), [({}, None), ({"profile": "mine"}, 1), ({"profile": "mine", "profile_version": 2}, 2)]
+)
+def test_chunks_answers_and_documents_say_under_which_version_they_were_found(kb, profile, llm, named, version):
+    service = RAGService(**named)
+    user = kb.owner.pk
+    profiles = [
+        service.search("保修期", kb.pk, user)[0]["profile"],
+        service.search_multiple_knowledge_bases("保修期", [kb.pk], user)[0]["profile"],
+        service.ask("保修期", [kb.pk], user)["profile"],
+        service.get_retriever(user, kb.pk, 2).invoke("保修期")[0].metadata["profile"],
+        service.get_vector_store(user, kb.pk).similarity_search_with_score("保修期")[0][0].metadata["profile"],
+    ]
+    expected = {"name": "mine", "version": version} if version else {"name": "keyword-led", "version": 1}
+    assert profiles == [expected] * 5
+
+
+@pytest.mark.parametrize("named", [{"profile": "nobodys"}, {"profile": "mine", "profile_version": 3}])
+def test_a_profile_that_is_not_there_is_told_at_once(kb, profile, named):
+    service = RAGService(**named)
+    for call in (
+        lambda: service.search("x", kb.pk, kb.owner.pk),
+        lambda: service.get_retriever(kb.owner.pk, kb.pk, 3),
+    ):
+        with pytest.raises(NotVisible):
+            call()
 
 
 def test_texts_alone_make_no_vector_store(kb):

@@ -170,3 +170,13 @@ def test_look_ups_and_stores_are_counted_by_tier(new_process, shared):
         ("shared", "stores", 1),
         ("memory", "hits", 1),
     ]
+
+
+def test_who_only_looks_counts_nothing_and_brings_nothing_nearer(cache, new_process):
+    store(cache, b"key", b"value")
+    other = new_process()
+
+    assert cache.peek(b"key").tier == "memory"
+    assert [other.peek(b"key").tier for _ in range(2)] == ["shared", "shared"]
+    assert other.peek(b"other") is None
+    assert other.stats()["memory"].misses == other.stats()["shared"].misses == 0

@@ -1,4 +1,4 @@
-from retrieval.trace import Degradation, DegradationCode, Span, Trace
+from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
 
 
 def test_a_span_carries_what_its_stage_noted():
@@ -30,3 +30,14 @@ def test_the_same_degradation_is_noted_once():
 def test_what_a_server_says_is_told_without_what_cannot_be_stored():
     detail = Degradation("rerank", DegradationCode.RERANKER_FAILED, "refused: \0bad \ud800 key").detail
     assert detail == "refused: bad ? key"
+
+
+def test_a_dropped_chunk_is_told_with_its_ranks_and_what_stands_for_it():
+    dropped = Dropped("dedupe", 1, 7, {"bm25": 3}, represented_by=5)
+    assert dropped.as_dict() == {
+        "stage": "dedupe",
+        "kb_id": 1,
+        "chunk_id": 7,
+        "ranks": {"bm25": 3},
+        "represented_by": 5,
+    }

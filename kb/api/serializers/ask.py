@@ -56,7 +56,7 @@ class AskRequestSerializer(SearchRequestSerializer):
         if not attrs.get("knowledge_base_ids") and not attrs.get("conversation_id"):
             message = _("Name at least one knowledge base, or the conversation that the question continues.")
             raise serializers.ValidationError({"knowledge_base_ids": [message]})
-        return {"knowledge_base_ids": [], **attrs}
+        return {"knowledge_base_ids": [], **super().validate(attrs)}
 
     def to_request(self) -> AskRequest:
         """The validated request."""

@@ -15,6 +15,7 @@ from kb.api.fields import (
     StrictSerializer,
 )
 from kb.models import Document, SearchLog
+from kb.services.profiles import MAX_VERSION
 from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.stores.filters import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, Filters, InvalidFilter, Operator
@@ -137,6 +138,13 @@ class SearchRequestSerializer(StrictSerializer):
         allow_blank=True,
         help_text="A profile for all of them. Left out: each knowledge base's own.",
     )
+    profile_version = StrictIntegerField(
+        min_value=1,
+        max_value=MAX_VERSION,
+        required=False,
+        allow_null=True,
+        help_text="A version of that profile, such as a draft. null: its published one.",
+    )
     overrides = serializers.DictField(
         required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
     )
@@ -159,6 +167,12 @@ class SearchRequestSerializer(StrictSerializer):
     )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
 
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A version is one of a profile."""
+        if attrs.get("profile_version") is not None and not attrs.get("profile"):
+            raise serializers.ValidationError({"profile_version": [_("Name the profile that it is a version of.")]})
+        return attrs
+
     def to_request(self) -> SearchRequest:
         """The validated request; the named fields win over the same settings in `overrides`."""
         data: dict[str, Any] = self.validated_data
@@ -167,6 +181,7 @@ class SearchRequestSerializer(StrictSerializer):
             query=data["query"],
             knowledge_base_ids=data["knowledge_base_ids"],
             profile=data.get("profile", ""),
+            profile_version=data.get("profile_version"),
             overrides={**data.get("overrides", {}), **named},
             explain=data.get("explain", False),
             latency_budget_ms=data.get("latency_budget_ms"),

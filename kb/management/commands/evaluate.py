@@ -1,44 +1,107 @@
-from argparse import ArgumentParser
+import json
+from argparse import ArgumentParser, ArgumentTypeError
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import EvalSet, KnowledgeBase, Principal
-from kb.services.evaluation import evaluate, ranked_queries, unanswerable_queries
+from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
+from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
+from kb.services.profiles import find_version, name_and_version
+
+LOST_LISTED = 20
 
 
 class Command(KnowledgeBaseCommand):
-    help = "Measures the stages bm25, vector, fused and reranked over an evaluation set."
+    help = (
+        "Measures the stages bm25, vector, fused and reranked over an evaluation set; may check that they do not fall."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.add_kb_argument(parser)
         parser.add_argument("--eval-set", required=True, metavar="NAME")
-        parser.add_argument("--profile", default="", metavar="NAME", help="instead of the knowledge base's own")
+        parser.add_argument(
+            "--profile",
+            default="",
+            metavar="NAME[@VERSION]",
+            help="a retrieval profile, or one version of it, such as a draft (default: the knowledge base's own)",
+        )
+        parser.add_argument(
+            "--override",
+            type=_setting,
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting over the profile, its value as in JSON (may be given several times)",
+        )
         parser.add_argument(
             "--limit", type=int, metavar="N", help="only the first N queries, with an answer and without"
         )
         parser.add_argument("--json", action="store_true", help="print JSON, with figures from 0 to 1")
+        parser.add_argument("--save", action="store_true", help="keep it as an evaluation run, which the admin shows")
+        gate = parser.add_argument_group("regression gate", "Exit code 1 where a figure is below its floor.")
+        gate.add_argument(
+            "--min-recall5",
+            type=float,
+            metavar="X",
+            help="floor of recall@5 after the reranker, or after the fusion where there is none, 0 to 1",
+        )
+        gate.add_argument(
+            "--baseline",
+            type=Path,
+            metavar="FILE",
+            help="an earlier output of --json: no figure may be lower than there",
+        )
+        gate.add_argument(
+            "--tolerance",
+            type=float,
+            default=floors.TOLERANCE,
+            metavar="X",
+            help="how much lower a figure may be than in the baseline (default: %(default)s)",
+        )
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
         eval_set = _eval_set(kb, options["eval_set"])
-        limit = options["limit"]
-        total = ranked_queries(eval_set, limit).count() + unanswerable_queries(eval_set, limit).count()
-        with self.progress_bar(total=total, unit="queries") as bar:
-            report = evaluate(
-                Principal(kb.owner),
-                eval_set,
-                profile=options["profile"],
-                limit=limit,
-                on_progress=bar.update,
-            )
+        baseline = floors.read_baseline(options["baseline"]) if options["baseline"] else None
+        report = self._report(kb, eval_set, options)
         if options["json"]:
             self.print_json(report)
         else:
             self._print_table(report)
+        shortfalls = [] if options["min_recall5"] is None else floors.below_recall(report, options["min_recall5"])
+        if baseline is not None:
+            shortfalls += floors.below_baseline(report, baseline, options["tolerance"])
+        if shortfalls:
+            raise CommandError(_verdict(eval_set, shortfalls, floors.lost_queries(report, baseline)))
 
-    def _print_table(self, report: dict[str, Any]) -> None:
+    def _report(self, kb: KnowledgeBase, eval_set: EvalSet, options: dict[str, Any]) -> dict[str, Any]:
+        principal = Principal(kb.owner)
+        name, version = name_and_version(options["profile"])
+        overrides, limit = dict(options["override"]), options["limit"]
+        with self.progress_bar(total=query_count(eval_set, limit), unit="queries") as bar:
+            if not options["save"]:
+                return evaluate(
+                    principal,
+                    eval_set,
+                    profile=name,
+                    profile_version=version,
+                    overrides=overrides,
+                    limit=limit,
+                    on_progress=bar.update,
+                )
+            profile = find_version(principal, name, version) if name else None
+            run = evaluate_as_run(
+                principal, eval_set, profile=profile, overrides=overrides, limit=limit, on_progress=bar.update
+            )
+        if run.status != EvalRun.Status.DONE:
+            raise CommandError(f"Run {run.pk} was cancelled; what it measured until then is in the admin.")
+        report: dict[str, Any] = run.report
+        return report
+
+    def _print_table(self, report: Mapping[str, Any]) -> None:
         profile, depth = report["profile"], report["candidates"]
         self.stdout.write(
             f"{report['kb']} / {report['eval_set']}: {report['queries']} queries, profile {profile['name']} "
@@ -46,22 +109,59 @@ class Command(KnowledgeBaseCommand):
         )
         for degradation in report["degraded"]:
             self.stdout.write(self.style.WARNING(f"degraded ({degradation['stage']}): {degradation['detail']}"))
+        if count := report["unanchored_count"]:
+            self.stdout.write(self.style.WARNING(f"{count} relevant judgments are of nothing that is still there"))
         names = list(next(iter(report["stages"].values()), {}))
         self.stdout.write("".join(f"{name:>12}" for name in ["", *names]))
         for stage, figures in report["stages"].items():
             self.stdout.write(f"{stage:>12}" + "".join(f"{figures[name]:>12.4f}" for name in names))
+        if lost := report["miss_counts"]:
+            counts = ", ".join(f"{stage} {count}" for stage, count in lost.items())
+            self.stdout.write(f"queries without a relevant result, by the stage that lost it: {counts}")
         if latency := report["latency_ms"]:
-            self.stdout.write(f"milliseconds a query: p50 {latency['p50']}, p95 {latency['p95']}")
+            self.stdout.write(
+                f"milliseconds a query, {report['searches_at_once']} at once: p50 {latency['p50']}, p95 {latency['p95']}"
+            )
         if gate := report["gate"]:
             self.stdout.write(
                 f"gate at {gate['scale']} {gate['cut']:g}: keeps {gate['answerable_kept']:.1%} of the answerable queries, lets "
                 f"{gate['unanswerable_passed']:.1%} of {gate['unanswerable']} unanswerable ones pass; AUROC {gate['auroc']:.4f}"
             )
+        if run_id := report.get("run_id"):
+            self.stdout.write(f"kept as run {run_id}")
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not (name.strip() and equals):
+        raise ArgumentTypeError(f"{text!r} is no setting: write it as NAME=VALUE")
+    try:
+        return name.strip(), json.loads(value)
+    except ValueError:
+        return name.strip(), value
+
+
+def _verdict(eval_set: EvalSet, shortfalls: Sequence[floors.Shortfall], lost: Sequence[floors.LostQuery]) -> str:
+    listed = lost[:LOST_LISTED]
+    queries = EvalQuery.objects.filter(eval_set=eval_set, external_id__in=[query.external_id for query in listed])
+    texts = dict(queries.values_list("external_id", "text"))
+    lines = [
+        "Below the floor:",
+        *(f"  {shortfall}" for shortfall in shortfalls),
+        f"Queries lost (recall@5): {len(lost)}",
+        *(
+            f"  {query.external_id}: {query.before:g} -> {query.recall:g}  {texts.get(query.external_id, '')}"
+            for query in listed
+        ),
+    ]
+    if len(lost) > len(listed):
+        lines.append(f"  and {len(lost) - len(listed)} more")
+    return "\n".join(lines)
 
 
 def _eval_set(kb: KnowledgeBase, name: str) -> EvalSet:
     try:
-        found: EvalSet = EvalSet.objects.select_related("knowledge_base").get(knowledge_base=kb, name=name)
+        found: EvalSet = EvalSet.objects.select_related("knowledge_base__profile").get(knowledge_base=kb, name=name)
     except EvalSet.DoesNotExist as error:
         names = ", ".join(kb.eval_sets.values_list("name", flat=True)) or "none: see `manage.py import_beir --help`"
         raise CommandError(f"{kb.name!r} has no evaluation set {name!r}; there are: {names}") from error

@@ -9,6 +9,7 @@ from django.core.management.base import CommandError
 from kb.management.base import KnowledgeBaseCommand
 from kb.management.replay_words import in_words
 from kb.models import KnowledgeBase, Principal, SearchLog
+from kb.services.profiles import name_and_version
 from kb.services.replay import replay
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
 from kb.stores.filters import Filters
@@ -30,7 +31,12 @@ class Command(KnowledgeBaseCommand):
             help="whose permissions apply (default: those of the owner; with --replay of who searched)",
         )
         parser.add_argument("--top-k", type=int, metavar="N", help="number of results (default: the profile's)")
-        parser.add_argument("--profile", default="", metavar="NAME", help="default: that of each knowledge base")
+        parser.add_argument(
+            "--profile",
+            default="",
+            metavar="NAME[@V]",
+            help="a retrieval profile, or one version of it, such as a draft (default: that of each knowledge base)",
+        )
         parser.add_argument(
             "--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"
         )
@@ -80,10 +86,12 @@ class Command(KnowledgeBaseCommand):
             return
         knowledge_bases = self.knowledge_bases(options)
         overrides = {name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None}
+        profile, version = name_and_version(options["profile"])
         request = SearchRequest(
             query=options["query"],
             knowledge_base_ids=[kb.pk for kb in knowledge_bases],
-            profile=options["profile"],
+            profile=profile,
+            profile_version=version,
             overrides=overrides,
             explain=options["explain"],
             latency_budget_ms=options["latency_budget_ms"],

@@ -23,6 +23,17 @@
     });
   }
 
+  // A row that is folded away cannot be jumped to.
+  const unfold = () => {
+    const row = location.hash.startsWith("#chunk-") && document.getElementById(location.hash.slice(1));
+    if (!row || row.offsetParent) return;
+    document.querySelector("[data-testid='show-all']")?.click();
+    const show = () => (row.offsetParent ? row.scrollIntoView() : requestAnimationFrame(show));
+    show();
+  };
+  window.addEventListener("hashchange", unfold);
+  window.addEventListener("load", unfold);
+
   if (!form) return;
 
   // Empty fields are inherited: they stay out of the URL.

@@ -46,7 +46,7 @@ class Page:
         return self.one(f"//*[@id='id_{field}']").get("value")
 
     def chosen(self, field):
-        return self.one(f"//select[@id='id_{field}']/option[@selected]").get("value")
+        return self.one(f"//select[@id='id_{field}']//option[@selected]").get("value")
 
     def placeholder(self, field):
         return self.one(f"//*[@id='id_{field}']").get("placeholder")

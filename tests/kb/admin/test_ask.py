@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from kb.models import Conversation
+from kb.models import Conversation, SearchLog
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.kb.admin.pages import Page, words
 from tests.kb.language_model import language_model, no_language_model
@@ -277,3 +277,37 @@ def test_a_conversation_is_deleted_after_a_question(ask, client, kb, document):
 
     assert response.url == reverse("admin:ask")
     assert not Conversation.objects.exists()
+
+
+# -- Feedback ------------------------------------------------------------------------------------------------------------
+def thumbs(html):
+    """The address that feedback goes to, and what is said already."""
+    (group,) = lxml.html.fromstring(html).xpath("//*[@data-testid='feedback']")
+    pressed = group.xpath(".//button[@aria-pressed='true']/@data-value")
+    return group.get("data-feedback"), [int(value) for value in pressed]
+
+
+def test_an_answer_can_be_called_helpful_or_not(ask, client, kb, document):
+    url, said = thumbs(done(ask(kb))["html"])
+
+    assert said == []
+    assert client.post(url, {"value": -1}, "application/json").status_code == 200
+
+
+@pytest.mark.parametrize("value", [1, -1])
+def test_what_was_said_of_an_answer_is_shown(ask, open_page, client, kb, document, value):
+    answered = done(ask(kb))
+    url, _ = thumbs(answered["html"])
+    client.post(url, {"value": value}, "application/json")
+
+    assert thumbs(open_page(answered["conversation"]).content.decode()) == (url, [value])
+
+
+def test_an_answer_whose_search_is_no_longer_in_the_log_has_no_thumbs(ask, open_page, kb, document):
+    conversation = done(ask(kb))["conversation"]
+    SearchLog.objects.all().delete()
+
+    page = Page(open_page(conversation))
+
+    assert page.has("answer")
+    assert not page.has("feedback")

@@ -1,3 +1,4 @@
+import lxml.html
 import pytest
 from django.core.files.base import ContentFile
 from django.urls import reverse
@@ -5,6 +6,7 @@ from django.urls import reverse
 from kb.admin.knowledge_bases import check_embedding_model
 from kb.models import BM25Index, Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
 from kb.services.documents import document_add
+from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, search
 from kb.stores.bm25 import index_fingerprint
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -33,7 +35,7 @@ def form(**changes):
 
 
 def change_form(kb, **changes):
-    values = form(name=kb.name, profile=kb.profile_id, **changes)
+    values = form(**{"name": kb.name, "profile": kb.profile.name, **changes})
     del values["embedding_model"]
     return {**values, "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
 
@@ -241,3 +243,73 @@ def test_keyword_vectors_and_the_answer_to_nothing_are_set_in_the_form(client, k
 
     kb.refresh_from_db()
     assert (kb.keyword_vectors, kb.no_answer) == (True, "Ask the front desk.")
+
+
+# -- The profile ---------------------------------------------------------------------------------------------------------
+def change_url(kb):
+    return reverse("admin:kb_knowledgebase_change", args=[kb.pk])
+
+
+def own_profile(kb, name="tuned", **settings):
+    return create_version(principal(kb.owner), name, settings, knowledge_base=kb)
+
+
+def offered(client, url):
+    tree = lxml.html.fromstring(client.get(url).content.decode())
+    return tree.xpath("//select[@name='profile']/option/@value"), tree.xpath(
+        "//select[@name='profile']/option[@selected]/@value"
+    )
+
+
+def test_published_profiles_are_offered_shared_or_the_bases_own(client, curator, kb):
+    publish(principal(curator), own_profile(kb))
+    own_profile(kb, "only a draft")
+    publish(principal(curator), own_profile(make_kb(curator, "other"), "of another"))
+
+    assert offered(client, change_url(kb)) == (
+        ["balanced", "default", "keyword-led", "tuned", "weighted"],
+        ["keyword-led"],
+    )
+    assert offered(client, reverse(ADD))[0] == ["", "balanced", "default", "keyword-led", "weighted"]
+
+
+def test_a_chosen_profile_is_searched_by(client, curator, kb):
+    publish(principal(curator), own_profile(kb))
+
+    response = client.post(change_url(kb), change_form(kb, profile="tuned"))
+
+    assert response.status_code == 302
+    assert str(KnowledgeBase.objects.get(pk=kb.pk).profile) == "tuned v1"
+
+
+def test_a_form_that_was_open_during_a_publication_keeps_the_new_version(client, curator, kb):
+    publish(principal(curator), own_profile(kb), adopt=True)
+    stale = change_form(KnowledgeBase.objects.get(pk=kb.pk), description="new")
+    publish(principal(curator), own_profile(kb, top_k=2))
+
+    assert client.post(change_url(kb), stale).status_code == 302
+
+    changed = KnowledgeBase.objects.get(pk=kb.pk)
+    assert (changed.description, str(changed.profile)) == ("new", "tuned v2")
+
+
+@pytest.mark.parametrize("name", ["of another", "only a draft", "nobodys"])
+def test_a_profile_that_is_not_offered_cannot_be_chosen(client, curator, kb, name):
+    publish(principal(curator), own_profile(make_kb(curator, "other"), "of another"))
+    own_profile(kb, "only a draft")
+
+    page = client.post(change_url(kb), change_form(kb, profile=name))
+
+    assert "choose another one" in page.content.decode()
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "keyword-led"
+
+
+def test_the_page_leads_to_the_profile_and_to_a_copy_of_its_own(client, kb):
+    links = lxml.html.fromstring(client.get(change_url(kb)).content.decode()).xpath(
+        "//*[@data-testid='profile']//a/@href"
+    )
+
+    assert links == [
+        reverse("admin:kb_retrievalprofile_change", args=[kb.profile_id]),
+        f"{reverse('admin:kb_retrievalprofile_add')}?from={kb.profile_id}&kb={kb.pk}",
+    ]

@@ -1,5 +1,7 @@
+import uuid
 from urllib.parse import parse_qs
 
+import lxml.html
 import pytest
 from django.urls import reverse
 
@@ -79,26 +81,56 @@ def test_what_a_search_could_not_do_is_said_in_words(client, logged):
     assert "Moon phase" in page
 
 
-@pytest.mark.parametrize(
-    ("outcome", "queries"), [("complete", {"b"}), ("degraded", {"a"}), ("empty", {"b"}), ("", {"a", "b"})]
-)
-def test_the_log_is_filtered_by_outcome(client, logged, outcome, queries):
-    SearchLog.objects.update(query="a", degraded=[{"stage": "s", "code": "c", "detail": "d"}], result_count=1)
-    SearchLog.objects.create(
-        query="b",
-        knowledge_base_ids=logged.knowledge_base_ids,
-        profile="default",
-        profile_version=1,
-        configuration={},
-        trace={},
-        result_count=0,
-        duration_ms=1,
-        created_at=logged.created_at,
-    )
+@pytest.fixture
+def three(logged):
+    """One search that found something, with a fault and thumbs down; two that found nothing, or nothing relevant."""
+    logged.query, logged.degraded = "found", [{"stage": "s", "code": "c", "detail": "d"}]
+    logged.feedback = SearchLog.Feedback.BAD
+    logged.save()
+    for outcome in ("nothing", "gated"):
+        logged.pk, logged.query, logged.outcome = uuid.uuid4(), outcome, outcome
+        logged.result_count, logged.degraded, logged.feedback = 0, [], None
+        logged.save(force_insert=True)
 
-    rows = client.get(reverse(LIST), {"outcome": outcome} if outcome else {}).context["cl"].result_list
+
+@pytest.mark.parametrize(
+    ("chosen", "queries"),
+    [
+        ({}, {"found", "nothing", "gated"}),
+        ({"outcome": "found"}, {"found"}),
+        ({"outcome": "nothing"}, {"nothing"}),
+        ({"outcome": "gated"}, {"gated"}),
+        ({"outcome": "moon"}, {"found", "nothing", "gated"}),
+        ({"degraded": "yes"}, {"found"}),
+        ({"degraded": "no"}, {"nothing", "gated"}),
+        ({"feedback": "-1"}, {"found"}),
+        ({"feedback": "1"}, set()),
+        ({"feedback": "none"}, {"nothing", "gated"}),
+    ],
+    ids=str,
+)
+def test_the_log_is_filtered_by_what_came_of_a_search(client, three, chosen, queries):
+    rows = client.get(reverse(LIST), chosen).context["cl"].result_list
 
     assert {row.query for row in rows} == queries
+
+
+def test_the_log_tells_what_came_of_a_search_and_what_was_said_of_it(client, three):
+    page = client.get(reverse(LIST), {"outcome": "found"}, headers={"accept-language": "en"}).content.decode()
+
+    table = " ".join(lxml.html.fromstring(page).xpath("//*[@id='result_list']")[0].text_content().split())
+    assert "not helpful" in table
+    assert "found" in table
+
+
+def test_a_query_that_is_not_kept_is_told_as_such(client, kb, document, settings):
+    settings.SEARCH_LOG_QUERIES = False
+    search(principal(kb.owner), SearchRequest(query="违约金", knowledge_base_ids=[kb.pk], explain=True))
+
+    page = client.get(reverse(LIST), headers={"accept-language": "en"}).content.decode()
+
+    assert "not kept" in page
+    assert client.get(reverse("admin:kb_searchlog_change", args=[SearchLog.objects.get().pk])).status_code == 302
 
 
 def test_a_stranger_s_search_does_not_exist(client, foreign):

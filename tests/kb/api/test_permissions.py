@@ -1,6 +1,7 @@
 """Every endpoint, every method, for each kind of caller; a new endpoint is covered as soon as it has a URL."""
 
 import itertools
+import re
 import uuid
 
 import pytest
@@ -9,7 +10,17 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from kb.api.urls import urlpatterns
-from kb.models import Conversation, Document, Membership, SearchLog
+from kb.models import (
+    Conversation,
+    Document,
+    EvalQuery,
+    EvalRun,
+    EvalSet,
+    Judgment,
+    Membership,
+    RetrievalProfile,
+    SearchLog,
+)
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -27,6 +38,16 @@ READS = {
     "documents/<int:pk>/file/",
     "chunks/<int:pk>/",
     "traces/<uuid:trace_id>/",
+    "eval-sets/<int:pk>/",
+    "eval-sets/<int:pk>/export/",
+    "eval-sets/<int:pk>/queries/",
+    "eval-sets/<int:pk>/queries/<int:query_id>/",
+    "eval-sets/<int:pk>/judgments/",
+    "eval-runs/<int:pk>/",
+    "eval-runs/<int:pk>/queries/",
+    "profiles/<str:name>/versions/",
+    "profiles/<str:name>/versions/<int:version>/",
+    "profiles/<str:name>/versions/<int:version>/diff/",
 }
 WRITES = [
     ("patch", "knowledge-bases/<int:pk>/"),
@@ -38,6 +59,16 @@ WRITES = [
     ("delete", "documents/<int:pk>/"),
     ("post", "documents/<int:pk>/retry/"),
     ("patch", "chunks/<int:pk>/"),
+    ("patch", "eval-sets/<int:pk>/"),
+    ("delete", "eval-sets/<int:pk>/"),
+    ("post", "eval-sets/<int:pk>/queries/"),
+    ("patch", "eval-sets/<int:pk>/queries/<int:query_id>/"),
+    ("delete", "eval-sets/<int:pk>/queries/<int:query_id>/"),
+    ("put", "eval-sets/<int:pk>/judgments/"),
+    ("delete", "eval-sets/<int:pk>/judgments/<int:judgment_id>/"),
+    ("post", "eval-runs/<int:pk>/cancel/"),
+    ("delete", "profiles/<str:name>/versions/<int:version>/"),
+    ("post", "profiles/<str:name>/versions/<int:version>/publish/"),
 ]
 
 
@@ -59,17 +90,38 @@ def url_of(kb, document, chunk, owner):
     )
 
     conversation = Conversation.objects.create(user=owner, knowledge_base_ids=[kb.pk])
+    RetrievalProfile.objects.create(name="tuned", knowledge_base=kb)
+
+    eval_set = EvalSet.objects.create(knowledge_base=kb, name="set")
+    query = EvalQuery.objects.create(eval_set=eval_set, external_id="1", text="年假")
+    judgment = Judgment.objects.create(query=query, document=document, source="notes.txt", grade=1)
+    run, other = (EvalRun.objects.create(eval_set=eval_set, profile=kb.profile) for _ in range(2))
+    rows = {
+        "knowledge-bases": kb.pk,
+        "documents": document.pk,
+        "chunks": chunk.pk,
+        "eval-sets": eval_set.pk,
+        "eval-runs": run.pk,
+    }
 
     def make(route):
-        row = {"knowledge-bases": kb.pk, "documents": document.pk, "chunks": chunk.pk}.get(route.split("/")[0], 0)
-        return "/api/v1/" + (
-            route.replace("<int:kb_id>", str(kb.pk))
-            .replace("<int:pk>", str(row))
-            .replace("<uuid:trace_id>", str(entry.pk))
-            .replace("<uuid:pk>", str(conversation.pk))
+        return _filled(
+            route,
+            kb_id=kb.pk,
+            pk=conversation.pk if "<uuid:pk>" in route else rows.get(route.split("/")[0], 0),
+            trace_id=entry.pk,
+            name="tuned",
+            version=1,
+            query_id=query.pk,
+            judgment_id=judgment.pk,
+            other=other.pk,
         )
 
     return make
+
+
+def _filled(route, **values):
+    return "/api/v1/" + re.sub(r"<\w+:(\w+)>", lambda match: str(values[match[1]]), route)
 
 
 def _call(client, method, url):
@@ -143,12 +195,10 @@ def test_a_superuser_may_read_everything(client_of, url_of, route):
 @pytest.mark.parametrize("route", OBJECT_ROUTES)
 def test_an_object_that_does_not_exist_looks_like_one_that_may_not_be_seen(client_of, url_of, route):
     url = url_of(route)
-    missing = "/api/v1/" + (
-        route.replace("<int:kb_id>", "987654321")
-        .replace("<int:pk>", "987654321")
-        .replace("<uuid:trace_id>", str(uuid.uuid4()))
-        .replace("<uuid:pk>", str(uuid.uuid4()))
-    )
+    numbers = dict.fromkeys(("kb_id", "pk", "version", "query_id", "judgment_id", "other"), 987654321)
+    if "<uuid:pk>" in route:
+        numbers["pk"] = uuid.uuid4()
+    missing = _filled(route, **numbers, trace_id=uuid.uuid4(), name="nobodys")
     stranger = client_of(factories.make_user())
 
     assert stranger.get(url).content == stranger.get(missing).content

@@ -91,6 +91,14 @@ def test_waits_no_longer_for_an_index_than_told(kb, monkeypatch):
     assert response["results"]
 
 
+def test_runs_one_version_of_a_profile(kb):
+    RetrievalProfile.objects.create(name="mine", version=1, settings={"top_k": 1}, published=True)
+    RetrievalProfile.objects.create(name="mine", version=2, settings={"top_k": 2})
+    draft = json.loads(search("保修", "--kb", "faq", "--profile", "mine@2", "--json"))
+    live = json.loads(search("保修", "--kb", "faq", "--profile", "mine", "--json"))
+    assert (draft["profile"]["version"], live["profile"]["version"]) == (2, 1)
+
+
 def test_runs_the_profile_named(kb):
     response = json.loads(search("保修", "--kb", "faq", "--profile", "default", "--json"))
     assert response["profile"]["name"] == "default"
@@ -124,6 +132,8 @@ def test_the_permissions_of_a_user_apply(kb):
     [
         (("--kb", "nowhere"), "no knowledge base named 'nowhere'; there are: faq"),
         (("--kb", "faq", "--profile", "nonesuch"), "nonesuch.*default"),
+        (("--kb", "faq", "--profile", "default@9"), "has no version 9"),
+        (("--kb", "faq", "--profile", "default@new"), "NAME@NUMBER"),
         (("--kb", "faq", "--top-k", "0"), "top_k is 0"),
         (("--kb", "faq", "--user", "nobody"), "no user named 'nobody'"),
         (("--kb", "faq", "--latency-budget-ms", "0"), "0 is not a whole number from 1 to 60,000"),
@@ -251,5 +261,5 @@ def test_a_replay_under_a_profile_version_that_is_gone_is_an_error(kb):
     mine = RetrievalProfile.objects.create(name="mine", version=1, settings={})
     trace_id = trace_of("ERR_404", "--kb", "faq", "--profile", "mine")
     mine.delete()
-    with pytest.raises(CommandError, match="Version 1 of the retrieval profile “mine” is gone"):
+    with pytest.raises(CommandError, match="no retrieval profile named “mine”"):
         search("--replay", trace_id)

@@ -42,6 +42,7 @@ def test_the_gate_is_measured_by_what_it_keeps_and_lets_pass(eval_set):
         "auroc": 0.75,
         "answerable_kept": 1.0,
         "unanswerable_passed": 0.25,
+        "false_answer_rate": 0.25,
         "unanswerable": 4,
     }
 

@@ -4,9 +4,12 @@ import pytest
 
 from kb.metrics import HOT_QUERIES
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
+from kb.services import responses
 from kb.services.errors import NotVisible
-from kb.services.responses import respond
-from kb.services.search import SearchRequest
+from kb.services.profiles import publish
+from kb.services.responses import kept_in, respond
+from kb.services.search import SearchRequest, search
+from kb.stores import query_caches
 from kb.stores.filters import Filters
 from retrieval.errors import InvalidConfiguration
 from retrieval.types import Turn
@@ -76,6 +79,10 @@ def test_no_filters_and_empty_ones_are_the_same(kb):
     assert ask(kb, filters=Filters.parse({}))["cached"]
 
 
+def test_a_search_under_one_version_of_a_profile_is_served_again(kb):
+    assert is_served_again(kb, profile="default", profile_version=1)
+
+
 def test_a_latency_budget_asks_for_nothing_else(kb):
     ask(kb)
     assert ask(kb, latency_budget_ms=5_000)["cached"]
@@ -87,7 +94,6 @@ def test_a_latency_budget_asks_for_nothing_else(kb):
         {"explain": True},
         {"history": (Turn("user", "温控器"),)},
         {"log": False},
-        {"profile": "default", "profile_version": 1},
     ],
     ids=str,
 )
@@ -116,11 +122,29 @@ def test_a_new_version_of_a_named_profile_rules_at_once(kb):
     assert ask(kb, profile="mine")["profile"]["version"] == 2
 
 
+def test_a_response_of_a_version_published_meanwhile_does_not_outlive_the_roll_back(kb, monkeypatch):
+    first = RetrievalProfile.objects.create(name="mine", version=1, settings={"top_k": 1}, published=True)
+    second = RetrievalProfile.objects.create(name="mine", version=2, settings={"top_k": 2})
+    root = principal(make_user(superuser=True))
+    real = responses.search
+
+    def published_first(*arguments):
+        publish(root, second)
+        return real(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(responses, "search", published_first)
+        assert ask(kb, profile="mine")["profile"]["version"] == 2
+    publish(root, first)
+    assert ask(kb, profile="mine")["profile"]["version"] == 1
+
+
 def test_bases_of_several_profiles_depend_on_the_default_one_too(kb):
     other = make_kb(owner=kb.owner)
     KnowledgeBase.objects.filter(pk=other.pk).update(profile=RetrievalProfile.objects.get(name="default"))
     assert is_served_again(kb, other)
-    RetrievalProfile.objects.create(name="default", version=2, settings={"top_k": 1})
+    RetrievalProfile.objects.filter(name="default").update(published=False)
+    RetrievalProfile.objects.create(name="default", version=2, settings={"top_k": 1}, published=True)
     again = ask(kb, other)
     assert (again["cached"], again["profile"]["version"]) == (False, 2)
 
@@ -199,3 +223,58 @@ def test_that_redis_is_away_is_said_while_it_is_so_and_keeps_no_response_from_be
     assert (first["cached"], codes(first)) == (False, [*lasting, "shared_cache_unavailable"])
     assert (again["cached"], codes(again)) == (True, [*lasting, "shared_cache_unavailable"])
     assert (later["cached"], codes(later)) == (True, lasting)
+
+
+# -- Where a response is kept --------------------------------------------------------------------------------------------
+def kept(kb, *others, who=None, query="保修期", **fields):
+    ids = [each.pk for each in (kb, *others)]
+    request = SearchRequest(query=query, knowledge_base_ids=ids, explain=True, **fields)
+    return kept_in(search(principal(who or kb.owner), request))
+
+
+def test_an_explained_search_knows_whether_the_response_to_the_same_is_kept(kb):
+    before = kept(kb)
+    ask(kb)
+
+    assert (before, kept(kb), kept(kb, query="电源")) == (None, "memory", None)
+
+
+def test_a_response_that_another_process_made_is_kept_in_the_shared_tier(kb):
+    ask(kb)
+    query_caches._hot_queries.cache_clear()
+
+    assert kept(kb) == "shared"
+
+
+@pytest.mark.parametrize("fields", [{"profile": "balanced"}, {"overrides": {"top_k": 3}}], ids=["profile", "overrides"])
+def test_profile_and_settings_are_those_of_the_response(kb, fields):
+    ask(kb, **fields)
+
+    assert kept(kb, **fields) == "memory"
+    assert kept(kb) is None
+
+
+def test_the_response_over_knowledge_bases_with_several_profiles_is_found(kb):
+    other = make_kb(kb.owner)
+    balanced = RetrievalProfile.objects.live("balanced")
+    KnowledgeBase.objects.filter(pk=other.pk).update(profile=balanced)
+    ask(kb, other)
+
+    assert kept(kb, other) == "memory"
+
+
+def test_looking_is_not_counted(kb):
+    ask(kb)
+    hits = HOT_QUERIES.labels("memory", "hits")
+    before = hits._value.get()
+
+    kept(kb)
+
+    assert hits._value.get() == before
+
+
+def test_nothing_is_kept_where_the_cache_is_off(kb, settings):
+    ask(kb)
+    settings.CACHE_ENABLED = False
+
+    assert kept(kb) is None

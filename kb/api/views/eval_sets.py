@@ -1,0 +1,277 @@
+from typing import Any
+
+from django.db.models import Q, QuerySet
+from django.http import FileResponse
+from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import status
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import Serializer
+
+from kb.api.schema import answers
+from kb.api.serializers.eval_sets import (
+    EvalQueryChangeSerializer,
+    EvalQueryCreateSerializer,
+    EvalQueryFilterSerializer,
+    EvalQuerySerializer,
+    EvalSetChangeSerializer,
+    EvalSetCreateSerializer,
+    EvalSetExportSerializer,
+    EvalSetFilterSerializer,
+    EvalSetImportSerializer,
+    EvalSetSerializer,
+    ImportedEvalSetSerializer,
+    JudgeSerializer,
+    JudgmentFilterSerializer,
+    JudgmentSerializer,
+)
+from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
+from kb.models import Chunk, EvalQuery, EvalSet, Judgment, KnowledgeBase
+from kb.services.errors import Rejected
+from kb.services.eval_overview import eval_query_overview, eval_set_overview
+from kb.services.eval_queries import (
+    eval_set_named,
+    eval_set_rename,
+    mark_unanswerable,
+    queries_add,
+    queries_delete,
+    query_of,
+    query_update,
+)
+from kb.services.eval_set_archives import archive_name, eval_set_archive, eval_set_import_archive
+from kb.services.judgments import judge, judgments_regrade
+from retrieval.eval.judged_sets import Layout
+
+
+def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The parameters of the URL.
+
+    Raises:
+        ValidationError: some are not valid.
+    """
+    serializer = serializer_class(data=request.query_params)
+    serializer.is_valid(raise_exception=True)
+    fields: dict[str, Any] = serializer.validated_data
+    return fields
+
+
+class OfSetViewSet(ApiViewSet):
+    """Views of what belongs to a set."""
+
+    def visible_set(self, pk: int) -> EvalSet:
+        return one(self._sets(), pk)
+
+    def editable_set(self, pk: int) -> EvalSet:
+        return self.editable(self._sets(), pk)
+
+    def _sets(self) -> QuerySet[EvalSet]:
+        rows: QuerySet[EvalSet] = EvalSet.objects.visible_to(self.principal).select_related("knowledge_base")
+        return rows
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the evaluation sets that the caller may see",
+        parameters=[EvalSetFilterSerializer],
+        responses=answers({200: EvalSetSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Create an evaluation set",
+        request=EvalSetCreateSerializer,
+        responses=answers({201: EvalSetSerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(summary="Read an evaluation set", responses=answers({200: EvalSetSerializer}, 404)),
+    partial_update=extend_schema(
+        summary="Rename an evaluation set",
+        request=EvalSetChangeSerializer,
+        responses=answers({200: EvalSetSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete an evaluation set with its queries, judgments and runs",
+        responses=answers({204: None}, 403, 404),
+    ),
+)
+class EvalSetViewSet(OfSetViewSet):
+    queryset = EvalSet.objects.none()
+
+    def list(self, request: Request) -> Response:
+        rows = eval_set_overview(self.principal).order_by("name", "pk")
+        if kb_id := asked(EvalSetFilterSerializer, request).get("knowledge_base_id"):
+            rows = rows.filter(knowledge_base=one(KnowledgeBase.objects.visible_to(self.principal), kb_id))
+        return self.page(rows, EvalSetSerializer)
+
+    def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        fields = self.checked(EvalSetCreateSerializer)
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields["knowledge_base_id"])
+        if EvalSet.objects.filter(knowledge_base=kb, name=fields["name"]).exists():
+            message = _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
+            raise Rejected("name_taken", message % {"name": fields["name"]})
+        eval_set = eval_set_named(self.principal, kb, fields["name"])
+        return Response(self._described(eval_set.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self._described(pk))
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        eval_set = self.editable_set(pk)
+        if "name" in (fields := self.checked(EvalSetChangeSerializer, partial=True)):
+            eval_set_rename(self.principal, eval_set, fields["name"])
+        return Response(self._described(pk))
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        self.editable_set(pk).delete()
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _described(self, pk: int) -> dict[str, object]:
+        return EvalSetSerializer(one(eval_set_overview(self.principal), pk)).data
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the queries of an evaluation set",
+        parameters=[EvalQueryFilterSerializer],
+        responses=answers({200: EvalQuerySerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Add a query to an evaluation set",
+        description="200: the set has the query already; what is said of its answer is changed.",
+        request=EvalQueryCreateSerializer,
+        responses=answers({200: EvalQuerySerializer, 201: EvalQuerySerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(
+        summary="Read a query of an evaluation set", responses=answers({200: EvalQuerySerializer}, 404)
+    ),
+    partial_update=extend_schema(
+        summary="Change a query of an evaluation set",
+        request=EvalQueryChangeSerializer,
+        responses=answers({200: EvalQuerySerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete a query of an evaluation set with its judgments", responses=answers({204: None}, 403, 404)
+    ),
+)
+class EvalQueryViewSet(OfSetViewSet):
+    queryset = EvalQuery.objects.none()
+
+    def list(self, request: Request, pk: int) -> Response:
+        rows = eval_query_overview(self.principal, self.visible_set(pk)).order_by("pk")
+        given = asked(EvalQueryFilterSerializer, request)
+        if q := given.get("q"):
+            rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
+        if given["answerable"] is not None:
+            rows = rows.filter(answerable=given["answerable"])
+        return self.page(rows, EvalQuerySerializer)
+
+    def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        eval_set = self.editable_set(pk)
+        fields = self.checked(EvalQueryCreateSerializer)
+        added = queries_add(self.principal, eval_set, [fields["text"]])
+        mark_unanswerable(self.principal, eval_set, fields["text"], not fields["answerable"])
+        query = query_of(eval_set, fields["text"])
+        status_code = status.HTTP_201_CREATED if added else status.HTTP_200_OK
+        return Response(self._described(eval_set, query.pk), status=status_code)
+
+    def retrieve(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
+        return Response(self._described(self.visible_set(pk), query_id))
+
+    def partial_update(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
+        eval_set = self.editable_set(pk)
+        query = one(EvalQuery.objects.filter(eval_set=eval_set).select_related("eval_set"), query_id)
+        fields = {"text": query.text, "answerable": query.answerable}
+        query_update(self.principal, query, **fields | self.checked(EvalQueryChangeSerializer, partial=True))
+        return Response(self._described(eval_set, query_id))
+
+    def destroy(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
+        eval_set = self.editable_set(pk)
+        queries_delete(self.principal, eval_set, [one(EvalQuery.objects.filter(eval_set=eval_set), query_id).pk])
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _described(self, eval_set: EvalSet, query_id: int) -> dict[str, object]:
+        return EvalQuerySerializer(one(eval_query_overview(self.principal, eval_set), query_id)).data
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the judgments of an evaluation set",
+        parameters=[JudgmentFilterSerializer],
+        responses=answers({200: JudgmentSerializer(many=True)}, 400, 404),
+    ),
+    update=extend_schema(
+        summary="Judge how relevant a chunk is to a query",
+        description="The judgment is anchored to the chunk's words and its document's source, so that it survives another "
+        "chunking and another import. Judging again replaces.",
+        request=JudgeSerializer,
+        responses=answers({200: JudgmentSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(summary="Take a judgment back", responses=answers({204: None}, 403, 404)),
+)
+class JudgmentViewSet(OfSetViewSet):
+    queryset = Judgment.objects.none()
+
+    def list(self, request: Request, pk: int) -> Response:
+        rows = Judgment.objects.filter(query__eval_set=self.visible_set(pk)).order_by("query_id", "pk")
+        if query_id := asked(JudgmentFilterSerializer, request).get("query_id"):
+            rows = rows.filter(query=query_id)
+        return self.page(rows, JudgmentSerializer)
+
+    def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        eval_set = self.editable_set(pk)
+        fields = self.checked(JudgeSerializer)
+        chunks = Chunk.objects.visible_to(self.principal).select_related("document")
+        judgment = judge(self.principal, eval_set, fields["query"], one(chunks, fields["chunk_id"]), fields["grade"])
+        return Response(JudgmentSerializer(judgment).data)
+
+    def destroy(self, request: Request, pk: int, judgment_id: int) -> Response:  # noqa: ARG002
+        eval_set = self.editable_set(pk)
+        rows = Judgment.objects.filter(query__eval_set=eval_set).select_related("query__eval_set")
+        judgment = one(rows, judgment_id)
+        judgments_regrade(self.principal, judgment.query, {judgment.pk: None})
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="eval_sets_import",
+        summary="Import an evaluation set from a ZIP file",
+        description="A set of the name is replaced only with `replace`. A wrong line changes nothing.",
+        request={"multipart/form-data": EvalSetImportSerializer},
+        responses=answers({201: ImportedEvalSetSerializer}, 400, 403, 404, 413, 415),
+    )
+)
+class EvalSetImportView(ApiView):
+    parser_classes = [MultiPartParser]
+
+    def post(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        fields = self.checked(EvalSetImportSerializer)
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), fields["knowledge_base_id"])
+        done = eval_set_import_archive(
+            self.principal, kb, fields["file"], fields.get("name", ""), replace=fields["replace"]
+        )
+        return Response(ImportedEvalSetSerializer(done).data, status=status.HTTP_201_CREATED)
+
+
+@extend_schema_view(
+    get=extend_schema(
+        operation_id="eval_sets_export",
+        summary="Export an evaluation set as a ZIP file",
+        parameters=[EvalSetExportSerializer],
+        responses=answers({(200, "application/zip"): OpenApiResponse(OpenApiTypes.BINARY, "The file.")}, 400, 404),
+    )
+)
+class EvalSetExportView(ApiView):
+    content_negotiation_class = AnyAccept
+
+    def get(self, request: Request, pk: int) -> FileResponse:
+        eval_set = one(EvalSet.objects.visible_to(self.principal).select_related("knowledge_base"), pk)
+        given = asked(EvalSetExportSerializer, request)
+        layout = Layout(given["layout"])
+        return FileResponse(
+            eval_set_archive(self.principal, eval_set, layout, with_documents=given["documents"]),
+            as_attachment=True,
+            filename=archive_name(eval_set, layout),
+            content_type="application/zip",
+            headers={"X-Content-Type-Options": "nosniff"},
+        )

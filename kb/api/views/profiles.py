@@ -1,0 +1,149 @@
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema, extend_schema_view
+from rest_framework import status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.api.schema import answers
+from kb.api.serializers.profiles import (
+    ProfileCreateSerializer,
+    ProfileDifferenceSerializer,
+    ProfileOverviewSerializer,
+    ProfileVersionSerializer,
+    PublishedProfileSerializer,
+    PublishSerializer,
+    ResolvedProfileSerializer,
+)
+from kb.api.views.base import ApiViewSet, one
+from kb.models import KnowledgeBase, RetrievalProfile
+from kb.models.validators import storable
+from kb.services.errors import NotVisible
+from kb.services.profile_overview import (
+    comparison_as_dict,
+    profile_names,
+    profile_overviews,
+    resolved_as_dict,
+    version_as_dict,
+)
+from kb.services.profiles import create_version, delete_draft, find_version, name_and_version, place_of, publish
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the retrieval profiles that the caller may use",
+        description="Shared ones, and those of the caller's knowledge bases; one entry a name.",
+        responses=answers({200: ProfileOverviewSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Save settings as the next version of a profile, or as the first of a new one",
+        description="A draft: searches use it only where they name its version, until it is published. "
+        "Needs a key with the scope write.",
+        request=ProfileCreateSerializer,
+        responses=answers({201: ProfileVersionSerializer}, 400, 403, 404, 413, 415),
+    ),
+)
+class ProfileViewSet(ApiViewSet):
+    queryset = RetrievalProfile.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        names = self.paginate_queryset(profile_names(self.principal)) or []
+        overviews = profile_overviews(self.principal, names)
+        return self.get_paginated_response([overview.as_dict() for overview in overviews])
+
+    def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        fields = self.checked(ProfileCreateSerializer)
+        draft = create_version(
+            self.principal,
+            fields["name"],
+            fields.get("settings", {}),
+            description=fields.get("description", ""),
+            knowledge_base=self._place(fields),
+        )
+        return Response(version_as_dict(draft), status=status.HTTP_201_CREATED)
+
+    def _place(self, fields: dict[str, Any]) -> KnowledgeBase | None:
+        if "knowledge_base_id" not in fields:
+            return place_of(self.principal, fields["name"])
+        pk = fields["knowledge_base_id"]
+        return None if pk is None else one(KnowledgeBase.objects.visible_to(self.principal), pk)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the versions of a profile, the newest first",
+        responses=answers({200: ProfileVersionSerializer(many=True)}, 400, 404),
+    ),
+    retrieve=extend_schema(
+        summary="Read a version of a profile with the configuration that it makes",
+        responses=answers({200: ResolvedProfileSerializer}, 404),
+    ),
+    destroy=extend_schema(
+        summary="Delete a draft that nothing has used",
+        description="Needs a key with the scope write.",
+        responses=answers({204: None}, 400, 403, 404),
+    ),
+    publish=extend_schema(
+        operation_id="profile_publish",
+        summary="Publish a version, also an earlier one",
+        description="The name stands for it from now on, and the knowledge bases that search by another version of the "
+        "profile move to it. Needs a key with the scope write.",
+        request=PublishSerializer,
+        responses=answers({200: PublishedProfileSerializer}, 400, 403, 404, 413, 415),
+    ),
+    diff=extend_schema(
+        operation_id="profile_diff",
+        summary="Tell in which settings a version differs from another",
+        parameters=[
+            OpenApiParameter(
+                "against",
+                OpenApiTypes.STR,
+                description="NAME@VERSION, or NAME for its live version. Left out: the environment's defaults.",
+            )
+        ],
+        responses=answers({200: ProfileDifferenceSerializer}, 400, 404),
+    ),
+)
+class ProfileVersionViewSet(ApiViewSet):
+    queryset = RetrievalProfile.objects.none()
+
+    def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = self._versions(name).order_by("-version")
+        if not rows.exists():
+            raise NotVisible(_("There is no such object."))
+        versions = self.paginate_queryset(rows) or []
+        return self.get_paginated_response([version_as_dict(version) for version in versions])
+
+    def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
+        return Response(resolved_as_dict(self._version(name, version)))
+
+    def destroy(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
+        delete_draft(self.principal, self._version(name, version))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @action(detail=True, methods=["post"])
+    def publish(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
+        profile = self._version(name, version)
+        moved = publish(self.principal, profile, adopt=self.checked(PublishSerializer).get("adopt", False))
+        return Response({**version_as_dict(profile), "moved": moved})
+
+    @action(detail=True)
+    def diff(self, request: Request, name: str, version: int) -> Response:
+        after = self._version(name, version)
+        against = request.query_params.get("against")
+        before = find_version(self.principal, *name_and_version(against)) if against else None
+        return Response(comparison_as_dict(before, after))
+
+    def _versions(self, name: str) -> QuerySet[RetrievalProfile]:
+        visible = RetrievalProfile.objects.visible_to(self.principal)
+        return visible.filter(name=storable(name)).select_related("created_by")
+
+    def _version(self, name: str, version: int) -> RetrievalProfile:
+        found = self._versions(name).filter(version=version).first()
+        if found is None:
+            raise NotVisible(_("There is no such object."))
+        return found

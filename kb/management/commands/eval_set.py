@@ -1,0 +1,109 @@
+from argparse import ArgumentParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from django.core.files import File
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import KnowledgeBase, Principal
+from kb.services.eval_overview import eval_set_overview
+from kb.services.eval_queries import eval_set_by_name
+from kb.services.eval_set_archives import eval_set_import_archive, pack
+from kb.services.eval_sets import ImportedSet, eval_set_export, eval_set_import
+from retrieval.eval.judged_sets import Layout
+
+ARCHIVE = ".zip"
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Lists evaluation sets, and imports and exports them in the layouts of BEIR and TREC."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="{list,import,export}")
+        listing = actions.add_parser("list", help="the sets of a knowledge base")
+        self.add_kb_argument(listing)
+        listing.add_argument("--json", action="store_true", help="print JSON")
+        importing = actions.add_parser("import", help="read a set; its judgments find documents by their source")
+        self._add_file_arguments(importing, "a folder, or a ZIP file of one")
+        importing.add_argument("--eval-set", default="", metavar="NAME", help="left out: the name in the files")
+        importing.add_argument(
+            "--format", choices=[*Layout], default=None, help="left out: beir where there is queries.jsonl, else trec"
+        )
+        importing.add_argument(
+            "--replace", action="store_true", help="replace the queries and judgments of a set of this name"
+        )
+        exporting = actions.add_parser("export", help="write a set")
+        self._add_file_arguments(exporting, "a new folder, or a new file that ends in .zip")
+        exporting.add_argument("--eval-set", required=True, metavar="NAME")
+        exporting.add_argument("--format", choices=[*Layout], default=Layout.BEIR)
+        exporting.add_argument(
+            "--without-documents", action="store_true", help="leave corpus.jsonl with the documents' texts out"
+        )
+
+    def _add_file_arguments(self, parser: ArgumentParser, what: str) -> None:
+        parser.add_argument("path", type=Path, metavar="PATH", help=what)
+        self.add_kb_argument(parser)
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        kb = self.knowledge_base(options)
+        {"list": self._list, "import": self._import, "export": self._export}[options["action"]](kb, options)
+
+    def _list(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        sets = [
+            {
+                "name": each.name,
+                "queries": each.query_count,
+                "judged": each.judged_count,
+                "unanswerable": each.unanswerable_count,
+            }
+            for each in eval_set_overview(Principal(kb.owner)).filter(knowledge_base=kb).order_by("name")
+        ]
+        if options["json"]:
+            self.print_json(sets)
+            return
+        if not sets:
+            self.stdout.write(f"{kb.name} has no evaluation set: see `manage.py eval_set import --help`")
+        for each in sets:
+            self.stdout.write(
+                f"{each['name']}: {each['queries']} queries, {each['judged']} with judgments, "
+                f"{each['unanswerable']} without an answer"
+            )
+
+    def _import(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        done = self._imported(kb, options)
+        self.stdout.write(f"evaluation set {done.eval_set.name}: {done.queries} queries, {done.judgments} judgments")
+        if done.missing:
+            self.stdout.write(
+                self.style.WARNING(
+                    f"{done.missing} judgments are of documents that {kb.name!r} does not have: they count once documents "
+                    "of the same source are there"
+                )
+            )
+
+    def _imported(self, kb: KnowledgeBase, options: dict[str, Any]) -> ImportedSet:
+        path: Path = options["path"]
+        layout = Layout(options["format"]) if options["format"] else None
+        given: dict[str, Any] = {"name": options["eval_set"], "layout": layout, "replace": options["replace"]}
+        if path.is_dir():
+            return eval_set_import(Principal(kb.owner), kb, path, **given)
+        if not path.is_file():
+            raise CommandError(f"{path} does not exist: name a folder, or a ZIP file")
+        with path.open("rb") as file:
+            return eval_set_import_archive(Principal(kb.owner), kb, File(file, name=path.name), **given)
+
+    def _export(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        path: Path = options["path"]
+        if path.exists() and (path.is_file() or any(path.iterdir())):
+            raise CommandError(f"{path} is there already: name a new file or an empty folder")
+        eval_set = eval_set_by_name(kb, options["eval_set"])
+        given: dict[str, Any] = {"with_documents": not options["without_documents"]}
+        layout = Layout(options["format"])
+        if path.suffix != ARCHIVE:
+            eval_set_export(Principal(kb.owner), eval_set, path, layout, **given)
+        else:
+            with TemporaryDirectory(prefix="eval-set-") as folder:
+                eval_set_export(Principal(kb.owner), eval_set, Path(folder), layout, **given)
+                pack(Path(folder), path)
+        self.stdout.write(f"evaluation set {eval_set.name} was written to {path}")

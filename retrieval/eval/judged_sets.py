@@ -1,0 +1,330 @@
+"""Evaluation sets that judge passages, in the layouts of BEIR and TREC, read and written without loss.
+
+Both layouts grade documents. Judged passages stand in a file of our own beside theirs, `passages.jsonl`, one a line:
+
+    {"query-id": "q1", "corpus-id": "handbook.pdf", "quote": "the passage's words", "score": 2}
+
+For a query and a document that it names it replaces the line in qrels, which is then there for other readers only, and
+holds the best grade; a blank quote stands for the whole document. `corpus-id` is the document's source.
+
+BEIR: queries.jsonl (`metadata.answerable` false: the corpus has no answer), qrels/test.tsv, meta.json with the name.
+TREC: topics.tsv (id, tab, query; or a file of <top> topics), qrels.txt, unanswerable.txt with an id a line. Where meta.json
+has `"ids": "percent-encoded"`, white space and % within ids are. A query's white space becomes single spaces.
+"""
+
+import json
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote as percent_encoded
+from urllib.parse import unquote
+
+import ir_measures
+
+from retrieval.eval.qrels import (
+    BeirQuery,
+    iter_json_lines,
+    iter_lines,
+    named,
+    query_record,
+    read_qrels,
+    read_queries,
+    string_field,
+    write_json_lines,
+    write_qrels,
+)
+from retrieval.eval.set_errors import SetFormatError, SetProblem
+
+MAX_GRADE = 3
+ID_CHARACTERS, SOURCE_CHARACTERS, TEXT_CHARACTERS = 200, 1_000, 10_000
+
+_PASSAGES, _UNANSWERABLE = "passages.jsonl", "unanswerable.txt"
+_ENCODED = {"ids": "percent-encoded"}
+_TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
+_NUMBER = re.compile(r"<num>\s*(?:number:)?\s*([^<\s]+)", re.IGNORECASE)
+_TITLE = re.compile(r"<(?:title|query)>\s*(?:topic:)?([^<]*)", re.IGNORECASE)
+
+
+class Layout(StrEnum):
+    BEIR = "beir"
+    TREC = "trec"
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedQuery:
+    id: str
+    text: str
+    answerable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SourceJudgment:
+    """The grade of a document, known by its source, or of a passage of it; a blank quote is the whole document."""
+
+    query_id: str
+    source: str
+    grade: int
+    quote: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedSet:
+    name: str
+    queries: tuple[JudgedQuery, ...]
+    judgments: tuple[SourceJudgment, ...]
+
+
+def layout_of(directory: Path) -> Layout:
+    """Which layout a folder has.
+
+    Raises:
+        SetFormatError: neither.
+    """
+    if (directory / "queries.jsonl").is_file():
+        return Layout.BEIR
+    if any(directory.glob("topics*")):
+        return Layout.TREC
+    raise SetFormatError(SetProblem.NO_SET, directory)
+
+
+def read_judged_set(
+    directory: Path, layout: Layout | None = None, *, documents: Collection[str] | None = None
+) -> JudgedSet:
+    """Reads queries and judgments; of BEIR's queries, those of other splits are left out.
+
+    Args:
+        directory: holds the files.
+        layout: None: as the files are.
+        documents: the sources that may be judged; None: any.
+
+    Raises:
+        SetFormatError: a file is missing or a line is wrong.
+    """
+    layout = layout or layout_of(directory)
+    queries, qrels = (_read_beir if layout is Layout.BEIR else _read_trec)(directory, documents)
+    passages = _read_passages(directory / _PASSAGES, queries)
+    replaced = {(each.query_id, each.source) for each in passages}
+    whole = [
+        SourceJudgment(query_id, source, max(0, grade))
+        for query_id, grades in qrels.items()
+        for source, grade in grades.items()
+        if (query_id, source) not in replaced
+    ]
+    for each in whole:
+        _check_judgment(each.query_id, each.source, each.grade, place=f"{directory / 'qrels'}, query '{each.query_id}'")
+    for number, query in enumerate(queries.values(), start=1):
+        place = f"{directory}, query {number}"
+        _check_id(query.id, place)
+        _check_length("query", query.text, TEXT_CHARACTERS, place)
+    return JudgedSet(named(directory), tuple(queries.values()), (*whole, *passages))
+
+
+def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, documents: Collection[str]) -> None:
+    """Writes the set so that `read_judged_set` reads the same one.
+
+    Args:
+        directory: where to; it is made.
+        judged: the set.
+        layout: of the files.
+        documents: the sources that are there; qrels name no others, so that they fit a corpus.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    meta = {"name": judged.name} | (_ENCODED if layout is Layout.TREC else {})
+    (directory / "meta.json").write_text(json.dumps(meta, ensure_ascii=False) + "\n", encoding="utf-8")
+    qrels, apart = _split(judged.judgments, documents, fits=_fits_tabs if layout is Layout.BEIR else _fits_anything)
+    if layout is Layout.BEIR:
+        records = (query_record(each.id, BeirQuery(each.text, each.answerable)) for each in judged.queries)
+        write_json_lines(directory / "queries.jsonl", records)
+        write_qrels(directory, qrels)
+    else:
+        _write_trec(directory, judged, qrels)
+    if apart:
+        write_json_lines(directory / _PASSAGES, map(_passage_record, apart))
+
+
+# -- BEIR --------------------------------------------------------------------------------------------------------------
+def _read_beir(
+    directory: Path, documents: Collection[str] | None
+) -> tuple[dict[str, JudgedQuery], Mapping[str, Mapping[str, int]]]:
+    queries = read_queries(directory)
+    qrels = read_qrels(directory, queries=queries, passage_ids=documents)
+    return {
+        key: JudgedQuery(key, query.text, answerable=query.answerable is not False)
+        for key, query in queries.items()
+        if key in qrels or query.answerable is not None
+    }, qrels
+
+
+def _fits_tabs(text: str) -> bool:
+    return not any(character in text for character in "\t\r\n")
+
+
+# -- TREC --------------------------------------------------------------------------------------------------------------
+def _read_trec(
+    directory: Path, documents: Collection[str] | None
+) -> tuple[dict[str, JudgedQuery], Mapping[str, Mapping[str, int]]]:
+    decode = unquote if _has_encoded_ids(directory) else str
+    topics_file, qrels_file = (_only(directory, pattern) for pattern in ("topics*", "qrels*"))
+    unanswerable = _unanswerable(directory / _UNANSWERABLE)
+    queries: dict[str, JudgedQuery] = {}
+    for place, key, text in _topics(topics_file):
+        query_id = decode(key)
+        if query_id in queries:
+            raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
+        queries[query_id] = JudgedQuery(query_id, text, answerable=key not in unanswerable)
+    qrels: dict[str, dict[str, int]] = {}
+    for place, line in iter_lines(qrels_file):
+        judged = _trec_judgment(place, line)
+        query_id, source = decode(judged.query_id), decode(judged.doc_id)
+        if query_id not in queries:
+            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries=topics_file.name)
+        if documents is not None and source not in documents:
+            raise SetFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=source)
+        if source in qrels.setdefault(query_id, {}):
+            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
+        qrels[query_id][source] = judged.relevance
+    return queries, qrels
+
+
+def _trec_judgment(place: str, line: str) -> Any:
+    try:
+        return next(ir_measures.read_trec_qrels(f"{line}\n"))  # type: ignore[no-untyped-call]
+    except ValueError as error:
+        raise SetFormatError(SetProblem.BAD_TREC_JUDGMENT, place) from error
+
+
+def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
+    """(place, id, text) of each topic, of a file of lines or of <top> blocks."""
+    lines = list(iter_lines(path))
+    if not any(line.strip().lower().startswith("<top>") for _place, line in lines):
+        for place, line in lines:
+            key, tab, text = line.partition("\t")
+            if not (tab and key.strip()):
+                raise SetFormatError(SetProblem.BAD_TOPIC, place)
+            yield place, key.strip(), text.strip()
+        return
+    for number, block in enumerate(_TOPIC.findall("\n".join(line for _place, line in lines)), start=1):
+        place = f"{path}, topic {number}"
+        topic_id, title = _NUMBER.search(block), _TITLE.search(block)
+        if topic_id is None or title is None or not title[1].strip():
+            raise SetFormatError(SetProblem.BAD_TOPIC, place)
+        yield place, topic_id[1], " ".join(title[1].split())
+
+
+def _unanswerable(path: Path) -> frozenset[str]:
+    return frozenset(line.strip() for _place, line in iter_lines(path)) if path.is_file() else frozenset()
+
+
+def _only(directory: Path, pattern: str) -> Path:
+    found = sorted(path for path in directory.glob(pattern) if path.is_file())
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found)
+        raise SetFormatError(SetProblem.SEVERAL_FILES, directory, names=names)
+    if not found:
+        layout = "a TREC folder holds topics.tsv and qrels.txt"
+        raise SetFormatError(SetProblem.MISSING_FILE, directory / pattern.replace("*", ".txt"), layout=layout)
+    return found[0]
+
+
+def _has_encoded_ids(directory: Path) -> bool:
+    named(directory)  # tells of a meta.json that is none
+    path = directory / "meta.json"
+    meta = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
+    return isinstance(meta, dict) and meta.get("ids") == _ENCODED["ids"]
+
+
+def _write_trec(directory: Path, judged: JudgedSet, qrels: Mapping[str, Mapping[str, int]]) -> None:
+    _write_lines(
+        directory / "topics.tsv", (f"{_encoded(each.id)}\t{' '.join(each.text.split())}" for each in judged.queries)
+    )
+    _write_lines(
+        directory / "qrels.txt",
+        (
+            f"{_encoded(query_id)} 0 {_encoded(source)} {grade}"
+            for query_id, grades in qrels.items()
+            for source, grade in grades.items()
+        ),
+    )
+    _write_lines(directory / _UNANSWERABLE, (_encoded(each.id) for each in judged.queries if not each.answerable))
+
+
+def _write_lines(path: Path, lines: Iterable[str]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(f"{line}\n" for line in lines)
+
+
+def _encoded(key: str) -> str:
+    return re.sub(r"[\s%\ufeff]", lambda found: percent_encoded(found[0]), key)
+
+
+def _fits_anything(_text: str) -> bool:
+    return True
+
+
+# -- Passages ----------------------------------------------------------------------------------------------------------
+def _read_passages(path: Path, queries: Mapping[str, JudgedQuery]) -> list[SourceJudgment]:
+    judgments: list[SourceJudgment] = []
+    seen: set[tuple[str, str, str]] = set()
+    for place, record in iter_json_lines(path) if path.is_file() else ():
+        query_id, source = (string_field(record, name, place) for name in ("query-id", "corpus-id"))
+        quote, grade = string_field(record, "quote", place, default=""), record.get("score")
+        if query_id not in queries:
+            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries="the queries")
+        if isinstance(grade, bool) or not isinstance(grade, int) or grade < 0:
+            raise SetFormatError(SetProblem.NOT_A_GRADE, place, grade=str(grade))
+        _check_judgment(query_id, source, grade, place=place)
+        if (query_id, source, quote) in seen:
+            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
+        seen.add((query_id, source, quote))
+        judgments.append(SourceJudgment(query_id, source, grade, quote))
+    return judgments
+
+
+def _passage_record(judgment: SourceJudgment) -> dict[str, Any]:
+    return {
+        "query-id": judgment.query_id,
+        "corpus-id": judgment.source,
+        "quote": judgment.quote,
+        "score": judgment.grade,
+    }
+
+
+def _split(
+    judgments: Iterable[SourceJudgment], documents: Collection[str], *, fits: Any
+) -> tuple[dict[str, dict[str, int]], list[SourceJudgment]]:
+    """What goes into qrels, and what goes into passages.jsonl."""
+    known = frozenset(documents)
+    judgments = list(judgments)
+    with_passages = {(each.query_id, each.source) for each in judgments if each.quote}
+    qrels: dict[str, dict[str, int]] = {}
+    apart: list[SourceJudgment] = []
+    for each in judgments:
+        is_listed = each.source in known and fits(each.query_id) and fits(each.source)
+        if is_listed:
+            grades = qrels.setdefault(each.query_id, {})
+            grades[each.source] = max(each.grade, grades.get(each.source, 0))
+        if not is_listed or (each.query_id, each.source) in with_passages:
+            apart.append(each)
+    return qrels, apart
+
+
+def _check_judgment(query_id: str, source: str, grade: int, *, place: str) -> None:
+    if grade > MAX_GRADE:
+        raise SetFormatError(SetProblem.GRADE_TOO_HIGH, place, grade=grade, most=MAX_GRADE)
+    _check_id(query_id, place)
+    _check_length("corpus-id", source, SOURCE_CHARACTERS, place)
+
+
+def _check_id(query_id: str, place: str) -> None:
+    if not query_id.strip():
+        raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
+    _check_length("id", query_id, ID_CHARACTERS, place)
+
+
+def _check_length(name: str, text: str, most: int, place: str) -> None:
+    """A text may be empty: sets that are in use have such queries."""
+    if len(text) > most:
+        raise SetFormatError(SetProblem.TOO_LONG, place, field=name, length=most)

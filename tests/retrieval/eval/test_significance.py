@@ -1,0 +1,92 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.stats import permutation_test
+
+from retrieval.eval.significance import RESAMPLES, paired_p_values
+
+FIGURES = st.floats(0, 1).map(lambda value: round(value, 3))
+
+
+def pair(*shape):
+    return st.tuples(arrays(float, shape, elements=FIGURES), arrays(float, shape, elements=FIGURES))
+
+
+@given(pair(7, 2))
+@settings(max_examples=15, deadline=None)
+def test_agrees_with_the_exact_test_over_every_exchange(figures):
+    before, after = figures
+    exact = [
+        permutation_test((column,), lambda x, axis: x.sum(axis=axis), permutation_type="samples", vectorized=True)
+        for column in (after - before).T
+    ]
+
+    assert paired_p_values(before, after) == pytest.approx([each.pvalue for each in exact])
+
+
+@given(pair(13, 1))
+@settings(max_examples=10, deadline=None)
+def test_random_exchanges_come_close_to_all_of_them(figures):
+    before, after = figures
+    # The first query differs by nothing to speak of, and makes one exchange too many to try them all.
+    padded = np.vstack([before, [[0.0]]]), np.vstack([after, [[1e-9]]])
+
+    assert paired_p_values(*padded) == pytest.approx(paired_p_values(before, after), abs=0.03)
+
+
+@given(pair(20, 3))
+@settings(max_examples=15, deadline=None)
+def test_is_a_probability_and_the_same_whichever_comes_first(figures):
+    before, after = figures
+    forth, back = paired_p_values(before, after), paired_p_values(after, before)
+
+    assert ((forth >= 1 / (RESAMPLES + 1)) & (forth <= 1)).all()
+    assert forth == pytest.approx(back, abs=0.03)
+
+
+def test_a_run_does_not_differ_from_itself():
+    figures = np.random.default_rng(1).random((50, 2))
+
+    assert paired_p_values(figures, figures).tolist() == [1.0, 1.0]
+
+
+def test_a_measure_that_no_query_moves_is_apart_from_those_that_do():
+    before = np.zeros((100, 2))
+    after = np.column_stack([np.zeros(100), np.full(100, 0.1)])
+
+    still, moved = paired_p_values(before, after)
+
+    assert still == 1.0
+    assert moved < 0.001
+
+
+def test_one_query_alone_proves_nothing():
+    before, after = np.zeros((100, 1)), np.zeros((100, 1))
+    after[3] = 1.0
+
+    assert paired_p_values(before, after)[0] == 1.0
+
+
+def test_the_same_runs_give_the_same_figure():
+    rng = np.random.default_rng(2)
+    before, after = rng.random((40, 4)), rng.random((40, 4))
+
+    assert paired_p_values(before, after).tolist() == paired_p_values(before, after).tolist()
+
+
+def test_noise_is_rarely_significant():
+    rng = np.random.default_rng(3)
+    p_values = paired_p_values(rng.random((200, 100)), rng.random((200, 100)))
+
+    assert (p_values < 0.05).mean() < 0.15
+
+
+def test_no_queries_tell_nothing():
+    assert paired_p_values(np.zeros((0, 2)), np.zeros((0, 2))).tolist() == [1.0, 1.0]
+
+
+def test_figures_of_other_queries_are_refused():
+    with pytest.raises(ValueError, match="same queries"):
+        paired_p_values(np.zeros((3, 1)), np.zeros((4, 1)))
