@@ -34,6 +34,9 @@ REJECTED_FIELD = {
     "blank_text": "text",
     "invalid_chunking": "chunk_overlap",
     "name_taken": "name",
+    "profile_name_invalid": "name",
+    "profile_name_taken": "name",
+    "profile_unnamed": "name",
     "unknown_model": "embedding_model",
 }
 

@@ -277,6 +277,8 @@ class TraceSerializer(serializers.ModelSerializer[SearchLog]):
             "trace",
             "degraded",
             "result_count",
+            "outcome",
+            "feedback",
             "duration_ms",
             "created_at",
         )

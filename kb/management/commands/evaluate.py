@@ -1,11 +1,11 @@
-import json
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
 from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
@@ -30,7 +30,7 @@ class Command(KnowledgeBaseCommand):
         )
         parser.add_argument(
             "--override",
-            type=_setting,
+            type=setting,
             action="append",
             default=[],
             metavar="NAME=VALUE",
@@ -129,16 +129,6 @@ class Command(KnowledgeBaseCommand):
             )
         if run_id := report.get("run_id"):
             self.stdout.write(f"kept as run {run_id}")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, equals, value = text.partition("=")
-    if not (name.strip() and equals):
-        raise ArgumentTypeError(f"{text!r} is no setting: write it as NAME=VALUE")
-    try:
-        return name.strip(), json.loads(value)
-    except ValueError:
-        return name.strip(), value
 
 
 def _verdict(eval_set: EvalSet, shortfalls: Sequence[floors.Shortfall], lost: Sequence[floors.LostQuery]) -> str:

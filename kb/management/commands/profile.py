@@ -1,9 +1,10 @@
 import json
 import shlex
-from argparse import ArgumentParser, ArgumentTypeError
+from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
+from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Principal
 from kb.services.profile_overview import (
@@ -29,7 +30,7 @@ class Command(KnowledgeBaseCommand):
             added = actions.add_parser(name, help=words, description=words)
             added.add_argument("--json", action="store_true", help="print JSON")
             added.add_argument(
-                "--as-user", metavar="NAME", help="whose permissions apply (default: the first superuser's)"
+                "--user", metavar="NAME", help="whose permissions apply (default: the first superuser's)"
             )
             return added
 
@@ -53,7 +54,7 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument(
             "--set",
             dest="given",
-            type=_setting,
+            type=setting,
             action="append",
             default=[],
             metavar="NAME=VALUE",
@@ -71,7 +72,7 @@ class Command(KnowledgeBaseCommand):
             "create": self._create,
             "publish": self._publish,
         }
-        actions[options["action"]](Principal(self.user(options["as_user"])), options)
+        actions[options["action"]](Principal(self.user(options["user"])), options)
 
     def _list(self, principal: Principal, options: Mapping[str, Any]) -> None:
         overviews = profile_overviews(principal, list(profile_names(principal)))
@@ -138,16 +139,6 @@ class Command(KnowledgeBaseCommand):
             self.print_json({**version_as_dict(profile), "moved": moved})
             return
         self.stdout.write(f"{profile.name}@{profile.version} is published; knowledge bases that have moved: {moved}.")
-
-
-def _setting(text: str) -> tuple[str, Any]:
-    name, separator, value = text.partition("=")
-    if not name or not separator:
-        raise ArgumentTypeError(f"{text!r} is no setting: give NAME=VALUE")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
 
 
 def _shown(value: Any) -> str:

@@ -124,7 +124,7 @@ def test_a_further_version_stays_where_the_first_is(kb):
 
 def test_publishes_and_rolls_back(kb):
     profile("create", "faq tuned", "--kb", "faq")
-    published = as_json("publish", "faq tuned@1", "--adopt", "--as-user", "curator")
+    published = as_json("publish", "faq tuned@1", "--adopt", "--user", "curator")
     assert (published["state"], published["moved"]) == ("published", 1)
     profile("create", "faq tuned", "--set", "top_k=1")
     assert profile("publish", "faq tuned@2") == "faq tuned@2 is published; knowledge bases that have moved: 1.\n"
@@ -142,8 +142,8 @@ def test_publishes_and_rolls_back(kb):
         (("create", "mine", "--set", "topk=1"), "unknown setting 'topk'"),
         (("create", "mine", "--set", "top_k=many"), "expected int"),
         (("create", "mine", "--kb", "nobodys"), "no knowledge base named 'nobodys'"),
-        (("create", "default", "--as-user", "curator"), "You may not change"),
-        (("publish", "default@1", "--as-user", "curator"), "You may not publish"),
+        (("create", "default", "--user", "curator"), "You may not change"),
+        (("publish", "default@1", "--user", "curator"), "You may not publish"),
     ],
 )
 def test_an_error_says_what_to_do(kb, arguments, message):

@@ -300,6 +300,7 @@ def test_the_log_keeps_what_was_asked_and_of_what(kb):
     entry = SearchLog.objects.get(pk=outcome.trace_id)
     assert entry.trace["request"] == {
         "profile": "",
+        "profile_version": None,
         "overrides": {"top_k": 3},
         "filters": {"tags": ["a"]},
         "latency_budget_ms": 9_000,
