@@ -63,7 +63,7 @@ def test_a_row_tells_why_how_often_and_where_it_failed(open_list, failed):
         ({"state": "all"}, set(State.values)),
         ({"state": "moon"}, {"open", "in_progress"}),
     ],
-    ids=str,
+    ids=["unasked", "resolved", "all", "unknown"],
 )
 def test_what_waits_is_listed_unless_other_states_are_asked_for(open_list, kb, chosen, found):
     for state in State.values:

@@ -107,7 +107,6 @@ def three(logged):
         ({"feedback": "1"}, set()),
         ({"feedback": "none"}, {"nothing", "gated"}),
     ],
-    ids=str,
 )
 def test_the_log_is_filtered_by_what_came_of_a_search(client, three, chosen, queries):
     rows = client.get(reverse(LIST), chosen).context["cl"].result_list
