@@ -96,6 +96,7 @@ TEMPLATES = [
 # -- PostgreSQL ----------------------------------------------------------------------------------------------------
 DATABASES = {"default": env.db_url("DATABASE_URL", default="postgres:///zhiku")}
 DATABASES["default"] |= {
+    "ENGINE": "config.database",
     "CONN_MAX_AGE": 0,
     "OPTIONS": {
         **DATABASES["default"].get("OPTIONS", {}),
