@@ -137,13 +137,20 @@ class WhyNotView(TemplateView):
             "draft": None if profile.published else profile,
             "draft_url": profile_url(profile),
             "progress": tokenizing_progress(kb),
-            "again_url": self.request.get_full_path(),
+            "again_url": self._again_url(chunk_id),
             "other_url": why_not_url(why.request, None),
             "debug_url": why_not_url(why.request, None).replace(
                 reverse("admin:why_not"), reverse("admin:search_debug")
             ),
         }
         return 200
+
+    def _again_url(self, chunk_id: int) -> str:
+        """This very question, its chunk named by its id also where it was found by its text: a remedy needs one."""
+        query = self.request.GET.copy()
+        query.pop("text", None)
+        query["chunk"] = str(chunk_id)
+        return f"{self.request.path}?{query.urlencode()}"
 
     def _render(self, page: SearchPage, context: Mapping[str, Any], status: int) -> HttpResponse:
         about = page.form["q"].value() or ""
