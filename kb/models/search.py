@@ -3,6 +3,7 @@ from typing import Any, ClassVar, Self
 
 import pgtrigger
 from django.conf import settings
+from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex
 from django.db import models
@@ -90,7 +91,7 @@ class SearchedQuerySet(models.QuerySet[Any]):
             return self.none()
         if principal.user.is_superuser and principal.kb_ids is None:
             return self
-        visible = list(_bases().visible_to(principal).values_list("pk", flat=True))
+        visible = ArraySubquery(_bases().visible_to(principal).values("pk"))
         return self.filter(knowledge_base_ids__contained_by=visible).exclude(knowledge_base_ids=[])
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from django.contrib.postgres.expressions import ArraySubquery
 from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
@@ -182,8 +183,8 @@ def editable_by(principal: Principal, rows: QuerySet[FailedQuery]) -> QuerySet[F
         return seen.none()
     if principal.user.is_superuser and principal.kb_ids is None:
         return seen
-    editable = KnowledgeBase.objects.editable_by(principal).values_list("pk", flat=True)
-    return seen.filter(knowledge_base_ids__contained_by=list(editable))
+    editable = ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
+    return seen.filter(knowledge_base_ids__contained_by=editable)
 
 
 def set_state(principal: Principal, rows: QuerySet[FailedQuery], state: FailedQuery.State) -> int:

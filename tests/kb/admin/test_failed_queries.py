@@ -225,7 +225,8 @@ def test_rows_are_deleted_after_a_question(client, failed):
 
 # -- To an evaluation set ------------------------------------------------------------------------------------------------
 def to_set(client, failed, target, **fields):
-    return client.post(reverse(TO_SET, args=[failed.pk]), {"target": target, **fields})
+    data = {"target": target, **fields}
+    return client.post(reverse(TO_SET, args=[failed.pk]), data, headers={"accept-language": "en"})
 
 
 def test_it_becomes_a_query_of_a_set(client, kb, failed):

@@ -3,7 +3,7 @@ import uuid
 
 import pytest
 from django.db import connections
-from django.utils import timezone
+from django.utils import timezone, translation
 
 from kb.models import EvalQuery, EvalSet, FailedQuery, Judgment, Membership, SearchLog
 from kb.services import search_log
@@ -282,7 +282,7 @@ def test_who_takes_an_open_query_has_it_in_progress(kb):
 
 def test_nobody_is_given_what_they_may_not_see(kb):
     noted(kb)
-    with pytest.raises(Rejected, match="member"):
+    with translation.override("en"), pytest.raises(Rejected, match="make that user a member"):
         assign(principal(kb.owner), FailedQuery.objects.all(), make_user())
 
     assert FailedQuery.objects.get().assignee is None
