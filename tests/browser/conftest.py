@@ -15,9 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import environ
 import psutil
+import psycopg
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
+
+from config.embedded.postgres import Postgres
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -159,6 +163,15 @@ def served(chromium, data_dir):
     assert "Zhiku has stopped." in rest
     assert not psutil.wait_procs(started, timeout=SECONDS)[1]
     assert not _servers(data_dir)
+
+
+@pytest.fixture
+def database(served, data_dir):
+    """The served application's, for what none of its pages can do: each statement takes effect at once."""
+    where = environ.Env.db_url_config(Postgres(data_dir / "postgres").url())
+    names = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
+    with psycopg.connect(**{name: where[key] for name, key in names.items()}, autocommit=True) as connection:
+        yield connection
 
 
 def _environment(data_dir):

@@ -1,31 +1,17 @@
 """What a curator does, from the first log-in to the search that explains itself, in a real browser."""
 
 import re
-from dataclasses import dataclass
 from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from playwright.sync_api import expect
 
 from kb.services.bootstrap import demo_files
-from tests.kb.ingest.documents import make_pdf
+from tests.browser.steps import TRAVEL_PDF, make_base, read_rows, search, upload, wait_until_ready
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
 
-TRAVEL_PDF = {
-    "name": "差旅制度.pdf",
-    "mimeType": "application/pdf",
-    "buffer": make_pdf(
-        ["差旅制度第一章：总则", "员工出差应当事先填写申请单，由部门经理批准。", "交通工具优先选择高速铁路。"],
-        [
-            "差旅制度第二章：报销标准",
-            "住宿费每晚不超过四百五十元，凭增值税发票报销。",
-            "餐饮补贴每天一百元，无需发票。",
-        ],
-        title="差旅制度",
-    ),
-}
 # 㐂 and 𠮷 are in GB18030 and not in GBK.
 CANTEEN_TXT = {
     "name": "食堂须知.txt",
@@ -39,58 +25,7 @@ BATTERY_TXT = {
     "mimeType": "text/plain",
     "buffer": "石墨烯电池\n\n石墨烯电池的保修期是两年，请勿拆解。\n".encode(),
 }
-RRF_K = 60
 LAST_DIGIT = 1e-5
-
-
-@dataclass(frozen=True)
-class Row:
-    """A candidate as the page shows it, without the list of its terms; a rank or score that it lacks is None."""
-
-    chunk_id: str
-    place: str
-    text: str
-    marked: frozenset[str]
-    cut_by: str
-    ranks: dict[str, int | None]
-    scores: dict[str, float | None]
-
-    def fused(self, weights):
-        """The fused score that the channels' ranks come to."""
-        ranks = {channel: self.ranks[channel] for channel in weights}
-        return sum(weights[channel] / (RRF_K + rank) for channel, rank in ranks.items() if rank is not None)
-
-
-READ_ROWS = """rows => rows.map(row => {
-    const of = column => row.querySelector(`[data-col="${column}"]`).textContent.trim();
-    const stages = [...row.querySelectorAll("[data-col$=-rank]")].map(cell => cell.dataset.col.slice(0, -"-rank".length));
-    const passage = row.querySelector(".sd-passage").cloneNode(true);
-    passage.querySelector("ul")?.remove();
-    return {
-        chunk_id: row.dataset.chunkId,
-        place: of("rank"),
-        text: passage.textContent,
-        cut_by: row.dataset.cut,
-        marked: [...row.querySelectorAll("mark")].map(mark => mark.textContent),
-        ranks: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-rank`)])),
-        scores: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-score`)])),
-    };
-})"""
-
-
-def read_rows(page):
-    return [
-        Row(
-            chunk_id=row["chunk_id"],
-            place=row["place"],
-            text=row["text"],
-            marked=frozenset(row["marked"]),
-            cut_by=row["cut_by"],
-            ranks={stage: None if shown == "–" else int(shown) for stage, shown in row["ranks"].items()},
-            scores={stage: None if shown == "–" else float(shown) for stage, shown in row["scores"].items()},
-        )
-        for row in page.locator("[data-testid=candidates] [data-chunk-id]").evaluate_all(READ_ROWS)
-    ]
 
 
 def read_weights(page):
@@ -112,46 +47,6 @@ def read_form(page):
 
 def tier(page):
     return page.locator("[data-testid=cache-tier]").get_attribute("data-tier")
-
-
-def make_base(curator, name):
-    """Makes a knowledge base in the admin's form; returns its id."""
-    page = curator.page
-    curator.open("kb/knowledgebase/add/")
-    page.fill("#id_name", name)
-    with page.expect_navigation(url="**/kb/document/upload/?kb=*"):
-        page.click("[name=_save]")
-    return parse_qs(urlsplit(page.url).query)["kb"][0]
-
-
-def upload(curator, kb_id, *files):
-    """Uploads in one go; the page is then the list of the knowledge base's documents."""
-    page = curator.page
-    curator.open(f"kb/document/upload/?kb={kb_id}")
-    page.set_input_files("[name=uploads]", files)
-    expect(page.locator("#chosen-files li")).to_have_count(len(files))
-    with page.expect_navigation(url="**/kb/document/?*"):
-        page.click("#upload-submit button")
-    expect(page.locator("[data-status]")).to_have_count(len(files))
-
-
-def wait_until_ready(page, count):
-    expect(page.locator("[data-status=ready]")).to_have_count(count)
-
-
-def search(visitor, kb_id, query, **settings):
-    """Searches as its user does: picks the knowledge base, types, presses Enter."""
-    page = visitor.page
-    visitor.open("search-debug/")
-    box = page.locator(f"[name=kb][value='{kb_id}']")
-    if not box.is_checked():
-        box.check()
-    for name, value in settings.items():
-        page.fill(f"#id_{name}", value)
-    page.fill("#id_q", query)
-    with page.expect_navigation(url="**/search-debug/?*"):
-        page.press("#id_q", "Enter")
-    return read_rows(page)
 
 
 def debug_path(kb_id, query):

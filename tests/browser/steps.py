@@ -1,0 +1,134 @@
+"""What people do in the admin's pages, and what they then see there."""
+
+from dataclasses import dataclass
+from urllib.parse import parse_qs, urlsplit
+
+from playwright.sync_api import expect
+
+from tests.kb.ingest.documents import make_pdf
+
+TRAVEL_PDF = {
+    "name": "差旅制度.pdf",
+    "mimeType": "application/pdf",
+    "buffer": make_pdf(
+        ["差旅制度第一章：总则", "员工出差应当事先填写申请单，由部门经理批准。", "交通工具优先选择高速铁路。"],
+        [
+            "差旅制度第二章：报销标准",
+            "住宿费每晚不超过四百五十元，凭增值税发票报销。",
+            "餐饮补贴每天一百元，无需发票。",
+        ],
+        title="差旅制度",
+    ),
+}
+RRF_K = 60
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate as the page shows it, without the list of its terms; a rank or score that it lacks is None."""
+
+    chunk_id: str
+    place: str
+    text: str
+    marked: frozenset[str]
+    cut_by: str
+    ranks: dict[str, int | None]
+    scores: dict[str, float | None]
+
+    def fused(self, weights):
+        """The fused score that the channels' ranks come to."""
+        ranks = {channel: self.ranks[channel] for channel in weights}
+        return sum(weights[channel] / (RRF_K + rank) for channel, rank in ranks.items() if rank is not None)
+
+
+READ_ROWS = """rows => rows.map(row => {
+    const of = column => row.querySelector(`[data-col="${column}"]`).textContent.trim();
+    const stages = [...row.querySelectorAll("[data-col$=-rank]")].map(cell => cell.dataset.col.slice(0, -"-rank".length));
+    const passage = row.querySelector(".sd-passage").cloneNode(true);
+    passage.querySelector("ul")?.remove();
+    return {
+        chunk_id: row.dataset.chunkId,
+        place: of("rank"),
+        text: passage.textContent,
+        cut_by: row.dataset.cut,
+        marked: [...row.querySelectorAll("mark")].map(mark => mark.textContent),
+        ranks: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-rank`)])),
+        scores: Object.fromEntries(stages.map(stage => [stage, of(`${stage}-score`)])),
+    };
+})"""
+
+
+def read_rows(page):
+    return [
+        Row(
+            chunk_id=row["chunk_id"],
+            place=row["place"],
+            text=row["text"],
+            marked=frozenset(row["marked"]),
+            cut_by=row["cut_by"],
+            ranks={stage: None if shown == "–" else int(shown) for stage, shown in row["ranks"].items()},
+            scores={stage: None if shown == "–" else float(shown) for stage, shown in row["scores"].items()},
+        )
+        for row in page.locator("[data-testid=candidates] [data-chunk-id]").evaluate_all(READ_ROWS)
+    ]
+
+
+def make_base(curator, name):
+    """Makes a knowledge base in the admin's form; returns its id."""
+    page = curator.page
+    curator.open("kb/knowledgebase/add/")
+    page.fill("#id_name", name)
+    with page.expect_navigation(url="**/kb/document/upload/?kb=*"):
+        page.click("[name=_save]")
+    return parse_qs(urlsplit(page.url).query)["kb"][0]
+
+
+def upload(curator, kb_id, *files):
+    """Uploads in one go; the page is then the list of the knowledge base's documents."""
+    page = curator.page
+    curator.open(f"kb/document/upload/?kb={kb_id}")
+    page.set_input_files("[name=uploads]", files)
+    expect(page.locator("#chosen-files li")).to_have_count(len(files))
+    with page.expect_navigation(url="**/kb/document/?*"):
+        page.click("#upload-submit button")
+    expect(page.locator("[data-status]")).to_have_count(len(files))
+
+
+def wait_until_ready(page, count):
+    expect(page.locator("[data-status=ready]")).to_have_count(count)
+
+
+def search(visitor, kb_id, query, **settings):
+    """Searches as its user does: picks the knowledge base, types, presses Enter."""
+    page = visitor.page
+    visitor.open("search-debug/")
+    box = page.locator(f"[name=kb][value='{kb_id}']")
+    if not box.is_checked():
+        box.check()
+    for name, value in settings.items():
+        if not page.locator(f"#id_{name}").is_visible():
+            page.click("[data-testid=more-settings] summary")
+        page.fill(f"#id_{name}", value)
+    page.fill("#id_q", query)
+    with page.expect_navigation(url="**/search-debug/?*"):
+        page.press("#id_q", "Enter")
+    return read_rows(page)
+
+
+def add_texts(visitor, kb_id, *texts, **details):
+    """Has texts made documents of one chunk each; returns the chunks' ids."""
+    path = f"knowledge-bases/{kb_id}/documents/"
+    answers = [visitor.call("POST", path, {"text": text, **details}) for text in texts]
+    assert [answer.status for answer in answers] == [201] * len(texts), answers[0].text()
+    visitor.open(f"kb/document/?knowledge_base__id__exact={kb_id}")
+    expect(visitor.page.locator("[data-status]:not([data-status=ready])")).to_have_count(0)
+    chunks = [visitor.call("GET", f"documents/{answer.json()['id']}/chunks/").json()["results"] for answer in answers]
+    return [chunk["id"] for (chunk,) in chunks]
+
+
+def save_profile(visitor, kb_id, name, **settings):
+    """Saves a draft of a knowledge base's own; returns what names it in forms."""
+    asked = {"name": name, "settings": settings, "knowledge_base_id": int(kb_id)}
+    answer = visitor.call("POST", "profiles/", asked)
+    assert answer.status == 201, answer.text()
+    return name
