@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.models import EvalRun, EvalRunQuery, EvalSet, KnowledgeBase, Principal, RetrievalProfile
+from kb.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.errors import NotVisible, Rejected, ServiceError
 from kb.services.eval_queries import require_editable
 from kb.services.evaluation.report import model_ids, report_of
@@ -222,9 +222,18 @@ class _Job:
         with transaction.atomic():
             if not self._own.update(status=status, done=len(rows), finished_at=timezone.now(), **fields):
                 return
+            known = self._known_queries(rows)
             for row in rows:
                 row.run = self.run
+                row.query_id = row.query_id if row.query_id in known else None
             EvalRunQuery.objects.bulk_create(rows, batch_size=ROWS_AT_ONCE)
+
+    def _known_queries(self, rows: Sequence[EvalRunQuery]) -> set[int | None]:
+        """The ids of the queries that were not deleted meanwhile; they stay until the transaction ends."""
+        if not rows:
+            return set()
+        queries = EvalQuery.objects.filter(eval_set=self.run.eval_set_id).select_for_update(no_key=True)
+        return set(queries.order_by("pk").values_list("pk", flat=True))
 
 
 def _carry_out(job: _Job) -> dict[str, Any]:

@@ -90,14 +90,14 @@ def test_a_profile_that_is_out_of_sight_does_not_exist(principal, eval_set):
 def test_a_profile_of_another_knowledge_base_is_refused(principal, eval_set):
     other = make_kb(principal.user)
     profile = create_version(principal, "other", {}, knowledge_base=other)
-    with pytest.raises(Rejected, match="another knowledge base"):
+    with pytest.raises(Rejected, check=lambda error: error.code == "profile_elsewhere"):
         start_run(principal, eval_set, profile=profile)
 
 
 def test_a_set_in_which_nothing_is_judged_is_refused(principal, kb):
     empty = EvalSet.objects.create(knowledge_base=kb, name="empty")
     EvalQuery.objects.create(eval_set=empty, external_id="q", text="保修")
-    with pytest.raises(Rejected, match="judge results"):
+    with pytest.raises(Rejected, check=lambda error: error.code == "nothing_judged"):
         start_run(principal, empty)
 
 
@@ -312,6 +312,22 @@ def test_of_two_workers_one_carries_a_run_out(principal, eval_set, monkeypatch):
 
     assert running.outcome() is None
     assert EvalRunQuery.objects.count() == 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_query_that_is_deleted_meanwhile_stays_in_the_run_by_its_words(principal, eval_set, monkeypatch):
+    run = start_run(principal, eval_set)
+    search = Gate(monkeypatch, Pipeline, "run")
+    running = Running(execute_run, run.pk)
+    search.wait()
+    EvalQuery.objects.get(external_id="q1").delete()
+    search.open()
+
+    assert running.outcome() is None
+    run.refresh_from_db()
+    assert run.status == "done"
+    assert EvalRunQuery.objects.get(external_id="q1").query_id is None
+    assert EvalRunQuery.objects.filter(query=None).count() == 1
 
 
 # -- The sweep ------------------------------------------------------------------------------------------------------------
