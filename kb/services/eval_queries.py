@@ -1,6 +1,7 @@
 """Evaluation sets and their queries, as curators make them."""
 
 import hashlib
+import secrets
 from collections.abc import Iterable
 
 from django.db import transaction
@@ -119,17 +120,14 @@ def spellings(text: str) -> set[str]:
 def query_of(eval_set: EvalSet, text: str) -> EvalQuery:
     """The query of that text, added where the set lacks it.
 
-    Its id is made of its words, so that two callers at once add one query.
-
     Raises:
         Rejected: the text is blank or too long.
     """
     text = query_text(text)
     found = find_query(eval_set, text)
     if found is None:
-        found, _is_new = EvalQuery.objects.get_or_create(
-            eval_set=eval_set, external_id=_id_of(text), defaults={"text": text}
-        )
+        _add(eval_set, [text])
+        found = EvalQuery.objects.filter(eval_set=eval_set, text=text).earliest("pk")
     return found
 
 
@@ -150,17 +148,28 @@ def queries_add(principal: Principal, eval_set: EvalSet, texts: Iterable[str]) -
         raise Rejected("too_many", message % {"count": QUERIES_AT_ONCE})
     for text in wanted:
         query_text(text)
+    return _add(eval_set, wanted)
+
+
+def _add(eval_set: EvalSet, texts: Iterable[str]) -> int:
+    """Adds those of the texts that the set lacks; returns how many.
+
+    Callers take turns, so that two of them add a query once. Its id is made of its words, unless a query that has other
+    words by now holds that one.
+    """
     with transaction.atomic():
         EvalSet.objects.select_for_update(no_key=True).get(pk=eval_set.pk)
-        known = set(EvalQuery.objects.filter(eval_set=eval_set).values_list("text", flat=True))
-        fresh = [text for text in wanted if text not in known]
-        before = EvalQuery.objects.filter(eval_set=eval_set).count()
-        EvalQuery.objects.bulk_create(
-            [EvalQuery(eval_set=eval_set, external_id=_id_of(text), text=text) for text in fresh],
-            ignore_conflicts=True,  # a click may have added one meanwhile
-            batch_size=500,
-        )
-        return EvalQuery.objects.filter(eval_set=eval_set).count() - before
+        ids = {text: _id_of(text) for text in texts}
+        rows = EvalQuery.objects.filter(eval_set=eval_set)
+        known = set(rows.filter(text__in=ids).values_list("text", flat=True))
+        held = set(rows.filter(external_id__in=ids.values()).values_list("external_id", flat=True))
+        fresh = [
+            EvalQuery(eval_set=eval_set, external_id=_any_id() if own in held else own, text=text)
+            for text, own in ids.items()
+            if text not in known
+        ]
+        EvalQuery.objects.bulk_create(fresh, batch_size=500)
+    return len(fresh)
 
 
 def query_update(principal: Principal, query: EvalQuery, *, text: str, answerable: bool) -> None:
@@ -245,3 +254,7 @@ def _one_line(text: str) -> str:
 
 def _id_of(text: str) -> str:
     return f"q-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"
+
+
+def _any_id() -> str:
+    return f"q-{secrets.token_hex(_ID_DIGITS // 2)}"

@@ -80,6 +80,16 @@ def test_a_query_is_changed(kb, me, eval_set):
         query_update(me, query, text=" ", answerable=True)
 
 
+def test_the_former_words_of_a_changed_query_are_another_query(kb, me, eval_set):
+    queries_add(me, eval_set, ["年假", "病假"])
+    for text in ("年假", "病假"):
+        query_update(me, EvalQuery.objects.get(text=text), text=f"{text}有几天", answerable=True)
+
+    assert judge(me, eval_set, "年假", chunk(kb), 2).query.text == "年假"
+    assert queries_add(me, eval_set, ["年假", "病假"]) == 1
+    assert texts() == ["年假有几天", "病假有几天", "年假", "病假"]
+
+
 def test_a_query_with_relevant_passages_stays_answerable(kb, me, eval_set):
     query = judge(me, eval_set, "年假", chunk(kb), 1).query
     with rejected("has_relevant"):
