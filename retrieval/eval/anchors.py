@@ -28,4 +28,8 @@ def same_passage(first: str, second: str) -> bool:
     if shorter in longer:
         return True
     run = max(MIN_RUN, -(-len(shorter) // 2))
+    # Wherever such a run begins, it holds one of the blocks that the shorter text falls into: most texts have none of them.
+    block = (run + 1) // 2
+    if not any(shorter[start : start + block] in longer for start in range(0, len(shorter) - block + 1, block)):
+        return False
     return any(shorter[start : start + run] in longer for start in range(len(shorter) - run + 1))

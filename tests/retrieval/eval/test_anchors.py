@@ -52,3 +52,11 @@ def test_white_space_does_not_count():
 @given(st.text(min_size=1).map(squeezed).filter(bool), st.text().map(squeezed), st.text().map(squeezed))
 def test_a_passage_is_the_same_as_whatever_holds_it(passage, before, after):
     assert same_passage(passage, before + passage + after)
+
+
+@given(st.text("甲乙", min_size=1, max_size=50), st.text("甲乙", min_size=1, max_size=50))
+def test_every_run_in_common_is_found_wherever_it_stands(first, second):
+    shorter, longer = sorted((first, second), key=len)
+    run = max(MIN_RUN, -(-len(shorter) // 2))
+    runs = {shorter[start : start + run] for start in range(len(shorter) - run + 1)}
+    assert same_passage(first, second) == (shorter in longer or any(each in longer for each in runs))
