@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from django.utils.translation import gettext as _
 
+from kb.models.validators import storable
 from retrieval.eval.set_errors import SetFormatError, SetProblem
 
 
@@ -40,4 +41,4 @@ def format_problem_in_words(error: SetFormatError, root: str = "") -> str:
         SetProblem.JUDGED_TWICE: _("%(place)s: the query “%(query)s” judges “%(id)s” twice: keep one line."),
     }
     place = error.place.removeprefix(root).removeprefix("/")
-    return sentences[error.problem] % {**error.params, "place": place}
+    return storable(sentences[error.problem] % {**error.params, "place": place})

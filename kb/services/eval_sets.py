@@ -88,22 +88,23 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
 
     Queries that stay, by their ids, keep their rows, so that earlier runs still lead to them.
     """
-    by_label = _documents_by_label(kb, {each.source for each in judged.judgments})
+    judgments = _distinct(map(_storable, judged.judgments))
+    by_label = _documents_by_label(kb, {each.source for each in judgments})
     with transaction.atomic():
         eval_set, _is_new = EvalSet.objects.get_or_create(knowledge_base=kb, name=name)
         EvalSet.objects.select_for_update(no_key=True).get(pk=eval_set.pk)
         queries = _write_queries(eval_set, judged.queries)
         rows = [
             Judgment(
-                query_id=queries[storable(each.query_id)],
-                document_id=_only(by_label.get(storable(each.source), ())),
-                source=storable(each.source),
-                quote=storable(each.quote),
+                query_id=queries[each.query_id],
+                document_id=_only(by_label.get(each.source, ())),
+                source=each.source,
+                quote=each.quote,
                 quote_hash=anchor_hash(each.quote) if each.quote else "",
                 grade=each.grade,
                 created_by=user if isinstance(user, User) else None,
             )
-            for each in _distinct(judged.judgments)
+            for each in judgments
         ]
         Judgment.objects.bulk_create(rows, batch_size=BATCH)
     missing = sum(1 for row in rows if row.source not in by_label)
@@ -196,7 +197,7 @@ def _labelled(kb: KnowledgeBase) -> QuerySet[Any]:
 
 def _documents_by_label(kb: KnowledgeBase, sources: Iterable[str]) -> Mapping[str, Sequence[int]]:
     found: dict[str, list[int]] = defaultdict(list)
-    wanted = {storable(source) for source in sources} - {""}
+    wanted = set(sources) - {""}
     own = Document.objects.filter(Q(source__in=wanted) | Q(source="", title__in=wanted), knowledge_base=kb)
     for pk, source, title in own.order_by("pk").values_list("pk", "source", "title"):
         found[source or title].append(pk)
@@ -225,6 +226,12 @@ def _write_queries(eval_set: EvalSet, queries: Iterable[JudgedQuery]) -> dict[st
         update_fields=["text", "answerable"],
     )
     return dict(own.values_list("external_id", "pk"))
+
+
+def _storable(judgment: SourceJudgment) -> SourceJudgment:
+    return SourceJudgment(
+        storable(judgment.query_id), storable(judgment.source), judgment.grade, storable(judgment.quote)
+    )
 
 
 def _distinct(judgments: Iterable[SourceJudgment]) -> tuple[SourceJudgment, ...]:

@@ -168,7 +168,7 @@ def named(directory: Path) -> str:
         return directory.resolve().name
     try:
         meta = json.loads(path.read_text(encoding="utf-8-sig"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BeirFormatError(SetProblem.BAD_META, path, reason=str(error)) from error
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) and name else directory.resolve().name

@@ -165,3 +165,19 @@ def test_every_problem_is_said_to_people_with_its_place(problem, language):
         words = format_problem_in_words(error, "/tmp/root")
     assert "/tmp/root" not in words
     assert "%(" not in words
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"queries.jsonl": r'{"_id": "\ud800", "text": "x"}' * 2, "qrels/test.tsv": ""},
+        {"queries.jsonl": rf'{QUERIES}{{"_id": "\ud800", "text": "x"}}\n' * 2, "qrels/test.tsv": ""},
+        {"queries.jsonl": QUERIES, "qrels/test.tsv": QRELS, "meta.json": "[" * 100_000},
+    ],
+)
+def test_what_is_wrong_can_be_written_down_whatever_the_files_hold(files):
+    kb = make_kb()
+    with rejected("bad_set_file") as refused:
+        eval_set_import_archive(principal(kb.owner), kb, ContentFile(zipped(files).getvalue(), "set.zip"))
+    assert str(refused.value).encode()

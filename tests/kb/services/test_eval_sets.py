@@ -14,7 +14,7 @@ from kb.services.eval_sets import corpus, eval_set_export, eval_set_import, join
 from kb.services.evaluation import evaluate
 from kb.services.indexing import index_document
 from kb.services.judgments import judge, judgments_of
-from retrieval.eval.judged_sets import Layout
+from retrieval.eval.judged_sets import Layout, SourceJudgment
 from retrieval.eval.set_errors import SetFormatError
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
@@ -218,3 +218,19 @@ def test_who_may_not_is_refused(me, kb, eval_set, tmp_path):
         eval_set_export(stranger, eval_set, tmp_path / "again", Layout.BEIR)
     assert not (tmp_path / "again").exists()
     assert EvalSet.objects.count() == 1
+
+
+def test_characters_that_cannot_be_stored_are_replaced(kb, me, tmp_path):
+    (tmp_path / "qrels").mkdir()
+    (tmp_path / "queries.jsonl").write_text(
+        r'{"_id": "a\ud800", "text": "\u0000年假\udfff", "metadata": {"answerable": true}}' + "\n"
+    )
+    (tmp_path / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n")
+    quotes = (r"五天\ud800", r"五天\ud801", r"五天\u0000?")
+    lines = (rf'{{"query-id": "a\ud800", "corpus-id": "x\udc00", "quote": "{quote}", "score": 1}}' for quote in quotes)
+    (tmp_path / "passages.jsonl").write_text("\n".join(lines))
+
+    done = imported(me, kb, tmp_path, name="odd")
+
+    assert (done.queries, done.judgments) == (1, 1)
+    assert judged_set(done.eval_set).judgments == (SourceJudgment("a?", "x?", 1, "五天?"),)
