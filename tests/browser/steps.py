@@ -132,3 +132,15 @@ def save_profile(visitor, kb_id, name, **settings):
     answer = visitor.call("POST", "profiles/", asked)
     assert answer.status == 201, answer.text()
     return name
+
+
+MOST_TABS = 200
+
+
+def tab_to(page, selector):
+    """Presses Tab until something is in focus, as one does who has no mouse."""
+    for _press in range(MOST_TABS):
+        page.keyboard.press("Tab")
+        if page.evaluate("selector => document.activeElement.matches(selector)", selector):
+            return
+    raise AssertionError(f"Tab does not lead to {selector}")

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from kb.services.why_not.types import Stage
 from tests.browser.conftest import Visitor
-from tests.browser.steps import add_texts, save_profile
+from tests.browser.steps import add_texts, save_profile, tab_to
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -279,3 +279,27 @@ def test_a_remedy_is_one_click_and_its_effect_is_shown_beside_what_was(scene, cu
     outcome = page.locator("[data-testid=effect] .wn-outcome td")
     expect(outcome.first).to_have_text(f"lost at “{stage}”")
     assert outcome.last.inner_text() != outcome.first.inner_text()
+
+
+def test_asking_and_a_remedy_take_no_mouse(scene):
+    scene = scene.on_its_own()
+    page = scene.visitor.page
+    scene.visitor.open("why-not/")
+    tab_to(page, "#id_q")
+    page.keyboard.type(QUERY)
+    tab_to(page, "#id_text")
+    page.keyboard.type(SOUGHT)
+    tab_to(page, f"[name=kb][value='{scene.kb_id}']")
+    page.keyboard.press("Space")
+    tab_to(page, "[data-testid=more-settings] summary")
+    page.keyboard.press("Enter")
+    tab_to(page, "#id_threshold")
+    page.keyboard.type("0.99")
+    with page.expect_navigation(url="**/why-not/?*"):
+        page.keyboard.press("Enter")
+    expect_verdict(page, "is below the threshold 0.99")
+
+    tab_to(page, "[data-remedy='draft:score_threshold'] button")
+    with page.expect_navigation(url="**/why-not/?*before=*"):
+        page.keyboard.press("Enter")
+    expect_verdict(page, "The search finds this chunk")
