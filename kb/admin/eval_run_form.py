@@ -19,8 +19,6 @@ from kb.models import EvalQuery, EvalSet, Principal, RetrievalProfile
 from kb.services.profiles import configuration_of
 from retrieval.errors import InvalidConfiguration
 
-ALWAYS_RERANKED = "use_rerank"
-"""The setting that every evaluation sets itself, so that all stages are measured."""
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")
 COMMON = ("fusion", *WEIGHTS, "rrf_k", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")
 # Another set has other profiles, and another profile other values behind the empty fields: the page is asked for them.
@@ -193,12 +191,6 @@ class StartForm(forms.Form):
             return values
         common = {name: values[name] for name in COMMON if values[name] not in (None, "")}
         self.overrides = common | values["other"]
-        if ALWAYS_RERANKED in self.overrides:
-            message = _(
-                "“%(name)s” has no effect here, since every evaluation measures the reranker too: leave it out."
-            )
-            self.add_error("other", message % {"name": ALWAYS_RERANKED})
-            return values
         self._try(self.chosen_profile.settings if self.chosen_profile else {})
         return values
 

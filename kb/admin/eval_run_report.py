@@ -321,6 +321,10 @@ def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
     found = []
     if report.get("final_stage") == "fused":
         found.append(_("No reranker has answered, so the results stood in the order of the fusion."))
+    elif report.get("rerankers") == []:
+        found.append(
+            _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
+        )
     if count := report.get("unanchored_count"):
         words = ngettext(
             "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "

@@ -44,8 +44,12 @@ class Observed:
     reranker: str
 
 
-def observe(result: Result, judged: Judged, config: RetrievalConfig, cut: float, depth: int) -> Observed:
+def observe(
+    result: Result, judged: Judged, config: RetrievalConfig, cut: float, depth: int, found: Result | None = None
+) -> Observed:
     """What a search without a gate made of the judgments.
+
+    Where the reranker is off, the order of the results stands for what it would have made.
 
     Args:
         result: of the search.
@@ -53,13 +57,17 @@ def observe(result: Result, judged: Judged, config: RetrievalConfig, cut: float,
         config: that a search for readers has, whose gate and selection are applied here.
         cut: the least score that passes that gate.
         depth: how long the rankings are at most.
+        found: the same search with a reranker, which tells of the stages before it; None: the search itself.
     """
-    candidates = result.candidates
+    found = found or result
+    candidates = result.candidates if config.use_rerank else _in_order(result)
     units = [_units(candidate, judged) for candidate in candidates]
+    before = units if found is result else [_units(candidate, judged) for candidate in found.candidates]
     relevant = judged.relevant
     rankings, first_relevant = {}, {}
     for stage, key in STAGES.items():
-        rankings[stage], rank = _ranking(candidates, units, key, relevant, depth)
+        told = (candidates, units) if key == RERANK else (found.candidates, before)
+        rankings[stage], rank = _ranking(*told, key, relevant, depth)
         if rank:
             first_relevant[stage] = rank
     key = _scored_by(result)
@@ -68,12 +76,18 @@ def observe(result: Result, judged: Judged, config: RetrievalConfig, cut: float,
         first_relevant=first_relevant,
         best_score=result.hits[0].score if result.hits else None,
         score_scale=result.score_scale if result.hits else "",
-        lost_at=_lost_at(result, units, judged, config, cut) if relevant else "",
+        lost_at=_lost_at(result, units, before, judged, config, cut) if relevant else "",
         judged=_judged_scores(candidates, units, judged, key),
         latency_ms=result.timings_ms["total"],
         degraded=result.degraded,
         reranker=next((str(span.detail["reranker"] or "") for span in result.spans if span.stage == "rerank"), ""),
     )
+
+
+def _in_order(result: Result) -> list[Candidate]:
+    """The candidates with their place as the rank of the last stage."""
+    ordered = enumerate(result.candidates, start=1)
+    return [candidate._replace(ranks={**candidate.ranks, RERANK: place}) for place, candidate in ordered]
 
 
 def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
@@ -118,12 +132,28 @@ def _judged_scores(
 
 
 def _lost_at(
-    result: Result, units: Sequence[Sequence[str]], judged: Judged, config: RetrievalConfig, cut: float
+    result: Result,
+    units: Sequence[Sequence[str]],
+    before: Sequence[Sequence[str]],
+    judged: Judged,
+    config: RetrievalConfig,
+    cut: float,
 ) -> str:
-    """The stage that lost what is relevant and got furthest, as a search with a gate would have it."""
+    """The stage that lost what is relevant and got furthest, as a search with a gate would have it.
+
+    Args:
+        result: of the search.
+        units: of its candidates.
+        before: of all candidates that the channels found.
+        judged: of its query.
+        config: that a search for readers has.
+        cut: of its gate.
+    """
     relevant, key = judged.relevant, _scored_by(result)
     found = [candidate for candidate, own in zip(result.candidates, units, strict=True) if not relevant.isdisjoint(own)]
     if not found:
+        if not all(map(relevant.isdisjoint, before)):
+            return "fusion"
         return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
     selected = select([_gated(each, key, cut) for each in result.candidates if each.cut_by != "fusion"], config)
     cut_by = {each.chunk_id: each.cut_by for each in selected}

@@ -58,7 +58,7 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
     subject, wiring, rows = measurement.subject, measurement.wiring, measurement.rows
     ranked = [row for row in rows if row.answerable]
     gate = _gate(measurement)
-    final_stage = "reranked" if measurement.rerankers else "fused"
+    final_stage = "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
     return {
         "kb": subject.knowledge_base.name,
         "eval_set": subject.eval_set.name,

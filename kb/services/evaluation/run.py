@@ -31,8 +31,10 @@ from retrieval.gate import ScoreScale, cut_for
 
 DEPTH = 20
 BUDGET_S = 60.0  # a slow model is measured, not left out
-MEASURING = {"top_k": DEPTH, "score_threshold": 0.0, "use_rerank": True}
+MEASURING = {"top_k": DEPTH, "score_threshold": 0.0}
 """Deep enough for recall@20, and without the gate, which would hide what the reranker did."""
+ALL_STAGES = {**MEASURING, "use_rerank": True}
+"""Without a reranker a search fuses nothing, and tells of what the vectors find only."""
 SEARCHES_AT_ONCE = 2
 """While one waits for the database, another computes; with more, each takes much longer."""
 TICK_S = 0.3
@@ -120,7 +122,9 @@ class Measurement:
         kb = subject.knowledge_base
         self.version = KnowledgeBaseVersion.objects.get(knowledge_base=kb)
         self.config: RetrievalConfig = subject.wire(principal).config
-        self.wiring = subject.wire(principal, **MEASURING)
+        self.wiring = subject.wire(principal, **ALL_STAGES)
+        # What readers get of a profile whose reranker is off is another search.
+        self._results = self.wiring if self.config.use_rerank else subject.wire(principal, **MEASURING)
         ranked = list(ranked_queries(subject.eval_set, subject.limit))
         self.ranked_count = len(ranked)
         self.queries = ranked + list(unanswerable_queries(subject.eval_set, subject.limit))
@@ -177,8 +181,11 @@ class Measurement:
             yield rest, _landed(future, tick)
 
     def _observe(self, query: EvalQuery) -> Observed:
-        result = self.wiring.pipeline.run(query.text, self.wiring.config, latency_budget=BUDGET_S)
-        return observe(result, self._judged(query), self.config, self.cut(result.score_scale), DEPTH)
+        found = self.wiring.pipeline.run(query.text, self.wiring.config, latency_budget=BUDGET_S)
+        result = found
+        if self._results is not self.wiring:
+            result = self._results.pipeline.run(query.text, self._results.config, latency_budget=BUDGET_S)
+        return observe(result, self._judged(query), self.config, self.cut(result.score_scale), DEPTH, found)
 
     def _add(self, batch: Sequence[tuple[EvalQuery, Observed]]) -> None:
         qrels = {query.external_id: self._judged(query).grades for query, _ in batch}

@@ -94,7 +94,6 @@ def test_empty_fields_show_what_the_chosen_profile_sets(client, kb, eval_set):
         ({"vector_weight": "0", "keyword_weight": "0"}, "keyword_weight", "give at least one channel a weight"),
         ({"other": "no_such = 1"}, "other", "unknown setting"),
         ({"other": "just words"}, "other", "Line 1 is no setting: write it as “name = value”."),
-        ({"other": "use_rerank = false"}, "other", "“use_rerank” has no effect here"),
         ({"limit": "0"}, "limit", "greater than or equal to 1"),
     ],
 )

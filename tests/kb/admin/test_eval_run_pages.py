@@ -261,7 +261,8 @@ def test_the_verdict_counts_the_queries_that_a_stage_raised_and_lowered(client, 
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"final_stage": "fused"}, "No reranker has answered"),
+        ({"final_stage": "fused", "rerankers": []}, "No reranker has answered"),
+        ({"final_stage": "reranked", "rerankers": []}, "The reranker was off"),
         ({"unanchored_count": 3}, "3 relevant passages are no longer in the knowledge base"),
     ],
 )

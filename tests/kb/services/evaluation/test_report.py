@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment, Principal
+from kb.models import Chunk, ChunkEmbedding, Document, EvalQuery, EvalSet, Judgment, Principal
 from kb.services.evaluation import evaluate
 from kb.services.profiles import create_version
 from retrieval.errors import InvalidConfiguration
@@ -115,6 +115,28 @@ def test_models_versions_and_settings_are_told(eval_set):
 def test_without_a_reranker_the_fusion_is_the_final_stage(eval_set):
     assert report_of(eval_set)["final_stage"] == "reranked"
     assert report_of(eval_set, overrides={"rerankers": []})["final_stage"] == "fused"
+
+
+def test_a_reranker_that_is_off_is_measured_as_off(eval_set):
+    kb = eval_set.knowledge_base
+    create_version(Principal(kb.owner), "off", {"use_rerank": False}, knowledge_base=kb)
+    on, off = report_of(eval_set), report_of(eval_set, profile="off", profile_version=1)
+
+    before = ("bm25", "vector", "fused")
+    assert {stage: off["stages"][stage] for stage in before} == {stage: on["stages"][stage] for stage in before}
+    assert off["stages"]["reranked"] == off["stages"]["vector"]
+    assert (off["final_stage"], off["rerankers"]) == ("reranked", [])
+    assert (on["gate"]["scale"], off["gate"]["scale"]) == ("overlap", "cosine")
+
+
+def test_what_only_words_find_is_lost_by_the_fusion_where_the_reranker_is_off(eval_set):
+    ChunkEmbedding.objects.filter(chunk__document__source="0.md").delete()
+
+    report = report_of(eval_set, overrides={"use_rerank": False})
+
+    assert report["miss_counts"] == {"fusion": 1}
+    assert (report["stages"]["bm25"]["recall@5"], report["stages"]["reranked"]["recall@5"]) == (1, 0.5)
+    assert report_of(eval_set)["miss_counts"] == {}
 
 
 def test_a_draft_can_be_measured_by_its_version(eval_set):
