@@ -164,7 +164,8 @@ def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> fl
     gate = run.report.get("gate") or {}
     if gate.get("scale") == scale.value:
         return float(gate["cut"])
-    return default_cut(scale, config, Chunk.objects.filter(knowledge_base=run.eval_set.knowledge_base_id).count())
+    chunks = Chunk.objects.filter(knowledge_base=run.eval_set.knowledge_base_id, enabled=True)
+    return default_cut(scale, config, chunks.count())
 
 
 def _scores(run: EvalRun) -> Scores:
