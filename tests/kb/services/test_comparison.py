@@ -132,7 +132,7 @@ def test_where_no_reranker_has_answered_the_fusion_made_the_results(eval_set):
 def test_runs_of_different_sets_are_refused_with_their_names(kb, eval_set):
     other = make_run(make_set(kb, "others"), [answered("a")])
 
-    with pytest.raises(Rejected, match="“questions” and “others”") as refused:
+    with pytest.raises(Rejected, check=lambda error: "questions" in str(error) and "others" in str(error)) as refused:
         compare_runs(make_run(eval_set, [answered("a")]), other)
     assert refused.value.code == "different_sets"
 
@@ -141,12 +141,12 @@ def test_runs_of_different_sets_are_refused_with_their_names(kb, eval_set):
 def test_a_run_that_is_not_done_is_refused(eval_set, status):
     done, other = make_run(eval_set, [answered("a")]), make_run(eval_set, [answered("a")], status=status)
 
-    with pytest.raises(Rejected, match=f"Run {other.pk} is not done"):
+    with pytest.raises(Rejected, check=lambda error: error.code == "run_not_done"):
         compare_runs(done, other)
 
 
 def test_runs_without_a_common_query_are_refused(eval_set):
-    with pytest.raises(Rejected, match="no query in common"):
+    with pytest.raises(Rejected, check=lambda error: error.code == "no_common_queries"):
         compare_runs(make_run(eval_set, [answered("a")]), make_run(eval_set, [answered("b")]))
 
 
