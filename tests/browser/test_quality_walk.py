@@ -32,13 +32,14 @@ SET = "行政问题"
 DRAFT = "语义优先"
 RELEVANT, PARTLY, IRRELEVANT = 2, 1, 0
 
-# What stands out of the window on the right and cannot be scrolled to within a box of its own; the first few of them.
+# What stands out of the window on the right and is neither in a box that scrolls nor hidden from the eye; the first few.
 READ_TOO_WIDE = """() => {
-    const scrolls = box => box && (["auto", "scroll"].includes(getComputedStyle(box).overflowX) || scrolls(box.parentElement));
-    const isOut = box => box.getBoundingClientRect().right > innerWidth + 1 && box.checkVisibility() && !scrolls(box.parentElement);
-    const out = [...document.querySelectorAll("#content *")].filter(isOut).slice(0, 3).map(box => box.outerHTML.slice(0, 120));
+    const isKept = box => getComputedStyle(box).overflowX.match("auto|scroll") || box.getBoundingClientRect().width <= 1;
+    const isBoxed = box => box && (isKept(box) || isBoxed(box.parentElement));
+    const isOut = box => box.getBoundingClientRect().right > innerWidth + 1 && box.checkVisibility() && !isBoxed(box);
+    const out = [...document.querySelectorAll("#content *")].filter(isOut).map(box => box.outerHTML.slice(0, 120));
     const page = document.scrollingElement;
-    return page.scrollWidth > innerWidth ? [`the page is ${page.scrollWidth} wide`, ...out] : out;
+    return [...(page.scrollWidth > innerWidth ? [`the page is ${page.scrollWidth} wide`] : []), ...out].slice(0, 3);
 }"""
 
 
@@ -245,7 +246,6 @@ def pages(chromium, served, admin_session):
     context.close()
     asked = urlencode({"kb": kb_id, "q": query})
     return {
-        "dashboard": "",
         "search debug": f"search-debug/?{asked}&threshold=0",
         "why not": f"why-not/?{asked}&chunk={chunk_id}&threshold=0.99",
         "compare a query": f"compare/?{asked}&{urlencode({'b_profile': profile})}",
@@ -264,6 +264,7 @@ def pages(chromium, served, admin_session):
         "draft of a profile": f"{of_profile}edit/",
         "new profile": "retrieval-profiles/add/",
         "failed queries": "kb/failedquery/",
+        "dashboard": "",
     }
 
 
