@@ -40,6 +40,9 @@ def main() -> None:
 
     try:
         execute_from_command_line(sys.argv)
+        sys.stdout.flush()
+    except BrokenPipeError:  # its reader, such as head, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         if started and arguments[0] == "serve":
             embedded.stop()

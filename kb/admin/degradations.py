@@ -57,7 +57,7 @@ def degradation_heading(code: str) -> str:
         DegradationCode.EMBEDDER_FAILED: _("Searched without vectors: the model gave no usable vector"),
         DegradationCode.EMBEDDER_TIMEOUT: _("Searched without vectors: the model did not answer in time"),
         DegradationCode.FACTS_FAILED: _("Searched without the facts of the graph"),
-        DegradationCode.HASHING_EMBEDDER: _("Searched without a language model: vectors compare words, not meaning"),
+        DegradationCode.HASHING_EMBEDDER: _("Searched without an embedding model: vectors compare words, not meaning"),
         DegradationCode.LLM_NOT_CONFIGURED: _("No language model is configured"),
         DegradationCode.LLM_STREAM_BROKEN: _("The language model’s answer broke off"),
         DegradationCode.LLM_TIMEOUT: _("The language model did not answer in time"),

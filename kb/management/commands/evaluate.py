@@ -71,11 +71,12 @@ class Command(KnowledgeBaseCommand):
             self.print_json(report)
         else:
             self._print_table(report)
-        shortfalls = [] if options["min_recall5"] is None else floors.below_recall(report, options["min_recall5"])
-        if baseline is not None:
-            shortfalls += floors.below_baseline(report, baseline, options["tolerance"])
-        if shortfalls:
-            raise CommandError(_verdict(eval_set, shortfalls, floors.lost_queries(report, baseline)))
+        below = [] if options["min_recall5"] is None else floors.below_recall(report, options["min_recall5"])
+        worse = [] if baseline is None else floors.below_baseline(report, baseline, options["tolerance"])
+        if below or worse:
+            # Below a floor, but no worse than the baseline: what it has lost too.
+            lost = floors.lost_queries(report, baseline) or (floors.lost_queries(report, None) if below else [])
+            raise CommandError(_verdict(eval_set, below + worse, lost))
 
     def _report(self, kb: KnowledgeBase, eval_set: EvalSet, options: dict[str, Any]) -> dict[str, Any]:
         principal = Principal(kb.owner)

@@ -197,7 +197,7 @@ def test_the_words_of_an_answer_are_in_the_language_of_the_page(ask, kb, documen
     headings = {
         language: words(tree.xpath(".//*[@data-code='hashing_embedder']//h2")[0]) for language, tree in notes.items()
     }
-    assert headings["en"] == "Searched without a language model: vectors compare words, not meaning"
+    assert headings["en"] == "Searched without an embedding model: vectors compare words, not meaning"
     assert headings["en"] != headings["zh-hans"]
 
 

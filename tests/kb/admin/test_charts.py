@@ -62,7 +62,7 @@ def test_the_figures_come_as_a_table_too(fields, rows):
 
 
 def test_long_labels_beside_bars_are_cut_into_lines_between_words():
-    labels = ["Searched without a language model: vectors compare words", "没有关键词的搜索：关键词索引仍在建立中"]
+    labels = ["Searched without an embedding model: vectors compare words", "没有关键词的搜索：关键词索引仍在建立中"]
     english, chinese = json.loads(make(labels=labels, is_horizontal=True).data)["labels"]
 
     assert " ".join(english) == labels[0]

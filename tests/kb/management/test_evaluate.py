@@ -95,6 +95,13 @@ def test_recall_below_its_floor_ends_with_the_figure_the_floor_and_the_queries_l
     assert "zebra: 1 -> 0  zebra？" in message
 
 
+def test_a_floor_names_its_queries_also_where_a_baseline_is_no_better(run, tmp_path):
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(run("--json"))
+    with pytest.raises(CommandError, match="zebra: 1 -> 0"):
+        run("--baseline", str(baseline), "--min-recall5", "0.75")
+
+
 def test_a_long_list_of_lost_queries_is_cut(run, eval_set, monkeypatch):
     monkeypatch.setattr("kb.management.commands.evaluate.LOST_LISTED", 0)
     with pytest.raises(CommandError, match="and 1 more"):
