@@ -13,6 +13,7 @@ from django.views.generic import TemplateView
 
 from kb.admin.compare_figures import chart_options
 from kb.admin.eval_run_report import percentage, three_decimals
+from kb.admin.ids import row_id
 from kb.admin.profile_choices import profile_url
 from kb.admin.scoped import principal
 from kb.admin.setting_words import setting_label
@@ -23,7 +24,6 @@ from retrieval.errors import InvalidConfiguration
 from retrieval.eval.calibration import CutFigures
 
 RUNS_OFFERED = 100
-LARGEST_ID = 2**63
 COLOURS = {
     "relevant": "var(--color-green-500)",
     "irrelevant": "var(--color-orange-400)",
@@ -106,9 +106,7 @@ def _run(caller: Principal, asked: str) -> EvalRun:
         Http404: there is none of that number for this user.
     """
     rows = EvalRun.objects.visible_to(caller).select_related("eval_set__knowledge_base", "profile__knowledge_base")
-    found: EvalRun | None = (
-        rows.filter(pk=int(asked)).first() if asked.isdecimal() and int(asked) < LARGEST_ID else None
-    )
+    found: EvalRun | None = rows.filter(pk=row_id(asked)).first()
     if found is None:
         raise Http404(_("There is no evaluation run with the number %(run)s.") % {"run": asked})
     return found

@@ -15,6 +15,7 @@ from django.views.generic import TemplateView
 
 from kb.admin.compare_figures import shown_runs
 from kb.admin.eval_run_state import UNFINISHED, is_unfinished, progress_of, standstill
+from kb.admin.ids import row_id
 from kb.admin.scoped import principal
 from kb.models import EvalRun, EvalSet, Principal
 from kb.services.comparison import compare_runs
@@ -23,7 +24,6 @@ from kb.services.evaluation import cancel_run
 
 RUNS_OFFERED = 200
 OFFERED = (EvalRun.Status.DONE, *UNFINISHED)
-LARGEST_ID = 2**63
 
 
 class CompareRunsView(TemplateView):
@@ -76,7 +76,7 @@ def named_runs(caller: Principal, request: HttpRequest) -> dict[str, EvalRun]:
     """
     given = request.POST if request.method == "POST" else request.GET
     asked = {name: given[name] for name in ("a", "b") if given.get(name)}
-    ids = {name: int(value) for name, value in asked.items() if value.isdecimal() and int(value) < LARGEST_ID}
+    ids = {name: pk for name, value in asked.items() if (pk := row_id(value)) is not None}
     rows = EvalRun.objects.visible_to(caller).select_related("eval_set__knowledge_base", "profile", "created_by")
     found = {row.pk: row for row in rows.filter(pk__in=ids.values())} if ids else {}
     if missing := [value for name, value in asked.items() if ids.get(name) not in found]:

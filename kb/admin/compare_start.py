@@ -16,6 +16,7 @@ from kb.admin.compare_runs import compare_url
 from kb.admin.compare_sides import SideForm, open_sides, same_sides
 from kb.admin.counts import count_of
 from kb.admin.eval_run_form import SetField
+from kb.admin.ids import row_id
 from kb.admin.scoped import principal
 from kb.admin.search_page import SearchPage
 from kb.models import EvalQuery, EvalRun, EvalSet, Principal
@@ -49,11 +50,8 @@ class PairForm(forms.Form):
     @property
     def chosen_set(self) -> EvalSet | None:
         """The set that the form holds; None before one is chosen."""
-        chosen = str(self["eval_set"].value() or "")
-        if not (chosen.isdecimal() and len(chosen) < 19):
-            return None
         sets = cast(SetField, self.fields["eval_set"]).queryset
-        return None if sets is None else sets.filter(pk=int(chosen)).first()
+        return None if sets is None else sets.filter(pk=row_id(str(self["eval_set"].value() or ""))).first()
 
     @property
     def has_sets(self) -> bool:

@@ -23,6 +23,7 @@ from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.counts import count_of
+from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
 from kb.ingest.parse import MESSAGES
@@ -158,7 +159,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The cells of documents that were unfinished, for a page that polls; it asks again while one still is."""
-        asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdigit()][: self.list_per_page]
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         documents = list(self.get_queryset(request).filter(pk__in=asked))
         rows = [{"document": each, "state": state_cell(each, swap=True)} for each in documents]
         context = {"rows": rows, "unfinished_ids": unfinished_ids(documents)}

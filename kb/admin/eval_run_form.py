@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.admin.counts import count_of
+from kb.admin.ids import row_id
 from kb.admin.profile_choices import profile_state
 from kb.admin.setting_words import WORDS, choices_of, value_in_words
 from kb.models import EvalQuery, EvalSet, Principal, RetrievalProfile
@@ -116,8 +117,8 @@ class StartForm(forms.Form):
         self._show_inherited()
 
     def _chosen_set(self, sets: QuerySet[EvalSet]) -> EvalSet | None:
-        chosen = str(self["eval_set"].value() or "")
-        return sets.filter(pk=chosen).first() if chosen.isdigit() and len(chosen) < 19 else None
+        chosen = row_id(str(self["eval_set"].value() or ""))
+        return None if chosen is None else sets.filter(pk=chosen).first()
 
     def _own_profile(self) -> str:
         if self.chosen_set is None:

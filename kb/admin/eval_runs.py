@@ -24,6 +24,7 @@ from kb.admin.eval_run_pages import QueriesView, RunView, StartView, live_view, 
 from kb.admin.eval_run_queries import asked_rows
 from kb.admin.eval_run_report import three_decimals
 from kb.admin.eval_run_state import is_unfinished, state_cell, unfinished_ids
+from kb.admin.ids import row_ids
 from kb.admin.profile_page import PAGE
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, visible
 from kb.models import EvalRun, EvalRunQuery
@@ -113,7 +114,7 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The cells of runs that were unfinished, for a list that polls; it asks again while one still is."""
-        asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdigit()][: self.list_per_page]
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         runs = list(self.get_queryset(request).defer("report", "configuration").filter(pk__in=asked))
         rows = [{"cells": [state_cell(each, swap=True), *self._figures(each, swap=True)]} for each in runs]
         context = {"rows": rows, "unfinished_ids": unfinished_ids(runs)}

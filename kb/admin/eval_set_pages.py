@@ -17,6 +17,7 @@ from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
+from kb.admin.ids import row_id, row_ids
 from kb.admin.judge import SESSION_KEY
 from kb.admin.scoped import principal
 from kb.admin.search_log import debug_url
@@ -210,13 +211,15 @@ class DeleteQueriesView(OfSetView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         if not self.may_edit:
             raise PermissionDenied
-        if not _ids(request.GET):
+        if not row_ids(request.GET.getlist("query")):
             messages.warning(request, _("Choose some queries first."))
             return HttpResponseRedirect(self.url)
         return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        chosen = eval_query_overview(principal(self.request), self.eval_set).filter(pk__in=_ids(self.request.GET))
+        chosen = eval_query_overview(principal(self.request), self.eval_set).filter(
+            pk__in=row_ids(self.request.GET.getlist("query"))
+        )
         queries = list(chosen.order_by("pk"))
         return super().get_context_data(
             **kwargs,
@@ -226,7 +229,7 @@ class DeleteQueriesView(OfSetView):
         )
 
     def write(self, posted: QueryDict) -> str:
-        deleted = queries_delete(principal(self.request), self.eval_set, _ids(posted))
+        deleted = queries_delete(principal(self.request), self.eval_set, row_ids(posted.getlist("query")))
         words = ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted)
         messages.success(self.request, words % {"count": deleted})
         return self.url
@@ -372,16 +375,12 @@ def _here(given: Mapping[str, str], page: int) -> str:
     return f"?{urlencode({**given, 'page': page})}"
 
 
-def _ids(given: QueryDict) -> list[int]:
-    return [int(each) for each in given.getlist("query") if each.isdecimal() and len(each) < 19]
-
-
 def _grades(posted: QueryDict) -> dict[int, int | None]:
     """The chosen grades by judgment id, of fields that are named "grade-ID"."""
     chosen: dict[int, int | None] = {}
     for name, value in posted.items():
         prefix, _dash, judgment_id = name.partition("-")
         is_grade = isinstance(value, str) and (value == TAKEN_BACK or (value.isdecimal() and len(value) < 3))
-        if prefix == "grade" and judgment_id.isdecimal() and len(judgment_id) < 19 and is_grade:
-            chosen[int(judgment_id)] = None if value == TAKEN_BACK else int(str(value))
+        if prefix == "grade" and is_grade and (pk := row_id(judgment_id)) is not None:
+            chosen[pk] = None if value == TAKEN_BACK else int(str(value))
     return chosen

@@ -16,6 +16,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.generic import View
 
+from kb.admin.ids import row_id
 from kb.admin.scoped import principal
 from kb.models import Chunk, EvalQuery, EvalSet, KnowledgeBase, Principal
 from kb.models.evaluation import MAX_GRADE
@@ -144,7 +145,7 @@ class JudgeForm(forms.Form):
             field: Any = self.fields[name]
             given = field.widget.value_from_datadict(data, {}, name)
             ids = map(str, given if isinstance(given, list) else [])
-            field.choices = [(each, each) for each in ids if each.isdecimal() and len(each) < 19]
+            field.choices = [(each, each) for each in ids if row_id(each) is not None]
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data

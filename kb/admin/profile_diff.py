@@ -8,6 +8,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from unfold.widgets import SELECT_CLASSES
 
+from kb.admin.ids import row_id
 from kb.admin.profile_choices import as_field_choices, profile_choices, profile_state
 from kb.admin.profile_page import ENVIRONMENT, PAGE, PUBLISH, ProfilePage, diff_url, visible_version
 from kb.admin.setting_words import in_order, setting_label, value_in_words
@@ -85,9 +86,9 @@ class DiffView(ProfilePage):
         asked = self.request.GET.get(side, "")
         if asked == ENVIRONMENT:
             return None
-        if not (asked.isascii() and asked.isdecimal() and len(asked) < 19):
+        if (version_id := row_id(asked)) is None:
             raise Http404
-        return visible_version(self.caller, int(asked))
+        return visible_version(self.caller, version_id)
 
     def _options(self, *chosen: RetrievalProfile | None) -> Any:
         """The versions to choose from, by their ids."""

@@ -9,6 +9,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 
+from kb.admin.ids import row_id
 from kb.admin.profile_form import SHARED, ProfileForm
 from kb.admin.profile_page import PAGE, ProfilePage, VersionPage, visible_version
 from kb.models import KnowledgeBase, RetrievalProfile
@@ -58,8 +59,8 @@ class AddView(ProfilePage):
 
     @cached_property
     def base(self) -> RetrievalProfile | None:
-        pk = self.request.GET.get("from", "")
-        return visible_version(self.caller, int(pk)) if pk.isdecimal() and len(pk) < 19 else None
+        pk = row_id(self.request.GET.get("from", ""))
+        return None if pk is None else visible_version(self.caller, pk)
 
     @cached_property
     def places(self) -> list[KnowledgeBase]:

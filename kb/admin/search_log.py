@@ -15,6 +15,7 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from kb.admin.degradations import degradation_heading
+from kb.admin.ids import row_id
 from kb.admin.scoped import ScopedModelAdmin, column, visible
 from kb.admin.search_form import parameters_of
 from kb.models import KnowledgeBase, SearchLog
@@ -39,8 +40,8 @@ class SearchedFilter(DropdownFilter):  # type: ignore[misc]
         return [(str(kb.pk), kb.name) for kb in visible(KnowledgeBase, request)]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        chosen = self.value() or ""
-        return queryset.filter(knowledge_base_ids__contains=[int(chosen)]) if chosen.isdigit() else queryset
+        kb_id = row_id(self.value() or "")
+        return queryset if kb_id is None else queryset.filter(knowledge_base_ids__contains=[kb_id])
 
 
 class OutcomeFilter(DropdownFilter):  # type: ignore[misc]

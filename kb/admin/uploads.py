@@ -17,6 +17,7 @@ from django.views.generic import FormView
 from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
+from kb.admin.ids import row_id
 from kb.admin.scoped import principal, signed_in
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, KnowledgeBase
@@ -91,8 +92,8 @@ class UploadView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type
     def get_initial(self) -> dict[str, Any]:
         """The knowledge base that a link names, else the only one there is."""
         chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
-        if chosen.isdigit():
-            return {"knowledge_base": chosen}
+        if (kb_id := row_id(chosen)) is not None:
+            return {"knowledge_base": kb_id}
         writable = list(self.writable[:2])
         return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}
 

@@ -12,6 +12,7 @@ from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
 from kb.admin.degradations import notices
+from kb.admin.ids import row_id
 from kb.admin.profile_choices import profile_url
 from kb.admin.search_page import SearchPage, open_search_page
 from kb.admin.why_not_remedies import ASKS_FIRST, done_in_words, shown_remedies
@@ -28,7 +29,6 @@ from kb.services.why_not.types import Remedy, WhyNot
 from kb.services.writing import Superseded
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
-MAX_ID_DIGITS = 18
 NOTHING_FOUND = FoundChunks()
 
 
@@ -42,7 +42,7 @@ class WhyNotView(TemplateView):
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         principal = Principal(request.user)
         page = open_search_page(principal, request.GET)
-        chunk_id = _id(request.GET.get("chunk", ""))
+        chunk_id = row_id(request.GET.get("chunk", ""))
         text = request.GET.get("text", "").strip()
         context: dict[str, Any] = {**page.context, "text": text, "chunk_problem": ""}
         status = 400 if page.form.is_bound and not page.form.is_valid() else 200
@@ -63,7 +63,7 @@ class WhyNotView(TemplateView):
         """Applies a remedy to the search of the URL, and goes on to the search that shows its effect."""
         principal = Principal(request.user)
         page = open_search_page(principal, request.GET)
-        chunk_id = _id(request.GET.get("chunk", ""))
+        chunk_id = row_id(request.GET.get("chunk", ""))
         if not page.form.asks or not chunk_id:
             raise Http404
         try:
@@ -163,12 +163,6 @@ class WhyNotView(TemplateView):
 def why_not_urls(site: AdminSite) -> list[URLPattern]:
     """The page's route among those of an admin site; its name is `admin:why_not`."""
     return [path("why-not/", site.admin_view(WhyNotView.as_view(admin_site=site)), name="why_not")]
-
-
-def _id(text: str) -> int | None:
-    """A chunk's id, as far as the text is one."""
-    plain = text.strip()
-    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) <= MAX_ID_DIGITS else None
 
 
 def _choices(page: SearchPage, found: FoundChunks) -> list[tuple[Chunk, str]]:

@@ -57,7 +57,7 @@ def below_recall(report: Mapping[str, Any], floor: float) -> list[Shortfall]:
     """Whether recall@5 after the reranker, or after the fusion where none has answered, is below a floor."""
     stage = report["final_stage"]
     figure = report["stages"][stage].get(LEADING)
-    is_below = figure is None or figure < floor
+    is_below = figure is None or not figure >= floor  # nor is anything at least NaN
     return [Shortfall(f"{stage} {LEADING}", figure, floor)] if is_below else []
 
 
@@ -78,7 +78,7 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
     return [
         Shortfall(metric, now.get(metric), floor)
         for metric, floor in floors.items()
-        if metric not in now or now[metric] < floor
+        if metric not in now or not now[metric] >= floor
     ]
 
 

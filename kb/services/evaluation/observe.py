@@ -1,7 +1,7 @@
 """What one search made of a query's judgments: the ranks of its units by stage, and the stage that lost them."""
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kb.services.evaluation.units import Judged
 from retrieval.config import RetrievalConfig
@@ -60,6 +60,8 @@ def observe(
         found: the same search with a reranker, which tells of the stages before it; None: the search itself.
     """
     found = found or result
+    if config.use_rerank:
+        result = _reranked_for_readers(result, config)
     candidates = result.candidates if config.use_rerank else _in_order(result)
     units = [_units(candidate, judged) for candidate in candidates]
     before = units if found is result else [_units(candidate, judged) for candidate in found.candidates]
@@ -82,6 +84,26 @@ def observe(
         degraded=result.degraded,
         reranker=next((str(span.detail["reranker"] or "") for span in result.spans if span.stage == "rerank"), ""),
     )
+
+
+def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
+    """Without what only this search, which is deeper than one for readers, has reranked."""
+    depth = max(config.rerank_candidates, config.top_k)
+    deeper = {each.chunk_id for each in result.candidates if "rerank" in each.ranks and each.ranks["fused"] > depth}
+    if not deeper:
+        return result
+    candidates = tuple(
+        each._replace(
+            cut_by="fusion",
+            ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
+            scores={stage: score for stage, score in each.scores.items() if stage != RERANK},
+        )
+        if each.chunk_id in deeper
+        else each
+        for each in result.candidates
+    )
+    hits = tuple(hit for hit in result.hits if hit.passage.chunk_id not in deeper)
+    return replace(result, candidates=candidates, hits=hits)
 
 
 def _in_order(result: Result) -> list[Candidate]:

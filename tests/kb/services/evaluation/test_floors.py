@@ -28,6 +28,11 @@ def test_recall_at_its_floor_is_not_below_it():
     assert below_recall(report(0.9), 0.9) == []
 
 
+@pytest.mark.parametrize(("recall", "floor"), [(float("nan"), 0.5), (0.9, float("nan"))])
+def test_nothing_is_at_least_what_is_no_number(recall, floor):
+    assert names(below_recall(report(recall), floor)) == ["reranked recall@5"]
+
+
 def test_recall_below_its_floor_is_told_with_both():
     assert [str(each) for each in below_recall(report(0.9), 0.95)] == [
         "reranked recall@5: 0.9000, must be at least 0.9500"

@@ -60,6 +60,14 @@ def test_what_is_not_given_to_the_reranker_is_lost_by_the_fusion():
     assert lost_at(result(candidate(1), candidate(2, cut_by="fusion")), relevant(2)) == "fusion"
 
 
+def test_what_only_the_deeper_search_of_the_measurement_reranks_is_lost_by_the_fusion():
+    found = result(candidate(2, fused=4), candidate(1, fused=1))
+    shallow = observed(found, relevant(2), rerank_candidates=3)
+
+    assert (shallow.lost_at, shallow.rankings["reranked"]) == ("fusion", ["1"])
+    assert observed(found, relevant(2), rerank_candidates=4).rankings["reranked"] == ["1", "2"]
+
+
 def test_what_scores_below_the_cut_is_lost_at_the_gate():
     assert lost_at(result(candidate(1), candidate(2, 0.4)), relevant(2)) == "gate"
 
