@@ -33,6 +33,7 @@ CHROMIUM_SWITCHES = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 SECONDS = 120
+SECONDS_TO_START = 400  # migrations and the demo on a machine that other work keeps busy
 # What the test run sets for itself and what would lead the child to other servers or models.
 NOT_INHERITED = (
     "DATABASE_URL",
@@ -211,7 +212,7 @@ class _Output:
 
     def until(self, words):
         with self._grown:
-            self._grown.wait_for(lambda: words in self._text or "(end of output)" in self._text, timeout=SECONDS)
+            self._grown.wait_for(lambda: words in self._text or "(end of output)" in self._text, SECONDS_TO_START)
             assert words in self._text, self._text
             return self._text
 
