@@ -292,6 +292,11 @@ SPECTACULAR_SETTINGS = {
     "DISABLE_DOCSTRING_DESCRIPTIONS": True,  # docstrings are for readers of the code
     "COMPONENT_SPLIT_REQUEST": True,
     "ENFORCE_NON_BLANK_FIELDS": True,
+    # Two fields are named role; which one would keep the plain name depends on the language.
+    "ENUM_NAME_OVERRIDES": {
+        "MemberRoleEnum": "kb.models.knowledge.Membership.Role",
+        "SpeakerEnum": "kb.models.conversations.Message.Role",
+    },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",

@@ -14,7 +14,7 @@ from kb.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
-from kb.models import Document, SearchLog
+from kb.models import Document, Message, SearchLog
 from kb.services.profiles import MAX_VERSION
 from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
@@ -113,7 +113,7 @@ class FiltersSerializer(StrictSerializer):
 
 
 class TurnSerializer(StrictSerializer):
-    role = serializers.ChoiceField([("user", "user"), ("assistant", "assistant")])
+    role = serializers.ChoiceField(Message.Role.choices)
     text = StrictCharField(max_length=MAX_TURN_CHARS)
 
 
