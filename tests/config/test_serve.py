@@ -36,6 +36,14 @@ def environment():
     shutil.rmtree(root)
 
 
+@pytest.fixture(autouse=True)
+def interruptible():
+    """A shell starts what it runs in the background deaf to Ctrl-C, which children inherit and the server respects."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, former)
+
+
 @pytest.fixture
 def port():
     with socket.create_server(("127.0.0.1", 0)) as chosen:

@@ -37,7 +37,7 @@ def poor_index(settings):
     """A knowledge base whose index is too thin to find its way about; chunk ids, and their texts' vectors."""
     settings.VECTOR_INDEX_MIN_ROWS = 100
     kb = make_kb()
-    texts = [" ".join(f"w{(number * step) % 97}" for step in range(1, 7)) for number in range(1_000)]
+    texts = [" ".join(f"w{(number * step) % 97}" for step in range(1, 7)) for number in range(3_000)]
     vectors = embedder(MODEL).embed_documents(texts)
     ids = add_chunks(kb, len(texts))
     add_vectors(kb, ids, vectors)
