@@ -1,10 +1,12 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
+from kb.models.batches import IngestBatch
+from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
-from kb.models.graph import Concept, ConceptTerm, DocumentConcept, GraphFact
+from kb.models.graph import Concept, ConceptTerm, DocumentConcept, Entity, EntityName, GraphFact
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
-from kb.models.knowledge import Chunk, Document, KnowledgeBase, Membership
+from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
 from kb.models.tokenizer import TokenizerSettings
 
@@ -14,18 +16,22 @@ __all__ = [
     "Chunk",
     "ChunkChange",
     "ChunkEmbedding",
+    "ChunkParent",
     "ChunkPostings",
     "Concept",
     "ConceptTerm",
     "Conversation",
     "Document",
     "DocumentConcept",
+    "Entity",
+    "EntityName",
     "EvalQuery",
     "EvalRun",
     "EvalRunQuery",
     "EvalSet",
     "FailedQuery",
     "GraphFact",
+    "IngestBatch",
     "Installation",
     "Judgment",
     "KnowledgeBase",
@@ -36,6 +42,9 @@ __all__ = [
     "RetrievalProfile",
     "ScopedQuerySet",
     "SearchLog",
+    "SearchProvider",
     "TokenizerSettings",
     "User",
+    "WebPage",
+    "WebSource",
 ]

@@ -114,6 +114,66 @@ class ConceptTerm(models.Model):
             super().save(*args, **kwargs)
 
 
+class Entity(models.Model):
+    """Something that facts are about: a person, a product, a law. Its name is one of its names, always.
+
+    Facts name entities by text; whatever text is one of an entity's names means that entity.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="entities", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=80, blank=True)
+    description = models.TextField(_("description"), blank=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("entity")
+        verbose_name_plural = _("entities")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="entity_name_per_kb"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EntityName(models.Model):
+    """One way to write an entity; in a knowledge base a key belongs to one entity."""
+
+    entity = models.ForeignKey(Entity, models.CASCADE, related_name="names", verbose_name=_("entity"))
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
+    text = models.CharField(_("text"), max_length=200)
+    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("name of an entity")
+        verbose_name_plural = _("names of entities")
+        ordering = ("entity_id", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "key"], name="entity_key_per_kb"),
+        ]
+        indexes: ClassVar = [
+            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix"),
+        ]
+        triggers: ClassVar = content_triggers()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.knowledge_base_id = self.entity.knowledge_base_id
+        self.key = normalized_key(self.text)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
 class GraphFact(models.Model):
     """An edge of a knowledge base's graph.
 
@@ -123,6 +183,12 @@ class GraphFact(models.Model):
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="facts", verbose_name=_("knowledge base")
     )
+
+    class Origin(models.TextChoices):
+        HAND = "hand", _("by hand")
+        IMPORT = "import", _("imported")
+        LLM = "llm", _("by a language model")
+
     subject = models.CharField(_("subject"), max_length=200)
     predicate = models.CharField(_("predicate"), max_length=200)
     object = models.CharField(_("object"), max_length=200)
@@ -137,6 +203,7 @@ class GraphFact(models.Model):
         related_name="facts",
         verbose_name=_("source"),
     )
+    origin = models.CharField(_("origin"), max_length=6, choices=Origin, default=Origin.HAND, editable=False)
 
     objects = ScopedQuerySet.as_manager()
 
