@@ -149,6 +149,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
+    "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
@@ -199,6 +200,14 @@ MAX_UPLOAD_BYTES = env.int("MAX_UPLOAD_MB", default=50) * 1024 * 1024
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
+
+# -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
+# Names with or without a port, addresses and networks that may be read although they are not public.
+WEB_ALLOWED_HOSTS = env.list("WEB_ALLOWED_HOSTS", default=[])
+WEB_USER_AGENT = env.str("WEB_USER_AGENT", default="Zhiku/0.1 (knowledge base reader)")
+WEB_DELAY_SECONDS = env.float("WEB_DELAY_SECONDS", default=1.0)  # between two requests to one host
+WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its answer
+WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
@@ -381,6 +390,11 @@ UNFOLD = {
                         "title": _("Documents"),
                         "icon": "description",
                         "link": reverse_lazy("admin:kb_document_changelist"),
+                    },
+                    {
+                        "title": _("Web sources"),
+                        "icon": "travel_explore",
+                        "link": reverse_lazy("admin:kb_websource_changelist"),
                     },
                     {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
                     {

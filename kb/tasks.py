@@ -14,6 +14,8 @@ from kb.services import retention
 from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.indexing import index_document
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.services.web_runs import run_web_source
+from kb.services.web_sources import sweep_web_sources
 from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
 from kb.stores.postings import long_change_logs
@@ -106,6 +108,20 @@ def sweep_lost_runs() -> None:
     """Gives up runs whose process has died, and enqueues those whose task was lost; one that was not finds its run taken."""
     for run_id in sweep_runs():
         enqueue(run_evaluation, run_id)
+
+
+@shared_task
+def read_web_source(source_id: int) -> None:
+    """Reads a web source for a while; then other tasks have their turn."""
+    if run_web_source(source_id):
+        enqueue(read_web_source, source_id)
+
+
+@shared_task
+def sweep_due_web_sources() -> None:
+    """Begins the runs that are due, and carries on those whose task or worker was lost."""
+    for source_id in sweep_web_sources():
+        enqueue(read_web_source, source_id)
 
 
 @shared_task

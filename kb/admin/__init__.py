@@ -9,6 +9,7 @@ from kb.admin import (
     failed_queries,
     knowledge_bases,
     search_log,
+    web_sources,
 )
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "failed_queries",
     "knowledge_bases",
     "search_log",
+    "web_sources",
 ]

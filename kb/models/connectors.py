@@ -26,7 +26,9 @@ class WebSource(models.Model):
         exclude: regular expressions, none of which it may match.
         live: whether queries ask it too, without any document.
         next_run_at: None: not planned.
-        lease_until: until when a worker has it.
+        lease_until: until when a worker has it, or its task is awaited.
+        attempts: to carry the present run on, one after the other, of which none came to an end.
+        started_at: None: the present run waits for its first worker.
         error: of the last run as a whole.
     """
 
@@ -42,13 +44,14 @@ class WebSource(models.Model):
         RUNNING = "running", _("running")
         DONE = "done", _("done")
         FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
 
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="web_sources", verbose_name=_("knowledge base")
     )
     name = models.CharField(_("name"), max_length=200)
     kind = models.CharField(_("kind"), max_length=8, choices=Kind, default=Kind.PAGE)
-    url = models.URLField(_("address"), max_length=URL_CHARACTERS)
+    url = models.CharField(_("address"), max_length=URL_CHARACTERS)
     enabled = models.BooleanField(_("enabled"), default=True)
     live = models.BooleanField(
         _("ask at query time"), default=False, help_text=_("Queries read it too, as a channel of its own.")
@@ -71,8 +74,11 @@ class WebSource(models.Model):
         models.CharField(max_length=300), verbose_name=_("no addresses like"), default=list, blank=True
     )
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
-    status = models.CharField(_("status"), max_length=8, choices=Status, default=Status.NEVER, editable=False)
+    status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.NEVER, editable=False)
+    attempts = models.PositiveSmallIntegerField(default=0, editable=False)
+    error_code = models.CharField(max_length=40, blank=True, editable=False)
     error = models.TextField(_("error"), blank=True, editable=False)
+    error_params = models.JSONField(default=dict, editable=False)
     counts = models.JSONField(default=dict, editable=False)
     started_at = models.DateTimeField(_("last run"), null=True, editable=False)
     finished_at = models.DateTimeField(null=True, editable=False)
@@ -102,7 +108,9 @@ class WebPage(models.Model):
     """One address of a web source as it was last seen.
 
     Attributes:
-        document: None where the page has none: not read yet, failed, or vanished.
+        document: None where the page has none: not read yet, failed, vanished, or the same as another document.
+        version: of what a feed says of the entry; while it is the same, the entry is not read again.
+        fetched_at: when it was last asked for, with or without success.
         etag: and `last_modified`: as the server gave them, sent back to ask whether anything has changed.
         gone_at: since when it has not been there; its document goes at the second run that does not find it.
     """
@@ -113,6 +121,7 @@ class WebPage(models.Model):
         REFUSED = "refused", _("refused by robots.txt")
         FAILED = "failed", _("failed")
         GONE = "gone", _("gone")
+        DUPLICATE = "duplicate", _("same as another document")
 
     source = models.ForeignKey(WebSource, models.CASCADE, related_name="pages", verbose_name=_("web source"))
     document = models.OneToOneField(
@@ -125,7 +134,10 @@ class WebPage(models.Model):
     etag = models.CharField(max_length=500, blank=True)
     last_modified = models.CharField(max_length=100, blank=True)
     content_hash = models.CharField(max_length=64, blank=True)
+    version = models.CharField(max_length=64, blank=True)
+    error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(_("error"), blank=True)
+    error_params = models.JSONField(default=dict)
     fetched_at = models.DateTimeField(_("read"), null=True)
     gone_at = models.DateTimeField(_("gone since"), null=True)
 
