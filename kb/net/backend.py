@@ -85,7 +85,13 @@ class TimedStream(httpcore.NetworkStream):
         timeout: float | None = None,  # noqa: ARG002
     ) -> httpcore.NetworkStream:
         left = self._deadline.remaining(self._host)
-        return TimedStream(self._stream.start_tls(ssl_context, server_hostname, left), self._deadline, self._host)
+        try:
+            stream = self._stream.start_tls(ssl_context, server_hostname, left)
+        except httpcore.ConnectError as error:
+            if isinstance(error.__cause__, ssl.SSLError):
+                raise FetchError(FetchCode.TLS_FAILED, host=self._host) from error
+            raise
+        return TimedStream(stream, self._deadline, self._host)
 
     def get_extra_info(self, info: str) -> Any:
         return self._stream.get_extra_info(info)

@@ -144,8 +144,7 @@ def _in_our_words(host: str, deadline: Deadline) -> Iterator[None]:
     except httpcore.TimeoutException as error:
         raise FetchError(FetchCode.TIMEOUT, host=host, seconds=max(1, round(deadline.seconds))) from error
     except httpcore.NetworkError as error:
-        failed_tls = isinstance(error.__cause__, ssl.SSLError)
-        raise FetchError(FetchCode.TLS_FAILED if failed_tls else FetchCode.UNREACHABLE, host=host) from error
+        raise FetchError(FetchCode.UNREACHABLE, host=host) from error
     except httpcore.ProtocolError as error:
         raise FetchError(FetchCode.BROKEN_RESPONSE, host=host) from error
 
