@@ -13,7 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
+from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, hash_content
+from kb.ingest.chunkers.registry import split
 from kb.ingest.index import (
     Prepared,
     Source,
@@ -161,7 +162,7 @@ def _index_file(job: Job) -> None:
     document, kb = job.document, job.document.knowledge_base
     parsed = _parse(document)
     job.report(Document.Stage.CHUNK, 15)
-    drafts = split(parsed, settings=chunk_settings(kb))
+    drafts = split(parsed, chunk_settings(kb))
     title = document.title or parsed.title
     prepared = _prepare(
         job, [Source(searchable_text(title, draft.heading_path, draft.text), draft.text) for draft in drafts]

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from django.db import transaction
 from django.db.models import QuerySet
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.providers import embedder
