@@ -6,15 +6,15 @@ import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
-from kb.ingest.formats import docx as docx_format
+from kb.ingest.formats import package
 from kb.ingest.parse import ErrorCode, ParseError, Section, parse
-from tests.kb.ingest.documents import make_docx, make_zip, read_part, replace_part, save_docx
+from tests.kb.ingest.documents import make_docx, make_zip, read_part, replace_part, save
 
 DOCUMENT = "word/document.xml"
 
 
 def read(document):
-    return parse(document if isinstance(document, bytes) else save_docx(document), "a.docx")
+    return parse(document if isinstance(document, bytes) else save(document), "a.docx")
 
 
 def failure(data):
@@ -167,7 +167,7 @@ def test_a_part_that_unpacks_to_far_more_than_it_packs_is_a_bomb():
 
 @pytest.mark.parametrize("name", ["_MAX_ENTRIES", "_MAX_UNPACKED", "_MAX_XML"])
 def test_each_limit_of_the_archive_is_checked(name, monkeypatch):
-    monkeypatch.setattr(docx_format, name, 5)
+    monkeypatch.setattr(package, name, 5)
     assert failure(make_docx("正文")).code is ErrorCode.ZIP_BOMB
 
 
