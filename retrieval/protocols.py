@@ -42,6 +42,10 @@ class Embedder(Protocol):
 
     def count_tokens(self, text: str) -> int: ...
 
+    def token_ends(self, text: str) -> Sequence[int]:
+        """Where each of the tokens that `count_tokens` counts ends in the text, ascending."""
+        ...
+
     @property
     def is_loaded(self) -> bool:
         """Whether the next call needs not load the model first."""

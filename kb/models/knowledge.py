@@ -144,6 +144,13 @@ def upload_path(document: "Document", filename: str) -> str:
 
 
 class Document(models.Model):
+    """A source of chunks.
+
+    Attributes:
+        chunking: fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
+        indexed_title: the title that its chunks were indexed under.
+    """
+
     class Status(models.TextChoices):
         PENDING = "pending", _("waiting")
         PROCESSING = "processing", _("processing")
@@ -185,6 +192,8 @@ class Document(models.Model):
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
     keep_chunks = models.BooleanField(default=False, editable=False)
+    chunking = models.CharField(max_length=32, blank=True, db_default="", editable=False)
+    indexed_title = models.CharField(max_length=500, blank=True, db_default="", editable=False)
     lease = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
     error_code = models.CharField(max_length=40, blank=True)
