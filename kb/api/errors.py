@@ -38,6 +38,9 @@ REJECTED_FIELD = {
     "profile_name_taken": "name",
     "profile_unnamed": "name",
     "unknown_model": "embedding_model",
+    "exclude_invalid": "exclude",
+    "include_invalid": "include",
+    "url_refused": "url",
 }
 
 

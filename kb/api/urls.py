@@ -23,6 +23,7 @@ from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
 from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
+from kb.api.views.web_sources import WebSourceViewSet
 from kb.api.views.why_not import WhyNotView
 
 app_name = "api"
@@ -46,6 +47,12 @@ urlpatterns = [
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
+    path("web-sources/", WebSourceViewSet.as_view({"get": "list", "post": "create"})),
+    path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
+    path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
+    path("web-sources/<int:pk>/run/", WebSourceViewSet.as_view({"post": "run"})),
+    path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
+    path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
     path("search/", SearchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),

@@ -91,13 +91,13 @@ class PageWriter:
         with self.hold():
             page = self._locked(url)
             if page.state != WebPage.State.GONE or page.gone_at is None:
-                _save(page, state=WebPage.State.GONE, gone_at=timezone.now(), fetched_at=timezone.now(), **told)
+                _save(page, state=WebPage.State.GONE, fetched_at=timezone.now(), **(told | {"gone_at": timezone.now()}))
                 return "gone"
             had_one = page.document_id is not None
             if had_one:
                 documents_delete(Document.objects.filter(pk=page.document_id))
                 page.document = None
-            _save(page, fetched_at=timezone.now(), **told)
+            _save(page, fetched_at=timezone.now(), **(told | {"gone_at": page.gone_at}))
         return "deleted" if had_one else "gone"
 
     def _locked(self, url: str) -> WebPage:

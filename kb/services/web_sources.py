@@ -6,13 +6,14 @@ from typing import Any, Final
 
 import regex
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.ingest.connectors.listing import compiled
 from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
-from kb.models import Document, KnowledgeBase, User, WebSource
+from kb.models import Document, KnowledgeBase, Principal, User, WebPage, WebSource
 from kb.net.addresses import parse_url
 from kb.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.net.errors import FetchError
@@ -25,6 +26,25 @@ UNFINISHED: Final = (WebSource.Status.WAITING, WebSource.Status.RUNNING)
 WHAT_IS_READ: Final = frozenset({"kind", "url", "include", "exclude", "max_pages", "max_depth"})
 
 
+def web_source_check(source: WebSource) -> None:
+    """Returns where a source can be saved.
+
+    Raises:
+        Rejected: its name is taken, or its address or an expression is none.
+    """
+    try:
+        parse_url(source.url)
+    except FetchError as error:
+        raise Rejected("url_refused", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
+    for field in ("include", "exclude"):
+        for pattern in getattr(source, field):
+            _check_pattern(field, pattern)
+    named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
+    if named.exists():
+        message = _("This knowledge base has a web source named “%(name)s” already: choose another name.")
+        raise Rejected("name_taken", message % {"name": source.name})
+
+
 def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fields: Any) -> WebSource:
     """Creates a source, whose first run begins at once unless it is switched off.
 
@@ -34,10 +54,10 @@ def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fie
         fields: of the model.
 
     Raises:
-        Rejected: the name is taken, or the address or an expression is none; `code` names the field.
+        Rejected: the name is taken, or the address or an expression is none.
     """
     source = WebSource(knowledge_base=knowledge_base, created_by=user, **fields)
-    _check(source)
+    web_source_check(source)
     with transaction.atomic():
         source.save()
         if source.enabled:
@@ -50,7 +70,7 @@ def web_source_update(source: WebSource, **changes: Any) -> None:
     before = {name: getattr(source, name) for name in changes}
     for name, value in changes.items():
         setattr(source, name, value)
-    _check(source)
+    web_source_check(source)
     changed = {name for name, value in before.items() if value != changes[name]}
     if changed & {"every_minutes", "enabled"}:
         source.next_run_at = next_run(source)
@@ -108,6 +128,16 @@ def sweep_web_sources() -> list[int]:
     return lost + due
 
 
+def web_source_overview(principal: Principal) -> QuerySet[Any]:
+    """Sources with `page_count` and `document_count`."""
+    pages = WebPage.objects.filter(source=OuterRef("pk")).order_by().values("source")
+    rows: QuerySet[Any] = WebSource.objects.visible_to(principal).annotate(
+        page_count=Coalesce(Subquery(pages.annotate(rows=Count("pk")).values("rows")), 0),
+        document_count=Coalesce(Subquery(pages.annotate(rows=Count("document")).values("rows")), 0),
+    )
+    return rows
+
+
 def next_run(source: WebSource) -> Any:
     """When it is due again; None: not by itself."""
     if not source.enabled or source.every_minutes is None:
@@ -145,20 +175,6 @@ def _ids(condition: Q) -> list[int]:
     )
 
 
-def _check(source: WebSource) -> None:
-    try:
-        parse_url(source.url)
-    except FetchError as error:
-        raise Rejected("url", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
-    for field in ("include", "exclude"):
-        for pattern in getattr(source, field):
-            _check_pattern(field, pattern)
-    named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
-    if named.exists():
-        message = _("This knowledge base has a web source named “%(name)s” already: choose another name.")
-        raise Rejected("name", message % {"name": source.name})
-
-
 def _check_pattern(field: str, pattern: str) -> None:
     try:
         compiled(pattern)
@@ -166,4 +182,4 @@ def _check_pattern(field: str, pattern: str) -> None:
         message = _(
             "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for themselves."
         )
-        raise Rejected(field, message % {"pattern": pattern, "reason": error.msg}) from error
+        raise Rejected(f"{field}_invalid", message % {"pattern": pattern, "reason": error.msg}) from error

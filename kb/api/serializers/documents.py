@@ -9,6 +9,7 @@ from kb.api.fields import (
     TagsField,
 )
 from kb.models import Chunk, Document
+from kb.models.connectors import URL_CHARACTERS
 
 
 class DocumentErrorSerializer(serializers.Serializer[Document]):
@@ -68,6 +69,10 @@ class DocumentUploadSerializer(DocumentDetailsSerializer):
 
 class DocumentTextSerializer(DocumentDetailsSerializer):
     text = StrictCharField(trim_whitespace=False)
+
+
+class DocumentUrlSerializer(DocumentDetailsSerializer):
+    url = StrictCharField(max_length=URL_CHARACTERS, help_text="Of a public page, which is read at once.")
 
 
 class DocumentChangeSerializer(DocumentDetailsSerializer):

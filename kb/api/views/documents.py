@@ -1,8 +1,10 @@
+from collections.abc import Mapping
+
 from django.db.models import QuerySet
 from django.http import FileResponse
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, PolymorphicProxySerializer, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.parsers import MultiPartParser
@@ -18,6 +20,7 @@ from kb.api.serializers.documents import (
     DocumentSerializer,
     DocumentTextSerializer,
     DocumentUploadSerializer,
+    DocumentUrlSerializer,
 )
 from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
 from kb.models import Chunk, Document, KnowledgeBase
@@ -30,6 +33,13 @@ from kb.services.documents import (
     document_update,
 )
 from kb.services.errors import NotVisible
+from kb.services.web_documents import document_add_url
+
+TEXT_OR_URL = PolymorphicProxySerializer(
+    component_name="DocumentTextOrUrl",
+    serializers=[DocumentTextSerializer, DocumentUrlSerializer],
+    resource_type_field_name=None,
+)
 
 
 @extend_schema_view(
@@ -38,9 +48,9 @@ from kb.services.errors import NotVisible
         responses=answers({200: DocumentSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
-        summary="Add a document: a file as a form, or a text as JSON",
+        summary="Add a document: a file as a form, or a text or the address of a page as JSON",
         description="A worker parses and indexes it: its `status` becomes `ready`, or `failed` with a reason.",
-        request={"multipart/form-data": DocumentUploadSerializer, "application/json": DocumentTextSerializer},
+        request={"multipart/form-data": DocumentUploadSerializer, "application/json": TEXT_OR_URL},
         responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 413, 415),
     ),
 )
@@ -58,6 +68,9 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
             fields = self.checked(DocumentUploadSerializer)
             file = fields["file"]
             document = document_add(knowledge_base=kb, name=file.name, user=user_of(request), **fields)
+        elif isinstance(request.data, Mapping) and "url" in request.data:
+            fields = self.checked(DocumentUrlSerializer)
+            document = document_add_url(knowledge_base=kb, user=user_of(request), **fields)
         else:
             fields = {"title": ""} | self.checked(DocumentTextSerializer)
             document = document_add_text(knowledge_base=kb, user=user_of(request), **fields)

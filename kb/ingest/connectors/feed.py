@@ -72,14 +72,14 @@ def _candidate(entry: Any, base: str) -> Candidate | None:
         link = _address(str(entry.get("id", "")) or title, base) if own else None
     if link is None:
         return None
-    stated = "\0".join((title, own, summary, str(entry.get("updated", "")), str(entry.get("published", ""))))
+    stated = "\0".join((title, own, summary, str(_stated(entry, "updated")), str(_stated(entry, "published"))))
     return Candidate(
         url=link,
         title=title,
         content=own or None,
         summary=summary,
         version=hashlib.sha256(stated.encode("utf-8", "replace")).hexdigest(),
-        published=_moment(entry.get("published_parsed") or entry.get("updated_parsed")),
+        published=_moment(_stated(entry, "published_parsed") or _stated(entry, "updated_parsed")),
     )
 
 
@@ -87,6 +87,11 @@ def _address(name: str, base: str) -> str | None:
     """What stands for the address of an entry that leads nowhere."""
     feed = normal(base)
     return f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}" if feed and name else None
+
+
+def _stated(entry: Any, name: str) -> Any:
+    """As the feed has it: the library would put one date in the place of another, and warn that it soon will not."""
+    return dict.get(entry, name)
 
 
 def _moment(parts: Any) -> datetime | None:
