@@ -24,9 +24,14 @@ EXTENSIONS: Final = {
     "text/plain": ".txt",
     "text/markdown": ".md",
     "application/pdf": ".pdf",
+    "text/csv": ".csv",
+    "application/epub+zip": ".epub",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
 }
 READABLE: Final = frozenset(EXTENSIONS)
+_TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
 _NAME_CHARACTERS: Final = 150
 _UNSAFE: Final = re.compile(r"[^\w.-]+")
 
@@ -58,7 +63,7 @@ def content_of_page(fetched: Fetched, limits: Limits) -> PageContent:
         ParseError: no text can be read from it.
     """
     extension = EXTENSIONS[fetched.media_type]
-    data = _as_utf8(fetched) if extension != ".pdf" else fetched.content
+    data = _as_utf8(fetched) if extension in _TEXTS else fetched.content
     return _content(data, fetched.url, extension, limits)
 
 
