@@ -9,7 +9,7 @@ import pypdfium2
 import pypdfium2.raw as pdfium
 
 from kb.ingest.formats import ocr
-from kb.ingest.formats.lines import Line, paragraphs
+from kb.ingest.formats.lines import Line, join_lines, paragraphs
 from kb.ingest.formats.pdf_bookmarks import Bookmarks
 from kb.ingest.formats.pdf_lines import is_garbled, page_lines
 from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
@@ -99,8 +99,8 @@ def _read_page(document: pypdfium2.PdfDocument, number: int, bookmarks: Bookmark
 
 
 def _sections(lines: Sequence[Line], number: int, bookmarks: Bookmarks) -> Iterator[Section]:
-    for path, under in bookmarks.split(lines, number):
-        if blocks := paragraphs(under):
+    for path, heading, below in bookmarks.split(lines, number):
+        if blocks := list(filter(None, [join_lines(line.text for line in heading), *paragraphs(below)])):
             yield Section("\n\n".join(blocks), number, path)
 
 

@@ -32,16 +32,20 @@ class Bookmarks:
             if title and index is not None:
                 self._add(index + 1, tuple(filter(None, above)))
 
-    def split(self, lines: Sequence[Line], page: int) -> Iterator[tuple[Path, Sequence[Line]]]:
-        """The lines of a page under each heading: a bookmark begins where its words stand, else with the page."""
-        path, start = self._before(page), 0
+    def split(self, lines: Sequence[Line], page: int) -> Iterator[tuple[Path, Sequence[Line], Sequence[Line]]]:
+        """The lines of a page under each heading: a bookmark begins where its words stand, else with the page.
+
+        Yields:
+            The path, the lines of its heading if they are on the page, and the lines below.
+        """
+        path, heading, start = self._before(page), range(0), 0
         for own in self._on_page.get(page, ()):
-            at = _find(lines, own[-1], start)
-            if at:
-                yield path, lines[start:at]
-                start = at
+            found = _find(lines, own[-1], start)
+            if found:
+                yield path, lines[heading.start : heading.stop], lines[start : found.start]
+                heading, start = found, found.stop
             path = own
-        yield path, lines[start:]
+        yield path, lines[heading.start : heading.stop], lines[start:]
 
     def _add(self, page: int, path: Path) -> None:
         if page not in self._on_page:
@@ -53,15 +57,15 @@ class Bookmarks:
         return self._on_page[self._pages[earlier - 1]][-1] if earlier else ()
 
 
-def _find(lines: Sequence[Line], title: str, start: int) -> int:
-    """The line, from start on, where the title begins; 0 if none does."""
+def _find(lines: Sequence[Line], title: str, start: int) -> range:
+    """The lines, from start on, that are the title; an empty range if none are."""
     wanted = "".join(title.split())
-    for index in range(start, len(lines)):
+    for first in range(start, len(lines)):
         joined = ""
-        for line in lines[index : index + _HEADING_LINES]:
-            joined += "".join(line.text.split())
+        for last in range(first, min(first + _HEADING_LINES, len(lines))):
+            joined += "".join(lines[last].text.split())
             if joined == wanted:
-                return index
+                return range(first, last + 1)
             if not wanted.startswith(joined):
                 break
-    return 0
+    return range(0)

@@ -34,7 +34,7 @@ def sections(rows: Iterable[Row], heading_path: tuple[str, ...] = ()) -> Iterato
         yield Section(" | ".join(filter(None, row)), None, heading_path)
     if start is None:
         for row in chain(first, filled):
-            yield Section(" | ".join(row), None, heading_path, SectionKind.RECORD)
+            yield Section(" | ".join(filter(None, row)), None, heading_path, SectionKind.RECORD)
         return
     header, records = first[start], chain(first[start + 1 :], filled)
     columns = pair_columns(header)
@@ -54,10 +54,13 @@ def _cells(row: Row) -> list[str]:
 
 
 def _header_at(rows: Sequence[Row]) -> int | None:
-    """The first row as wide as the table, if it reads like names: texts, each once, and something below it."""
+    """The first row as wide as the table, if it reads like names: texts, each once, and something below it.
+
+    A single column is a list, whose first entry names nothing.
+    """
     width = max(map(_filled, rows), default=0)
     for index, row in enumerate(rows[:-1]):
-        if 2 * _filled(row) > width and (_filled(row) > 1 or width == 1):
+        if _filled(row) > 1 and 2 * _filled(row) >= width:
             names = [cell for cell in row if cell]
             reads_like_names = len(set(names)) == len(names) and not any(map(_NUMBER.fullmatch, names))
             return index if reads_like_names else None

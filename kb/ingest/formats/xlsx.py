@@ -1,6 +1,7 @@
 """Excel workbooks by openpyxl: sheet by sheet, rows as records with their header."""
 
 import io
+import warnings
 from collections.abc import Iterator
 from datetime import date, datetime, time
 from typing import Any
@@ -10,7 +11,7 @@ from openpyxl.utils.exceptions import InvalidFileException
 
 from kb.ingest.formats import records
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
 
 _MIME = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 # Excel's own limit; a row may number itself far beyond, and openpyxl fills the gap.
@@ -20,18 +21,19 @@ _MAX_ROWS = 1_048_576
 def read(data: bytes) -> ParsedDocument:
     check_package(data, Rules("XLSX"))
     try:
-        workbook = openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True)
-        visible = [sheet for sheet in workbook.worksheets if sheet.sheet_state == "visible"]
-        hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
-        sections = tuple(section for sheet in visible for section in _sections(sheet))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of styles and extensions that hold no text
+            return _read(openpyxl.load_workbook(io.BytesIO(data), read_only=True, data_only=True))
     except (InvalidFileException, *DAMAGE) as error:
         raise ParseError(ErrorCode.DAMAGED_FILE, format="XLSX") from error
+
+
+def _read(workbook: Any) -> ParsedDocument:
+    visible = [sheet for sheet in workbook.worksheets if sheet.sheet_state == "visible"]
+    hidden = [sheet.title for sheet in workbook.worksheets if sheet.sheet_state != "visible"]
+    sections = tuple(section for sheet in visible for section in records.sections(_rows(sheet), (sheet.title,)))
     remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(hidden)}),) if hidden else ()
     return ParsedDocument(str(workbook.properties.title or ""), _MIME, sections, remarks)
-
-
-def _sections(sheet: Any) -> Iterator[Section]:
-    yield from records.sections(_rows(sheet), (sheet.title,))
 
 
 def _rows(sheet: Any) -> Iterator[list[str]]:

@@ -7,10 +7,12 @@ import docx
 import openpyxl
 import PIL.Image
 import pptx
+from reportlab.lib import colors
 from reportlab.lib.pdfencrypt import StandardEncryption
 from reportlab.pdfbase import pdfmetrics
 from reportlab.pdfbase.cidfonts import UnicodeCIDFont
 from reportlab.pdfgen import canvas
+from reportlab.platypus import SimpleDocTemplate, Table
 
 pdfmetrics.registerFont(UnicodeCIDFont("STSong-Light"))
 
@@ -41,6 +43,14 @@ def make_pdf(*pages, title="", password="", step=18, size=12, bookmarks=()):
             sheet.drawString(x, TOP - step * number, text)
         sheet.showPage()
     sheet.save()
+    return stream.getvalue()
+
+
+def make_table_pdf(rows):
+    """A table with rules, as a report has it."""
+    stream = io.BytesIO()
+    style = [("GRID", (0, 0), (-1, -1), 1, colors.black), ("FONT", (0, 0), (-1, -1), "STSong-Light", 12)]
+    SimpleDocTemplate(stream).build([Table(rows, colWidths=[120] * len(rows[0]), style=style)])
     return stream.getvalue()
 
 

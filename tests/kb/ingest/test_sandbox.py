@@ -23,8 +23,8 @@ FILES = {
     "a.pdf": make_pdf(["文字内容"]),
     "a.docx": make_docx("文字内容"),
     "a.pptx": make_pptx(("标题", "文字内容")),
-    "a.xlsx": make_xlsx(["标题"], ["文字内容"]),
-    "a.csv": "标题\n文字内容".encode(),
+    "a.xlsx": make_xlsx(["编号", "标题"], [1, "文字内容"]),
+    "a.csv": "编号,标题\n1,文字内容".encode(),
     "a.epub": make_epub({"标题": "文字内容"}),
     "a.jsonl": '{"question": "标题", "answer": "文字内容"}'.encode(),
 }
