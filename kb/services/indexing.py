@@ -103,7 +103,7 @@ class Job:
         """Puts the document back, for the sweep to enqueue; the attempt counts, so that none goes round for ever."""
         self._update(status=Document.Status.PENDING, lease=None, lease_until=None, updated_at=timezone.now())
 
-    def finish(self, title: str, mime: str, **more: str) -> None:
+    def finish(self, title: str, mime: str, **more: object) -> None:
         self._update(
             status=Document.Status.READY,
             stage="",
@@ -174,7 +174,9 @@ def _index_file(job: Job) -> None:
         try:
             with writing_chunks(kb):
                 write_recut(document, plan, prepared, renewed)
-                job.finish(document.title, parsed.mime, chunking=how.fingerprint(kb.embedding_model))
+                remarks = [{"code": remark.code, "params": dict(remark.params)} for remark in parsed.remarks]
+                chunking = how.fingerprint(kb.embedding_model)
+                job.finish(document.title, parsed.mime, chunking=chunking, remarks=remarks)
         except ChunksChanged:
             continue
         return

@@ -58,6 +58,15 @@ def make_scan(pages):
     return make_pdf(*[None] * pages)
 
 
+def make_picture_pdf(picture):
+    stream = io.BytesIO()
+    sheet = canvas.Canvas(stream)
+    sheet.drawInlineImage(picture, 0, 0, *sheet._pagesize)
+    sheet.showPage()
+    sheet.save()
+    return stream.getvalue()
+
+
 def draw_scan(sheet):
     """A page that is one picture, as a scanner makes it."""
     sheet.drawInlineImage(PIL.Image.new("L", (100, 140), 200), 0, 0, *sheet._pagesize)

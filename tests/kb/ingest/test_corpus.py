@@ -67,3 +67,14 @@ def test_a_known_passage_is_in_the_right_chunk(name, data, page, headings):
     assert (document.status, document.error) == ("ready", "")
     [chunk] = Chunk.objects.filter(document=document, text__contains=PASSAGE)
     assert (chunk.page, chunk.heading_path) == (page, headings)
+
+
+@pytest.mark.django_db
+def test_what_a_reader_left_out_is_kept_with_the_document():
+    kb = make_kb()
+    file = ContentFile(make_pdf(["第一页的文字。"], None))
+    document = document_add(knowledge_base=kb, file=file, name="a.pdf", user=kb.owner)
+    index_document(document.pk)
+    document.refresh_from_db()
+    assert document.status == "ready"
+    assert document.remarks == [{"code": "pages_without_text", "params": {"pages": "2"}}]
