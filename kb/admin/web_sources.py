@@ -166,7 +166,7 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         documents = (
-            Document.objects.filter(web_page__source=object_id) if object_id.isdigit() else Document.objects.none()
+            Document.objects.filter(web_page__source=int(object_id)) if object_id.isdigit() else Document.objects.none()
         )
         context = {"document_count": documents.count(), **(extra_context or {})}
         response: HttpResponse = super().delete_view(request, object_id, context)

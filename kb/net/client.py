@@ -19,7 +19,7 @@ from kb.net.politeness import Politeness
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 5
-_HEADER_CHARACTERS: Final = {"etag": 500, "last-modified": 100}
+_VALIDATORS: Final = {"etag": 500, "last-modified": 100}
 
 Hop = Callable[[httpx.URL], float]
 """Is called with every address before it is asked; returns the seconds that its host wants between requests, or raises."""
@@ -123,18 +123,19 @@ class WebClient:
             yield response
 
     def _fetched(self, url: httpx.URL, response: httpcore.Response, ask: Ask) -> Fetched:
-        validators = {
-            name.replace("-", "_"): value if len(value := _header(response, name)) <= most else ""
-            for name, most in _HEADER_CHARACTERS.items()
-        }
+        etag, last_modified = (
+            value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
+        )
         if response.status == 304 and (ask.etag or ask.last_modified):
-            return Fetched(str(url), not_modified=True, **validators)
+            return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
         _check_status(url.host, response)
         media_type, charset = _content_type(_header(response, "content-type"))
         if ask.types is not None and media_type not in ask.types:
             raise FetchError(FetchCode.BAD_TYPE, type=media_type[:100])
         content = _content(url.host, response, ask.max_bytes or self.max_bytes)
-        return Fetched(str(url), content, media_type=media_type, charset=charset, **validators)
+        return Fetched(
+            str(url), content, media_type=media_type, charset=charset, etag=etag, last_modified=last_modified
+        )
 
 
 @contextmanager

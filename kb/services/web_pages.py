@@ -74,7 +74,7 @@ class PageWriter:
 
     def fail(self, candidate: Candidate, error: FetchError | ParseError) -> str:
         """Notes why a page could not be read; the document stays as it was, unless the page is gone."""
-        if error.code == FetchCode.GONE:
+        if isinstance(error, FetchError) and error.code == FetchCode.GONE:
             return self.gone(candidate.url, error)
         state = WebPage.State.REFUSED if error.code == FetchCode.ROBOTS else WebPage.State.FAILED
         with self.hold():
@@ -94,13 +94,14 @@ class PageWriter:
                 _save(page, state=WebPage.State.GONE, fetched_at=timezone.now(), **(told | {"gone_at": timezone.now()}))
                 return "gone"
             had_one = page.document_id is not None
-            if had_one:
+            if page.document_id is not None:
                 documents_delete(Document.objects.filter(pk=page.document_id))
                 page.document = None
             _save(page, fetched_at=timezone.now(), **(told | {"gone_at": page.gone_at}))
         return "deleted" if had_one else "gone"
 
     def _locked(self, url: str) -> WebPage:
+        page: WebPage
         page, _created = WebPage.objects.select_for_update().get_or_create(
             source=self.source, url_hash=hash_of(url), defaults={"url": url}
         )

@@ -1,5 +1,6 @@
 """RSS and Atom feeds: entries that carry their text, or lead to it."""
 
+import calendar
 import hashlib
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -51,7 +52,7 @@ def read_feed(fetched: Fetched) -> list[Candidate]:
         BytesIO(fetched.content),
         response_headers={"content-type": _content_type(fetched), "content-location": fetched.url},
     )
-    if not parsed.version:
+    if not parsed.get("version"):
         raise FetchError(FetchCode.NOT_A_FEED)
     entries: dict[str, Candidate] = {}
     for entry in parsed.entries:
@@ -96,8 +97,8 @@ def _stated(entry: Any, name: str) -> Any:
 
 def _moment(parts: Any) -> datetime | None:
     try:
-        return datetime(*parts[:6], tzinfo=UTC) if parts else None
-    except (TypeError, ValueError):
+        return datetime.fromtimestamp(calendar.timegm(parts), UTC) if parts else None
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

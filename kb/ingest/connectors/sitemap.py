@@ -98,7 +98,9 @@ def xml_sitemap(content: bytes, base: str) -> Sitemap:
         remove_comments=True,
         remove_pis=True,
     )
-    pages, sitemaps, root = [], [], ""
+    pages: list[str] = []
+    sitemaps: list[str] = []
+    root = ""
     try:
         for _, element in events:
             root = _local(element.tag)
