@@ -188,6 +188,10 @@ class PassageStore(Protocol):
         """Returns, by chunk id, up to `count` chunks before and after each passage in its document, in reading order."""
         ...
 
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
+        """Returns, by chunk id, the longer passage to give in place of each chunk that was cut from one."""
+        ...
+
 
 class ConceptStore(Protocol):
     def mentions(self, kb_ids: Sequence[int], text: str) -> tuple[ConceptMention, ...]:

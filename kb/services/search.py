@@ -194,6 +194,7 @@ def hit_as_json(hit: Hit) -> dict[str, Any]:
         "source": passage.source,
         "page": passage.page,
         "text": passage.text,
+        "matched_text": passage.searched,
         "score": hit.score,
         "score_scale": hit.score_scale,
         "ranks": dict(hit.ranks),
