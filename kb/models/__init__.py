@@ -4,7 +4,18 @@ from kb.models.batches import IngestBatch
 from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
-from kb.models.graph import Concept, ConceptTerm, DocumentConcept, Entity, EntityName, GraphFact
+from kb.models.graph import (
+    Concept,
+    ConceptTerm,
+    DocumentConcept,
+    Entity,
+    EntityName,
+    FactSource,
+    GraphExtraction,
+    GraphFact,
+    GraphReading,
+    Origin,
+)
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
 from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
@@ -29,8 +40,11 @@ __all__ = [
     "EvalRun",
     "EvalRunQuery",
     "EvalSet",
+    "FactSource",
     "FailedQuery",
+    "GraphExtraction",
     "GraphFact",
+    "GraphReading",
     "IngestBatch",
     "Installation",
     "Judgment",
@@ -38,6 +52,7 @@ __all__ = [
     "KnowledgeBaseVersion",
     "Membership",
     "Message",
+    "Origin",
     "Principal",
     "RetrievalProfile",
     "ScopedQuerySet",

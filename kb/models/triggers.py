@@ -197,6 +197,21 @@ def fact_triggers() -> list[pgtrigger.Trigger]:
     return _content_triggers(on_insert=_NEW, on_update=told, on_delete=_OLD)
 
 
+def fact_source_triggers() -> list[pgtrigger.Trigger]:
+    """A language model's fact goes with the last of its sources, and tells another of them when one goes."""
+    body = """
+    DELETE FROM kb_graphfact f WHERE f.origin = 'llm' AND f.id IN (SELECT fact_id FROM old_rows)
+        AND NOT EXISTS (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id);
+    UPDATE kb_graphfact f SET source_chunk_id = other.chunk_id
+        FROM (SELECT DISTINCT ON (s.fact_id) s.fact_id, s.chunk_id FROM kb_factsource s
+              WHERE s.fact_id IN (SELECT fact_id FROM old_rows) AND s.chunk_id IS NOT NULL
+              ORDER BY s.fact_id, s.id) other
+        WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS
+            (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);
+    """
+    return [_statement_trigger("fact_sources_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), body)]
+
+
 def document_triggers() -> list[pgtrigger.Trigger]:
     """A new content version for what results show and filters read of a document, and not for its progress."""
     shown = _changed(
