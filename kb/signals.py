@@ -7,10 +7,17 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, EvalRun, Installation, KnowledgeBase, WebSource
+from kb.models import Document, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
 from kb.services.profiles import ensure_built_in_profiles
 from kb.stores.bm25 import BM25Store
-from kb.tasks import enqueue, ingest_document, read_web_source, run_evaluation, tokenize_knowledge_base
+from kb.tasks import (
+    enqueue,
+    ingest_document,
+    read_web_source,
+    reembed_knowledge_base,
+    run_evaluation,
+    tokenize_knowledge_base,
+)
 
 
 @receiver(post_save, sender=Document)
@@ -31,6 +38,12 @@ def knowledge_base_saved(instance: KnowledgeBase, *, update_fields: frozenset[st
 def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
     if created and instance.status == EvalRun.Status.PENDING:
         transaction.on_commit(partial(enqueue, run_evaluation, instance.pk))
+
+
+@receiver(post_save, sender=Reembedding)
+def reembedding_saved(instance: Reembedding, **_: Any) -> None:
+    if instance.status == Reembedding.Status.BUILDING:
+        transaction.on_commit(partial(enqueue, reembed_knowledge_base, instance.pk))
 
 
 @receiver(post_save, sender=WebSource)

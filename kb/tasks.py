@@ -13,6 +13,8 @@ from kb.models import Document, KnowledgeBase
 from kb.services import retention
 from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.indexing import index_document
+from kb.services.reembedding import AlreadyRunning as AlreadyEmbedding
+from kb.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.services.web_runs import run_web_source
 from kb.services.web_sources import sweep_web_sources
@@ -20,6 +22,7 @@ from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
 from kb.stores.postings import long_change_logs
 from kb.stores.vector_index import maintain_vector_indexes
+from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +30,7 @@ WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
+BATCHES_TO_EMBED = 10
 SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
 
 
@@ -89,6 +93,44 @@ def merge_keyword_index(kb_id: int) -> None:
     kb = KnowledgeBase.objects.filter(pk=kb_id).first()
     if kb is not None and kb.pk in long_change_logs([kb.pk]):
         BM25Store().merge(kb.pk, kb.tokenizer_id)
+
+
+@shared_task
+def reembed_knowledge_base(kb_id: int) -> None:
+    """Moves a knowledge base on towards its target embedding model, for a while; then other tasks have their turn."""
+    kb = KnowledgeBase.objects.exclude(target_embedding_model="").filter(pk=kb_id).first()
+    if kb is None:
+        return
+    try:
+        is_done = reembed_to_target(kb, batches=BATCHES_TO_EMBED)
+    except AlreadyEmbedding:
+        return
+    except Superseded:
+        is_done = False
+    except RetrievalError as error:
+        reembedding_failed(kb_id, str(error))
+        return
+    if not is_done:
+        enqueue(reembed_knowledge_base, kb_id)
+
+
+@shared_task
+def sweep_lost_reembeddings() -> None:
+    """Goes on with the changes of the embedding model whose task or worker was lost."""
+    for kb_id in sweep_reembeddings():
+        enqueue(reembed_knowledge_base, kb_id)
+
+
+# What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.
+@shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
+def sweep_vector_indexes() -> None:
+    """Makes and drops HNSW indexes as knowledge bases grow, shrink, change their model and go."""
+    maintain_vector_indexes()
+
+
+@shared_task(time_limit=SECONDS_FOR_RUNS)
+def run_evaluation(run_id: int) -> None:
+    execute_run(run_id)
 
 
 # What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.

@@ -32,11 +32,13 @@ class Source:
         searchable: a chunk in its context, as `retrieval.searchable` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
+        keywords: those that it is to have; None: they are looked for.
     """
 
     searchable: str
     text: str
     questions: tuple[str, ...] = ()
+    keywords: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,9 @@ def prepare(
         on_embedded: told the share of the model's work that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
-    keywords = [extract(source.text, keyword_language) for source in sources]
+    keywords = [
+        extract(source.text, keyword_language) if source.keywords is None else source.keywords for source in sources
+    ]
     texts = [source.searchable for source in sources]
     texts += [" ".join(words) for words in keywords if words]
     texts += [question for source in sources for question in source.questions]
@@ -144,12 +148,29 @@ def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model
 
 
 def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
-    """Writes the keywords of chunks that are there, and the vectors of one model; its former ones go."""
+    """Writes the keywords of changed chunks and their vectors of one model; all former ones go.
+
+    Those of other models too, since they are of what a chunk was before: whoever needs them makes them anew.
+    """
+    pairs = list(pairs)
+    others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
+    others.exclude(model=model_id).delete()
+    rebuild_vectors(pairs, model_id)
+
+
+def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the keywords of unchanged chunks and their vectors of one model; those of other models stay."""
     pairs = list(pairs)
     renewed = [chunk for chunk, prepared in pairs if chunk.keywords != list(prepared.keywords)]
     for chunk, prepared in pairs:
         chunk.keywords = list(prepared.keywords)
     Chunk.objects.bulk_update(renewed, ["keywords"], batch_size=ROWS_A_STATEMENT)
+    add_vectors(pairs, model_id)
+
+
+def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
+    pairs = list(pairs)
     former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
     former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
     _write_all_vectors(pairs, model_id)

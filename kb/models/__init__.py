@@ -18,6 +18,7 @@ from kb.models.graph import (
 )
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
 from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
+from kb.models.reembedding import Reembedding
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
 from kb.models.tokenizer import TokenizerSettings
 
@@ -54,6 +55,7 @@ __all__ = [
     "Message",
     "Origin",
     "Principal",
+    "Reembedding",
     "RetrievalProfile",
     "ScopedQuerySet",
     "SearchLog",

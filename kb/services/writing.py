@@ -109,6 +109,7 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
     ]
 
 
-def _origin(chunk: Chunk) -> tuple[str, str, list[str]]:
+def _origin(chunk: Chunk) -> tuple[object, ...]:
     """What indexes are derived from."""
-    return chunk.text, chunk.document.title, chunk.questions
+    own = chunk.keywords if chunk.own_keywords else None
+    return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, own

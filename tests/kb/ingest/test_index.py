@@ -2,7 +2,16 @@ import numpy as np
 import pytest
 
 from kb.conf import tokenizer
-from kb.ingest.index import Prepared, Source, prepare, replace_vectors, tokenize, write_chunks
+from kb.ingest.index import (
+    Prepared,
+    Source,
+    add_vectors,
+    prepare,
+    rebuild_vectors,
+    replace_vectors,
+    tokenize,
+    write_chunks,
+)
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.providers import embedder
 from tests.factories import make_kb
@@ -108,12 +117,27 @@ class TestWriting:
         assert self.stored(chunk) == [("content", 0, "m"), ("question", 0, "m")]
         assert Chunk.objects.get().keywords == []
 
-    def test_the_vectors_of_another_model_stay(self, chunk):
+    def test_the_vectors_of_another_model_go_with_the_text_that_they_were_of(self, chunk):
         write_chunks([chunk], [self.prepared()], model_id="old")
 
         replace_vectors([(chunk, self.prepared())], "new")
 
+        assert {model for _kind, _ordinal, model in self.stored(chunk)} == {"new"}
+
+    def test_vectors_are_rebuilt_beside_those_of_another_model(self, chunk):
+        write_chunks([chunk], [self.prepared()], model_id="old")
+
+        rebuild_vectors([(chunk, self.prepared())], "new")
+
         assert len(self.stored(chunk)) == 8
+
+    def test_vectors_are_added_without_a_change_to_the_keywords(self, chunk):
+        write_chunks([chunk], [self.prepared()], model_id="old")
+
+        add_vectors([(chunk, self.prepared(keywords=()))], "new")
+
+        assert len(self.stored(chunk)) == 7
+        assert Chunk.objects.get().keywords == ["甲"]
 
     def test_lexemes_are_stored_with_the_postings(self, kb, chunk):
         [prepared] = ready(Source("保修期", "保修期"))
