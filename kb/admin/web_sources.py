@@ -102,8 +102,19 @@ class WebSourceAdmin(ScopedModelAdmin):
         asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdigit()][: self.list_per_page]
         sources = list(self.get_queryset(request).filter(pk__in=asked))
         cells = [state_cell(each, swap=True) for each in sources]
-        context = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
+        context: dict[str, Any] = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
+        if "form" in request.GET:
+            context |= {"on_form": True, "panels": [self._panel(request, each) for each in sources]}
         return render(request, "admin/web_sources/progress.html", context)
+
+    def _panel(self, request: HttpRequest, source: WebSource) -> dict[str, Any]:
+        """What the buttons above the form depend on."""
+        return {
+            "source": source,
+            "is_unfinished": source.status in UNFINISHED,
+            "may_change": self.has_change_permission(request, source),
+            "pages_url": pages_url(source),
+        }
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
         """What the form's source would take; nothing is saved."""
@@ -133,14 +144,11 @@ class WebSourceAdmin(ScopedModelAdmin):
         source = kwargs.get("obj")
         context["test_url"] = reverse("admin:kb_websource_test")
         if source is not None:
-            may_change = self.has_change_permission(request, source)
-            context |= {
-                "source": source,
+            panel = self._panel(request, source)
+            may_change = panel["may_change"]
+            context |= panel | {
                 "state": state_cell(source),
                 "unfinished_ids": unfinished_ids([source]),
-                "is_unfinished": source.status in UNFINISHED,
-                "may_change": may_change,
-                "pages_url": pages_url(source),
                 "show_save_and_add_another": False,
                 "test_url": reverse("admin:kb_websource_test_again", args=[source.pk]) if may_change else "",
             }

@@ -1,3 +1,6 @@
+from typing import Any
+
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -68,11 +71,16 @@ class DocumentUploadSerializer(DocumentDetailsSerializer):
 
 
 class DocumentTextSerializer(DocumentDetailsSerializer):
-    text = StrictCharField(trim_whitespace=False)
+    text = StrictCharField(trim_whitespace=False, required=False, help_text="This or `url`.")
+    url = StrictCharField(
+        max_length=URL_CHARACTERS, required=False, help_text="Of a public page, which is read at once."
+    )
 
-
-class DocumentUrlSerializer(DocumentDetailsSerializer):
-    url = StrictCharField(max_length=URL_CHARACTERS, help_text="Of a public page, which is read at once.")
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A text or an address, not both."""
+        if ("text" in attrs) == ("url" in attrs):
+            raise serializers.ValidationError({"text": [_("Give a text, or the address of a page in “url”.")]})
+        return attrs
 
 
 class DocumentChangeSerializer(DocumentDetailsSerializer):

@@ -1,10 +1,8 @@
-from collections.abc import Mapping
-
 from django.db.models import QuerySet
 from django.http import FileResponse
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
-from drf_spectacular.utils import OpenApiResponse, PolymorphicProxySerializer, extend_schema, extend_schema_view
+from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.parsers import MultiPartParser
@@ -20,7 +18,6 @@ from kb.api.serializers.documents import (
     DocumentSerializer,
     DocumentTextSerializer,
     DocumentUploadSerializer,
-    DocumentUrlSerializer,
 )
 from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
 from kb.models import Chunk, Document, KnowledgeBase
@@ -35,12 +32,6 @@ from kb.services.documents import (
 from kb.services.errors import NotVisible
 from kb.services.web_documents import document_add_url
 
-TEXT_OR_URL = PolymorphicProxySerializer(
-    component_name="DocumentTextOrUrl",
-    serializers=[DocumentTextSerializer, DocumentUrlSerializer],
-    resource_type_field_name=None,
-)
-
 
 @extend_schema_view(
     list=extend_schema(
@@ -50,7 +41,7 @@ TEXT_OR_URL = PolymorphicProxySerializer(
     create=extend_schema(
         summary="Add a document: a file as a form, or a text or the address of a page as JSON",
         description="A worker parses and indexes it: its `status` becomes `ready`, or `failed` with a reason.",
-        request={"multipart/form-data": DocumentUploadSerializer, "application/json": TEXT_OR_URL},
+        request={"multipart/form-data": DocumentUploadSerializer, "application/json": DocumentTextSerializer},
         responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 413, 415),
     ),
 )
@@ -68,12 +59,12 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
             fields = self.checked(DocumentUploadSerializer)
             file = fields["file"]
             document = document_add(knowledge_base=kb, name=file.name, user=user_of(request), **fields)
-        elif isinstance(request.data, Mapping) and "url" in request.data:
-            fields = self.checked(DocumentUrlSerializer)
-            document = document_add_url(knowledge_base=kb, user=user_of(request), **fields)
         else:
-            fields = {"title": ""} | self.checked(DocumentTextSerializer)
-            document = document_add_text(knowledge_base=kb, user=user_of(request), **fields)
+            fields = self.checked(DocumentTextSerializer)
+            if "url" in fields:
+                document = document_add_url(knowledge_base=kb, user=user_of(request), **fields)
+            else:
+                document = document_add_text(knowledge_base=kb, user=user_of(request), **({"title": ""} | fields))
         described = DocumentSerializer(one(document_overview(self.principal), document.pk))
         return Response(described.data, status=status.HTTP_201_CREATED)
 

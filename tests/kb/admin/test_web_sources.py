@@ -105,6 +105,14 @@ def test_a_list_asks_again_while_a_source_is_read(client, source):
     assert "hx-get" not in answer
 
 
+def test_the_buttons_change_when_the_run_ends(client, source):
+    assert "Stop reading" in get(client, url("change", source.pk))
+    run_web_source(source.pk)
+    answer = get(client, f"{url('progress')}?ids={source.pk}&form=1")
+    assert "Read now" in answer
+    assert "Its page (1)" in answer
+
+
 def test_a_source_is_read_now_and_stopped(client, source):
     client.post(url("cancel", source.pk))
     source.refresh_from_db()
