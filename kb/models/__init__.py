@@ -1,6 +1,6 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
-from kb.models.batches import IngestBatch
+from kb.models.batches import FileDetails, IngestBatch
 from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
@@ -43,6 +43,7 @@ __all__ = [
     "EvalSet",
     "FactSource",
     "FailedQuery",
+    "FileDetails",
     "GraphExtraction",
     "GraphFact",
     "GraphReading",
