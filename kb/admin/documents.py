@@ -29,6 +29,7 @@ from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, Concept, Document
 from kb.models.locks import lock_knowledge_bases
 from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
+from kb.services.rechunk import documents_recut
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
@@ -77,7 +78,7 @@ class DocumentAdmin(ScopedModelAdmin):
     list_select_related = ("knowledge_base",)
     search_fields = ("title", "source")
     search_help_text = gettext_lazy("Search by title or source")
-    actions = ("retry_failed", "delete_selected")
+    actions = ("retry_failed", "cut_anew", "delete_selected")
     list_after_template = "admin/kb/document_poll.html"
     change_form_outer_before_template = "admin/kb/document_panel.html"
     warn_unsaved_form = True
@@ -226,6 +227,13 @@ class DocumentAdmin(ScopedModelAdmin):
             document_requeue(document)
         message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", len(failed))
         self.message_user(request, message % {"count": len(failed)}, messages.SUCCESS if failed else messages.INFO)
+
+    @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
+    def cut_anew(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
+        editable = self.only_granted(request, queryset, "editable_by")
+        count = 0 if editable is None else documents_recut(editable)
+        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("title"), ordering="title")

@@ -33,6 +33,7 @@ REJECTED_STATUS = {
 REJECTED_FIELD = {
     "blank_text": "text",
     "invalid_chunking": "chunk_overlap",
+    "invalid_parent_size": "parent_size",
     "name_taken": "name",
     "profile_name_invalid": "name",
     "profile_name_taken": "name",

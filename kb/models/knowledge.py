@@ -112,6 +112,9 @@ class KnowledgeBase(models.Model):
         """Checks what no single field can tell."""
         if self.chunk_size is not None and self.chunk_overlap is not None and self.chunk_overlap >= self.chunk_size:
             raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
+        has_parents = self.chunk_strategy == self.ChunkStrategy.PARENT_CHILD
+        if has_parents and None not in (self.chunk_size, self.parent_size) and self.parent_size <= self.chunk_size:
+            raise ValidationError({"parent_size": _("What is returned must be larger than what is searched.")})
 
 
 class Membership(models.Model):

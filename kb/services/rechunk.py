@@ -117,7 +117,7 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     carried = _carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
     for chunk in chunks:
         chunk.document = document
-    survival = _survival(before, [before[each] for each in paired.values()], carried, len(fresh))
+    survival = _survival(before, [before[each] for each in paired.values()], carried)
     return Recut(
         {chunk.pk: chunk for chunk in before},
         tuple(chunks),
@@ -156,10 +156,10 @@ def _stored(heading_path: Iterable[str]) -> list[str]:
 
 
 # -- What a curator did, where the text is cut otherwise -------------------------------------------------------------------
-def _carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> list[Chunk]:
-    """Gives new chunks what a curator did to those that go, and tells of which of these that was possible."""
+def _carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
+    """Gives new chunks what a curator did to those that go, and counts where that was possible."""
     if not any(map(_is_touched, lost)):
-        return []
+        return Survival(new=len(fresh))
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
     inside: dict[int, list[int]] = defaultdict(list)
@@ -174,8 +174,13 @@ def _carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> list[Chunk]:
         _take_in(fresh[position], [lost[each] for each in members])
     for position, members in parts.items():
         _share_out(lost[position], [fresh[each] for each in members])
-    carried = {each for members in inside.values() for each in members} | set(parts)
-    return [lost[each] for each in sorted(carried)]
+    carried = {each for members in inside.values() for each in members}.union(parts)
+    off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
+    return Survival(
+        new=len(fresh),
+        edits_kept=sum(bool(lost[each].cut_text) for each in carried),
+        disabled_kept=sum(not lost[each].enabled for each in off),
+    )
 
 
 def _is_touched(chunk: Chunk) -> bool:
@@ -229,16 +234,15 @@ def _bigrams(text: str) -> set[str]:
     return {text[place : place + 2] for place in range(len(text) - 1)}
 
 
-def _survival(before: Sequence[Chunk], kept: Sequence[Chunk], carried: Sequence[Chunk], new: int) -> Survival:
-    saved = [*kept, *carried]
+def _survival(before: Sequence[Chunk], kept: Sequence[Chunk], carried: Survival) -> Survival:
     return Survival(
         kept=len(kept),
-        new=new,
+        new=carried.new,
         gone=len(before) - len(kept),
         edits=sum(bool(chunk.cut_text) for chunk in before),
-        edits_kept=sum(bool(chunk.cut_text) for chunk in saved),
+        edits_kept=carried.edits_kept + sum(bool(chunk.cut_text) for chunk in kept),
         disabled=sum(not chunk.enabled for chunk in before),
-        disabled_kept=sum(not chunk.enabled for chunk in saved),
+        disabled_kept=carried.disabled_kept + sum(not chunk.enabled for chunk in kept),
     )
 
 
