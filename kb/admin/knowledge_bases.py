@@ -12,10 +12,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from kb.admin.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated_count, recut_url, recut_view
 from kb.admin.counts import count_of
 from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.admin.profile_page import PAGE, copy_url
@@ -115,9 +116,11 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "profile",
             "keyword_vectors",
             "no_answer",
+            "chunk_strategy",
             "chunk_size",
             "chunk_overlap",
             "chunk_unit",
+            "parent_size",
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -228,8 +231,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Chunking"),
             {
-                "fields": (("chunk_size", "chunk_overlap"), "chunk_unit"),
-                "description": gettext_lazy("Applies to documents that are uploaded or processed again from now on."),
+                "fields": ("chunk_strategy", ("chunk_size", "chunk_overlap"), "chunk_unit", "parent_size"),
+                "description": gettext_lazy(
+                    "Applies to documents that are uploaded or processed again from now on. “Preview chunks” on the page of "
+                    "a knowledge base shows what other settings would do."
+                ),
             },
         ),
     )
@@ -278,6 +284,10 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 "index_state": index_state_in_words(state_of_index(kb), kb.changes),
                 "tokenizer": tokenizer_in_words(kb.tokenizer_id),
                 "tokenizer_url": tokenizer_url(kb),
+                "outdated": outdated_count(kb),
+                "chunk_preview_url": chunk_preview_url(kb),
+                "recut_url": recut_url(kb),
+                "may_edit": context.get("has_change_permission"),
                 "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
                 "profile_url": reverse(PAGE, args=[kb.profile_id]),
@@ -298,6 +308,16 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             page("", TokenizerView.as_view(model_admin=self), ""),
             page("progress/", require_GET(self.tokenizer_progress_view), "_progress"),
             page("cancel/", require_POST(self.tokenizer_cancel_view), "_cancel"),
+            path(
+                "<int:object_id>/chunk-preview/",
+                self.admin_site.admin_view(ChunkPreviewView.as_view(model_admin=self)),
+                name="kb_knowledgebase_chunk_preview",
+            ),
+            path(
+                "<int:object_id>/recut/",
+                self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.recut_view)),
+                name="kb_knowledgebase_recut",
+            ),
             *super().get_urls(),
         ]
 
@@ -306,6 +326,10 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
 
     def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def recut_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        context = self.admin_site.each_context(request)
+        return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
 
     # -- Deletion ------------------------------------------------------------------------------------------------------
     def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:

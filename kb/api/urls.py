@@ -4,6 +4,7 @@ from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from kb.api.views.ask import AskView, ConversationViewSet
+from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
@@ -42,6 +43,7 @@ urlpatterns = [
         TokenizerViewSet.as_view({"get": "retrieve", "put": "update", "delete": "destroy"}),
     ),
     path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
+    path("knowledge-bases/<int:pk>/chunk-preview/", ChunkPreviewViewSet.as_view({"post": "create"})),
     path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
