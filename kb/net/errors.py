@@ -37,6 +37,7 @@ class FetchCode(StrEnum):
     NOT_A_FEED = "not_a_feed"
     EMPTY_LISTING = "empty_listing"
     SLOW_PATTERN = "slow_pattern"
+    DUPLICATE = "duplicate"
 
 
 # Templates are translated first and formatted afterwards, so each is a constant.
@@ -107,6 +108,9 @@ MESSAGES: Final[dict[FetchCode, str]] = {
     ),
     FetchCode.EMPTY_LISTING: gettext_noop(
         "Not one address is left to read, so nothing was changed. Check the address and what it shall be like."
+    ),
+    FetchCode.DUPLICATE: gettext_noop(
+        "The knowledge base holds the same content already, as “{title}”. Leave one of the two addresses out."
     ),
     FetchCode.SLOW_PATTERN: gettext_noop(
         "The expression “{pattern}” takes too long on an address. Write it without repetitions inside repetitions."

@@ -139,7 +139,9 @@ class PageWriter:
         if page.document_id is not None:
             documents_delete(Document.objects.filter(pk=page.document_id))
             page.document = None
-        _save(page, state=WebPage.State.DUPLICATE, **(fields | {"error": str(error)}))
+        other = Document.objects.filter(pk=error.document_id).first()
+        told = _told(FetchError(FetchCode.DUPLICATE, title=str(other or "")))
+        _save(page, state=WebPage.State.DUPLICATE, **(fields | told))
 
 
 def replace_file(document: Document, data: bytes, name: str) -> None:

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import OperationalError, transaction
 from django.db.models import F
 from django.db.models.functions import Coalesce
-from django.utils import timezone
+from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
 
 from kb.ingest.connectors.content import READABLE, content_of_entry, content_of_page, links_in
@@ -151,7 +151,8 @@ def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: 
     if run is None:
         return False
     try:
-        return _run(run, client or web_client(), slice_s)
+        with translation.override(None):  # in English, which the pages translate
+            return _run(run, client or web_client(), slice_s)
     except LeaseLost:
         logger.info("web source %s was cancelled, deleted or taken over while it was read", source_id)
         return False

@@ -1,6 +1,7 @@
 """Web sources: what is read by itself, when it is due, and how a run of it begins and ends."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
@@ -148,7 +149,9 @@ def next_run(source: WebSource) -> Any:
 def error_in_words(error: str, code: str, params: Mapping[str, Any]) -> str:
     """A stored error in the reader's language."""
     template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)  # type: ignore[call-overload]
-    return _(template).format(**params) if template else _(error) if error else ""
+    with suppress(KeyError):  # written by a version whose sentence had other fields
+        return _(template).format(**params) if template else _(error) if error else ""
+    return error
 
 
 def _fresh_run() -> dict[str, Any]:

@@ -6,6 +6,7 @@ import pytest
 from django.db import OperationalError
 from django.utils import timezone
 
+from kb import tasks
 from kb.models import Chunk, Document, WebPage, WebSource
 from kb.net.client import WebClient
 from kb.services.documents import document_delete
@@ -438,6 +439,21 @@ class TestARun:
         with django_capture_on_commit_callbacks(execute=True):
             source = create(kb, web, "page")
         assert sent == [("kb.tasks.read_web_source", (source.pk,))]
+
+    def test_the_sweep_s_task_begins_what_is_due_and_a_task_reads_it(self, kb, web, settings, monkeypatch):
+        settings.WEB_ALLOWED_HOSTS, settings.WEB_DELAY_SECONDS = ["127.0.0.1"], 0.0
+        web.pages["/"] = Page(article("Hours"))
+        source = create(kb, web, "page", every_minutes=60)
+        WebSource.objects.update(status="done", next_run_at=timezone.now())
+        sent = []
+        monkeypatch.setattr(tasks, "enqueue", lambda task, *ids: sent.append((task, ids)))
+
+        tasks.sweep_due_web_sources()
+
+        assert sent == [(tasks.read_web_source, (source.pk,))]
+        tasks.read_web_source(source.pk)
+        source.refresh_from_db()
+        assert (source.status, source.counts) == ("done", {"added": 1})
 
 
 class TestChanges:
