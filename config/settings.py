@@ -150,6 +150,7 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
     "sweep-lost-reembeddings": {"task": "kb.tasks.sweep_lost_reembeddings", "schedule": 30.0, **_SWEEP},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
+    "sweep-graph-extractions": {"task": "kb.tasks.sweep_graph_extractions", "schedule": 30.0, **_SWEEP},
     "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
@@ -226,6 +227,8 @@ LLM_MODEL = env.str("LLM_MODEL", default="") or "deepseek-chat"
 LLM_API_KEY = env.str("LLM_API_KEY", default="")
 LLM_SECONDS = env.float("LLM_SECONDS", default=60.0)
 LLM_REWRITE_SECONDS = env.float("LLM_REWRITE_SECONDS", default=5.0)
+GRAPH_LLM_CONCURRENCY = env.int("GRAPH_LLM_CONCURRENCY", default=4)  # passages that are read for the graph at a time
+GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one document; those beyond are told of
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {
@@ -403,7 +406,12 @@ UNFOLD = {
                         "icon": "account_tree",
                         "link": reverse_lazy("admin:kb_concept_changelist"),
                     },
-                    {"title": _("Graph facts"), "icon": "hub", "link": reverse_lazy("admin:kb_graphfact_changelist")},
+                    {
+                        "title": _("Entities"),
+                        "icon": "hub",
+                        "link": reverse_lazy("admin:kb_entity_changelist"),
+                    },
+                    {"title": _("Graph facts"), "icon": "share", "link": reverse_lazy("admin:kb_graphfact_changelist")},
                 ],
             },
             {

@@ -17,6 +17,7 @@ from kb.api.views.eval_sets import (
     JudgmentViewSet,
 )
 from kb.api.views.feedback import FeedbackView
+from kb.api.views.graph import EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
@@ -44,6 +45,11 @@ urlpatterns = [
     ),
     path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
     path("knowledge-bases/<int:pk>/chunk-preview/", ChunkPreviewViewSet.as_view({"post": "create"})),
+    path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
+    path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
+    path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
     path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
