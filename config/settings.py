@@ -199,6 +199,7 @@ STORAGES = {
     },
 }
 MAX_UPLOAD_BYTES = env.int("MAX_UPLOAD_MB", default=50) * 1024 * 1024
+MAX_ARCHIVE_BYTES = env.int("MAX_ARCHIVE_MB", default=2_048) * 1024 * 1024  # of a whole knowledge base
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
