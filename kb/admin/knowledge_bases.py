@@ -20,6 +20,8 @@ from kb.admin.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated
 from kb.admin.counts import count_of
 from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.admin.profile_page import PAGE, copy_url
+from kb.admin.reembedding import ReembeddingView, reembedding_url
+from kb.admin.reembedding import progress_view as reembedding_progress_view
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
 from kb.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
@@ -221,9 +223,9 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             {
                 "fields": ("embedding_model", "profile", "keyword_vectors"),
                 "description": gettext_lazy(
-                    "The embedding model turns texts into vectors. It cannot be changed here later, because every chunk "
-                    "would have to be embedded again: “manage.py reindex --embeddings --model ID” does that. Without a "
-                    "profile of your choice the knowledge base starts with the one that suits its model."
+                    "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
+                    "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "
+                    "the one that suits its model."
                 ),
             },
         ),
@@ -284,6 +286,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 "index_state": index_state_in_words(state_of_index(kb), kb.changes),
                 "tokenizer": tokenizer_in_words(kb.tokenizer_id),
                 "tokenizer_url": tokenizer_url(kb),
+                "reembedding_url": reembedding_url(kb),
                 "outdated": outdated_count(kb),
                 "chunk_preview_url": chunk_preview_url(kb),
                 "recut_url": recut_url(kb),
@@ -318,11 +321,24 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.recut_view)),
                 name="kb_knowledgebase_recut",
             ),
+            path(
+                "<int:object_id>/embedding-model/",
+                self.admin_site.admin_view(ReembeddingView.as_view(model_admin=self)),
+                name="kb_knowledgebase_reembedding",
+            ),
+            path(
+                "<int:object_id>/embedding-model/progress/",
+                self.admin_site.admin_view(require_GET(self.reembedding_progress_view)),
+                name="kb_knowledgebase_reembedding_progress",
+            ),
             *super().get_urls(),
         ]
 
     def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
 
     def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))

@@ -8,6 +8,7 @@ from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.embedding_model import EmbeddingModelViewSet
 from kb.api.views.eval_runs import EvalRunViewSet
 from kb.api.views.eval_sets import (
     EvalQueryViewSet,
@@ -45,6 +46,14 @@ urlpatterns = [
     ),
     path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
     path("knowledge-bases/<int:pk>/chunk-preview/", ChunkPreviewViewSet.as_view({"post": "create"})),
+    path(
+        "knowledge-bases/<int:pk>/embedding-model/",
+        EmbeddingModelViewSet.as_view({"get": "retrieve", "post": "create", "delete": "destroy"}),
+    ),
+    path("knowledge-bases/<int:pk>/embedding-model/swap/", EmbeddingModelViewSet.as_view({"post": "swap"})),
+    path("knowledge-bases/<int:pk>/embedding-model/rollback/", EmbeddingModelViewSet.as_view({"post": "rollback"})),
+    path("knowledge-bases/<int:pk>/embedding-model/drop/", EmbeddingModelViewSet.as_view({"post": "drop"})),
+    path("knowledge-bases/<int:pk>/embedding-model/evaluate/", EmbeddingModelViewSet.as_view({"post": "evaluate"})),
     path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view({"get": "list", "post": "create"})),
     path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view({"get": "list", "post": "create"})),
     path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),

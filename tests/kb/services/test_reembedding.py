@@ -2,11 +2,9 @@ import itertools
 import threading
 from datetime import timedelta
 
-import numpy as np
 import pytest
 from django.utils import timezone
 
-from kb import providers
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
 from kb.services import reembedding
 from kb.services.errors import Rejected
@@ -26,9 +24,9 @@ from kb.services.reembedding_state import evaluate_both, reembedding_state
 from kb.services.search import SearchRequest, search
 from kb.stores.locks import Purpose, try_lock
 from kb.tasks import reembed_knowledge_base
-from retrieval.embedders.registry import get_embedder
 from retrieval.errors import ModelUnavailable
 from tests.factories import make_document, make_kb
+from tests.kb.letters_model import letters_models
 from tests.kb.stores.searching import at_once
 
 pytestmark = pytest.mark.django_db
@@ -37,38 +35,9 @@ TARGET, THIRD = "test/letters", "test/others"
 QUERY = "abab"
 
 
-class LettersEmbedder:
-    """Vectors of another dimension than the hashing embedder's: how often each letter stands in a text."""
-
-    dimension, is_loaded = 26, True
-
-    def __init__(self, model_id):
-        self.model_id, self.embedded, self.error = model_id, [], None
-
-    def embed_documents(self, texts):
-        if self.error:
-            raise self.error
-        self.embedded += texts
-        return np.array([self.embed_query(text) for text in texts])
-
-    def embed_query(self, text):
-        letters = [sum(each == letter for each in text) for letter in "abcdefghijklmnopqrstuvwxyz"]
-        vector = np.array(letters, dtype=np.float32) + np.float32(1e-3)
-        return vector / np.linalg.norm(vector)
-
-    def count_tokens(self, text):
-        return len(text)
-
-    def token_ends(self, text):
-        return list(range(1, len(text) + 1))
-
-
 @pytest.fixture(autouse=True)
 def models(monkeypatch):
-    """The embedders beside those of the registry, by id."""
-    made = {name: LettersEmbedder(name) for name in (TARGET, THIRD)}
-    monkeypatch.setattr(providers, "get_embedder", lambda name, options: made.get(name) or get_embedder(name, options))
-    return made
+    return letters_models(monkeypatch, TARGET, THIRD)
 
 
 @pytest.fixture
