@@ -1,6 +1,5 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
+from kb.ingest.terms import Extraction, Given, find_terms
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
 from kb.models.lexemes import NGRAM_PREFIX
-from retrieval.errors import DependencyMissing
-from retrieval.keywords import extract_keywords
 from retrieval.lexical import ngrams
 from retrieval.postings import Postings, count_postings
 from retrieval.protocols import Embedder, Tokenizer
 
-logger = logging.getLogger(__name__)
-
 EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500
-KEYWORD_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +28,14 @@ class Source:
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
         keywords: those that it is to have; None: they are looked for.
+        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
     """
 
     searchable: str
     text: str
     questions: tuple[str, ...] = ()
     keywords: tuple[str, ...] | None = None
+    own_questions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +48,8 @@ class Prepared:
         keywords: empty where the knowledge base has no vectors of keywords.
         keyword_vector: shape (dimension,); None without keywords.
         question_vectors: one for each question, each of shape (dimension,).
+        questions: which it answers; None: those that it has.
+        problem: why a language model did not find what was wanted of it; blank: it did.
     """
 
     postings: Mapping[str, Postings]
@@ -58,6 +57,8 @@ class Prepared:
     keywords: tuple[str, ...] = ()
     keyword_vector: NDArray[np.float32] | None = None
     question_vectors: tuple[NDArray[np.float32], ...] = ()
+    questions: tuple[str, ...] | None = None
+    problem: str = ""
 
 
 def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
@@ -79,42 +80,40 @@ def prepare(
     *,
     tokenizers: Sequence[Tokenizer],
     embedder: Embedder,
-    keyword_language: str | None = None,
+    extraction: Extraction | None = None,
     on_embedded: Callable[[float], None] = lambda _: None,
 ) -> list[Prepared]:
-    """Runs tokenizers, extraction of keywords and the model over chunks.
+    """Runs tokenizers, what finds keywords and questions, and the model over chunks.
 
     Args:
         sources: of the chunks.
         tokenizers: whose postings are wanted.
         embedder: the model.
-        keyword_language: extract keywords of this language and embed them too; None: do not.
+        extraction: of the keywords and questions that are not given; None: of none.
         on_embedded: told the share of the model's work that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
-    keywords = [
-        extract(source.text, keyword_language) if source.keywords is None else source.keywords for source in sources
-    ]
+    given = [_given(source) for source in sources]
+    terms = find_terms(given, extraction, lambda: on_embedded(0.0))
     texts = [source.searchable for source in sources]
-    texts += [" ".join(words) for words in keywords if words]
-    texts += [question for source in sources for question in source.questions]
+    texts += [" ".join(each.keywords) for each in terms if each.keywords]
+    texts += [question for each in terms for question in each.questions]
     on_embedded(0.0)
     vectors = iter(embed(texts, embedder, lambda done: on_embedded(done / len(texts))))
     contents = [next(vectors) for _ in sources]
-    of_keywords = [next(vectors) if words else None for words in keywords]
-    of_questions = [tuple(next(vectors) for _ in source.questions) for source in sources]
-    return [Prepared(*parts) for parts in zip(postings, contents, keywords, of_keywords, of_questions, strict=True)]
+    of_keywords = [next(vectors) if each.keywords else None for each in terms]
+    of_questions = [tuple(next(vectors) for _ in each.questions) for each in terms]
+    return [
+        Prepared(by_tokenizer, content, each.keywords, keyword_vector, question_vectors, each.questions, each.problem)
+        for by_tokenizer, content, each, keyword_vector, question_vectors in zip(
+            postings, contents, terms, of_keywords, of_questions, strict=True
+        )
+    ]
 
 
-def extract(text: str, language: str | None) -> tuple[str, ...]:
-    """Keywords as they can be stored; none where no language is given or what cuts it into words is not installed."""
-    if language is None:
-        return ()
-    try:
-        return tuple(word for word in extract_keywords(text, language) if len(word) <= KEYWORD_LENGTH)
-    except DependencyMissing as error:
-        logger.warning("a chunk got no keywords: %s", error)
-        return ()
+def _given(source: Source) -> Given:
+    has_questions = bool(source.questions) or source.own_questions
+    return Given(source.text, source.keywords, source.questions if has_questions else None)
 
 
 def embed(
@@ -140,7 +139,7 @@ def embed(
 def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
     for chunk, each in zip(chunks, prepared, strict=True):
-        chunk.keywords = list(each.keywords)
+        _give_terms(chunk, each)
     created = Chunk.objects.bulk_create(chunks, batch_size=ROWS_A_STATEMENT)
     pairs = list(zip(created, prepared, strict=True))
     write_postings((chunk, each.postings) for chunk, each in pairs)
@@ -148,7 +147,7 @@ def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model
 
 
 def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
-    """Writes the keywords of changed chunks and their vectors of one model; all former ones go.
+    """Writes the terms of changed chunks and their vectors of one model; all former ones go.
 
     Those of other models too, since they are of what a chunk was before: whoever needs them makes them anew.
     """
@@ -159,12 +158,10 @@ def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> N
 
 
 def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
-    """Writes the keywords of unchanged chunks and their vectors of one model; those of other models stay."""
+    """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
     pairs = list(pairs)
-    renewed = [chunk for chunk, prepared in pairs if chunk.keywords != list(prepared.keywords)]
-    for chunk, prepared in pairs:
-        chunk.keywords = list(prepared.keywords)
-    Chunk.objects.bulk_update(renewed, ["keywords"], batch_size=ROWS_A_STATEMENT)
+    renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
+    Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
     add_vectors(pairs, model_id)
 
 
@@ -174,6 +171,15 @@ def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
     former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
     former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
     _write_all_vectors(pairs, model_id)
+
+
+def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
+    """Whether the chunk has other keywords or questions than before."""
+    former = chunk.keywords, chunk.questions
+    chunk.keywords = list(prepared.keywords)
+    if prepared.questions is not None:
+        chunk.questions = list(prepared.questions)
+    return former != (chunk.keywords, chunk.questions)
 
 
 def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:

@@ -48,4 +48,4 @@ def searchable_text_of(chunk: Chunk) -> str:
 def source_of(chunk: Chunk) -> Source:
     """What the indexes of a chunk that was read with its document are made of."""
     own = tuple(chunk.keywords) if chunk.own_keywords else None
-    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), own)
+    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), own, chunk.own_questions)

@@ -26,7 +26,7 @@ from kb.services.errors import NotVisible, Rejected
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
 from kb.services.writing import (
     Superseded,
-    keyword_language,
+    extraction_of,
     prepare_chunks,
     tokenizers_of,
     unchanged,
@@ -202,7 +202,7 @@ def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:
         sources,
         tokenizers=tokenizers_of(kb),
         embedder=embedder(kb.embedding_model),
-        keyword_language=keyword_language(kb),
+        extraction=extraction_of(kb),
         on_embedded=lambda share: job.report(Document.Stage.EMBED, 30 + int(60 * share)),
     )
     job.report(Document.Stage.WRITE, 90)

@@ -292,7 +292,7 @@ def _indexed(kb: KnowledgeBase) -> bool:
 
 def _as_stored(kb: KnowledgeBase, chunk: Chunk) -> Source:
     """The keywords and questions are those that the chunk has: another model is no reason to look for others."""
-    keywords = tuple(chunk.keywords) if kb.keyword_vectors else ()
+    keywords = tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else ()
     return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords)
 
 

@@ -10,7 +10,7 @@ from kb.services.chunk_batches import any_chunk_without, chunk_batches, source_o
 from kb.services.errors import Rejected
 from kb.services.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
 from kb.services.tokenizing import follow_to_target, lacks_postings, renewed_settings, tokenizer_change, write_tokens
-from kb.services.writing import holding_model, keyword_language, unchanged
+from kb.services.writing import extraction_of, holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 from kb.stores.fulltext import without_lexemes
 
@@ -78,7 +78,7 @@ def reindex_embeddings(
     while True:
         for batch in chunk_batches(kb, done=finished.intersection):
             sources = list(map(source_of, batch))
-            prepared = prepare(sources, tokenizers=(), embedder=model, keyword_language=keyword_language(kb))
+            prepared = prepare(sources, tokenizers=(), embedder=model, extraction=extraction_of(kb))
             with holding_model(kb):
                 rebuild_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
             on_progress(len(batch))
