@@ -203,6 +203,9 @@ MAX_ARCHIVE_BYTES = env.int("MAX_ARCHIVE_MB", default=2_048) * 1024 * 1024  # of
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
+MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
+# After which a document whose worker is silent is taken up by another: above the longest step without a report.
+INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=max(360, PARSE_SECONDS + 60))
 
 # -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
 # Names with or without a port, addresses and networks that may be read although they are not public.
@@ -395,6 +398,11 @@ UNFOLD = {
                         "title": _("Documents"),
                         "icon": "description",
                         "link": reverse_lazy("admin:kb_document_changelist"),
+                    },
+                    {
+                        "title": _("Uploads"),
+                        "icon": "upload",
+                        "link": reverse_lazy("admin:kb_ingestbatch_changelist"),
                     },
                     {
                         "title": _("Web sources"),

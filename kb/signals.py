@@ -1,5 +1,6 @@
 """Receivers only clear and enqueue, on commit. Chunks have none: the database's triggers watch them."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -9,9 +10,11 @@ from django.dispatch import receiver
 
 from kb.models import Document, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
 from kb.services.profiles import ensure_built_in_profiles
+from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
 from kb.tasks import (
     enqueue,
+    feed_batch,
     ingest_document,
     read_web_source,
     reembed_knowledge_base,
@@ -26,6 +29,17 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
     if created:
         transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
+
+
+@receiver(documents_waiting)
+def documents_taken_in(ids: Sequence[int], **_: Any) -> None:
+    for document_id in ids:
+        enqueue(ingest_document, document_id)
+
+
+@receiver(batch_waiting)
+def batch_taken_up(batch_id: int, **_: Any) -> None:
+    enqueue(feed_batch, batch_id, 0)
 
 
 @receiver(post_save, sender=KnowledgeBase)

@@ -1,5 +1,6 @@
 from kb.admin import (
     accounts,
+    batches,
     chunks,
     concepts,
     documents,
@@ -16,6 +17,7 @@ from kb.admin import (
 
 __all__ = [
     "accounts",
+    "batches",
     "chunks",
     "concepts",
     "documents",

@@ -25,7 +25,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 from kb.admin.counts import count_of
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
-from kb.ingest.parse import MESSAGES
+from kb.ingest.parse import MESSAGES, REMARKS
 from kb.models import Chunk, Concept, Document
 from kb.models.locks import lock_knowledge_bases
 from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
@@ -44,6 +44,13 @@ def error_sentence(document: Document) -> str:
         except KeyError:
             pass  # written by a version whose sentence had other fields
     return _(document.error) if document.error else ""
+
+
+def remark_sentences(document: Document) -> list[str]:
+    """What the reader of a document's file left out or guessed, in the reader's language."""
+    templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
+    told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
+    return [_(template).format(**params) for template, params in told if template is not None]
 
 
 def unfinished_ids(documents: Sequence[Document]) -> str:
@@ -195,6 +202,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "may_change": self.has_change_permission(request, document),
                 "show_save_and_add_another": False,
                 "may_retry": document.status not in UNFINISHED,
+                "remarks": remark_sentences(document),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response

@@ -72,6 +72,11 @@ class Unpacked:
 DEFAULT_LIMITS: Final = ArchiveLimits()
 
 
+def is_archive_name(name: str) -> bool:
+    """Whether a file of this name, if its bytes are a ZIP archive and no document, stands for the files in it."""
+    return name.lower().endswith(ARCHIVE_EXTENSIONS)
+
+
 def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
     """Unpacks a ZIP archive in a child process.
 

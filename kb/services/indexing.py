@@ -9,21 +9,24 @@ from typing import cast
 
 from django.conf import settings
 from django.db import OperationalError
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from kb.ingest.archives import is_archive_name
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy, hash_content
 from kb.ingest.chunkers.registry import split
 from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace_vectors
-from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
-from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
+from kb.ingest.terms import unread
+from kb.models import Chunk, ChunkEmbedding, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
 from kb.services.errors import NotVisible, Rejected
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
+from kb.services.unpacking import expand_archive
 from kb.services.writing import (
     Superseded,
     extraction_of,
@@ -37,7 +40,6 @@ from retrieval.searchable import searchable_text
 
 logger = logging.getLogger(__name__)
 
-LEASE = timedelta(minutes=5)
 MAX_ATTEMPTS = 3
 MOST_PLANS = 5
 """How often a document is planned anew because a curator changed its chunks meanwhile, before it waits its turn again."""
@@ -62,10 +64,16 @@ class Job:
 
     @classmethod
     def claim(cls, document_id: int) -> "Job | None":
-        """Takes a document that waits, or whose worker was lost; None if another worker holds it or it is done."""
+        """Takes a document that waits, or whose worker was lost.
+
+        Returns:
+            None if another worker holds it, it is done, or its upload is paused. A task may so be delivered as often as
+            the broker likes.
+        """
         lease, now = uuid.uuid4(), timezone.now()
         free = Q(status=Document.Status.PENDING) | Q(status=Document.Status.PROCESSING, lease_until__lt=now)
-        taken = Document.objects.filter(free, pk=document_id).update(
+        paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
+        taken = Document.objects.filter(free, ~paused, pk=document_id).update(
             status=Document.Status.PROCESSING,
             stage=Document.Stage.PARSE,
             progress=0,
@@ -73,7 +81,7 @@ class Job:
             error_code="",
             attempts=F("attempts") + 1,
             lease=lease,
-            lease_until=now + LEASE,
+            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
             updated_at=now,
         )
         document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first() if taken else None
@@ -86,7 +94,12 @@ class Job:
             LeaseLost: the document is no longer this worker's.
         """
         now = timezone.now()
-        self._update(stage=stage, progress=progress, lease_until=now + LEASE, updated_at=now)
+        self._update(
+            stage=stage,
+            progress=progress,
+            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
+            updated_at=now,
+        )
 
     def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
         self._update(
@@ -118,6 +131,14 @@ class Job:
             lease_until=None,
             updated_at=timezone.now(),
         )
+
+    def lock(self) -> None:
+        """Keeps the document this worker's until the transaction ends.
+
+        Raises:
+            LeaseLost: it is no longer.
+        """
+        self._update(updated_at=timezone.now())
 
     def _update(self, **fields: object) -> None:
         if not Document.objects.filter(pk=self.document.pk, lease=self._lease).update(**fields):
@@ -160,7 +181,13 @@ def _run(job: Job) -> None:
 def _index_file(job: Job) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
     document, kb = job.document, job.document.knowledge_base
-    parsed = _parse(document)
+    try:
+        parsed = _parse(document)
+    except ParseError as error:
+        if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
+            expand_archive(job)
+            return
+        raise
     job.report(Document.Stage.CHUNK, 15)
     how = chunk_settings(kb)
     drafts = split(parsed, how)
@@ -174,7 +201,8 @@ def _index_file(job: Job) -> None:
         try:
             with writing_chunks(kb):
                 write_recut(document, plan, prepared, renewed)
-                remarks = [{"code": remark.code, "params": dict(remark.params)} for remark in parsed.remarks]
+                noted = (*parsed.remarks, *unread(each.problem for each in prepared.values()))
+                remarks = [{"code": remark.code, "params": dict(remark.params)} for remark in noted]
                 chunking = how.fingerprint(kb.embedding_model)
                 job.finish(document.title, parsed.mime, chunking=chunking, remarks=remarks)
         except ChunksChanged:

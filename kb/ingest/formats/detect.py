@@ -123,6 +123,18 @@ def detect(data: bytes) -> str:
     return HTML if _HTML_START.match(_beginning(data)) else TEXT
 
 
+def is_readable_head(head: bytes) -> bool:
+    """False where the beginning of a file says that it is of a known type without a reader.
+
+    What cannot be told by the beginning is left to `detect_readable`, which says more: packages, binary data of no known
+    type, and Office formats of before 2007.
+    """
+    if head.startswith((*_ZIP_MAGICS, _OLE_MAGIC)):
+        return True
+    detected = detect(head)
+    return detected in READERS or detected == BINARY
+
+
 def _refuse_legacy(data: bytes) -> None:
     if _OLE_ENCRYPTED in data:
         raise ParseError(ErrorCode.PROTECTED, format="Office")

@@ -88,7 +88,7 @@ def test_a_file_that_cannot_be_read_fails_with_a_sentence_and_harms_nothing(kb, 
 
 def test_a_type_that_cannot_be_read_is_refused_at_the_door(kb):
     with pytest.raises(Rejected, match=r"\.pdf") as caught:
-        add(kb, b"MZ", name="setup.exe")
+        add(kb, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", name="notes.txt")
     assert caught.value.code == "unsupported_type"
     assert not Document.objects.exists()
 
