@@ -79,20 +79,27 @@ class KindFilter(admin.SimpleListFilter):
 
 
 class EntityChangeList(ChangeList):  # type: ignore[misc]
+    result_list: list[Any]
+
     def get_results(self, request: HttpRequest) -> None:
         """Counts the facts of the entities that are shown, and of no others."""
         super().get_results(request)
-        self.result_list = list(self.result_list)
-        counts = fact_counts([entity.pk for entity in self.result_list])
-        for entity in self.result_list:
+        shown = list(self.result_list)
+        counts = fact_counts([entity.pk for entity in shown])
+        for entity in shown:
             entity.fact_count = counts.get(entity.pk, 0)
+        self.result_list = shown
 
 
 @admin.register(Entity)
 class EntityAdmin(GraphAdmin):
     form = EntityForm
     list_display = ("shown_name", "kind", "facts", "knowledge_base", "origin")
-    list_filter = (("knowledge_base", ScopedRelatedFilter), KindFilter, ("origin", ChoicesDropdownFilter))
+    list_filter: ClassVar[Any] = (
+        ("knowledge_base", ScopedRelatedFilter),
+        KindFilter,
+        ("origin", ChoicesDropdownFilter),
+    )
     search_fields = ("names__text",)
     search_help_text = gettext_lazy("Search by any of its names")
     fields = ("knowledge_base", "name", "aliases", "kind", "description")

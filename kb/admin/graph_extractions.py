@@ -15,7 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
-from kb.models import GraphExtraction
+from kb.models import Document, GraphExtraction, KnowledgeBase
 from kb.services.graph.requests import graph_request
 
 Status = GraphExtraction.Status
@@ -88,6 +88,26 @@ def state_cell(extraction: GraphExtraction) -> SafeString:
         extraction.get_status_display(),
         format_html_join("", '<span class="kb-error kb-block">{}</span>', ((line,) for line in _notes(extraction))),
     )
+
+
+def document_graph_state(document: Document) -> SafeString | str:
+    """How far a document's graph is, for the document's own page; blank where it was never asked for."""
+    extraction = GraphExtraction.objects.filter(document=document).first()
+    return "" if extraction is None else format_html("{} {}", _("Graph:"), state_cell(extraction))
+
+
+def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
+    """How many of a knowledge base's documents could not be read for the graph, as a link to them; blank where all could."""
+    troubled = GraphExtraction.objects.filter(document__knowledge_base=kb).exclude(error="").count()
+    if not troubled:
+        return ""
+    words = ngettext(
+        "%(count)d document could not be read for the graph.",
+        "%(count)d documents could not be read for the graph.",
+        troubled,
+    )
+    url = f"{reverse('admin:kb_graphextraction_changelist')}?document__knowledge_base__id__exact={kb.pk}"
+    return format_html('<a href="{}" class="kb-link kb-bad">{}</a>', url, words % {"count": troubled})
 
 
 def _notes(extraction: GraphExtraction) -> list[str]:

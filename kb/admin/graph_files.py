@@ -98,9 +98,13 @@ class GraphImportView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc
         return {"knowledge_base": base, "table": self.request.GET.get("table", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        columns = [(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()]
         return super().get_context_data(
-            **kwargs, opts=self.model_admin.opts, columns=columns, has_knowledge_base=self.writable.exists()
+            **kwargs,
+            opts=self.model_admin.opts,
+            columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
+            tables=[(table.value, words) for table, words in TABLES.items()],
+            visible=KnowledgeBase.objects.visible_to(principal(self.request)),
+            has_knowledge_base=self.writable.exists(),
         )
 
     def form_valid(self, form: GraphImportForm) -> HttpResponse:

@@ -47,7 +47,7 @@ class EntityMergeSerializer(StrictSerializer):
     )
 
 
-class FactSerializer(serializers.ModelSerializer[GraphFact]):
+class GraphFactSerializer(serializers.ModelSerializer[GraphFact]):
     chunk_id = serializers.IntegerField(source="source_chunk_id", allow_null=True, help_text="That states it, if any.")
     origin = serializers.CharField(help_text=f"One of: {ORIGINS}.")
 
@@ -90,4 +90,4 @@ class PlannedRowSerializer(serializers.Serializer[Any]):
 
 class ImportPlanSerializer(serializers.Serializer[Any]):
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="Lines by their effect.")
-    errors = PlannedRowSerializer(many=True)
+    bad_lines = PlannedRowSerializer(many=True, source="errors", help_text="Lines with errors.")

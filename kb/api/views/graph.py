@@ -19,7 +19,7 @@ from kb.api.serializers.graph import (
     EntitySerializer,
     FactCreateSerializer,
     FactFilterSerializer,
-    FactSerializer,
+    GraphFactSerializer,
     GraphImportSerializer,
     ImportPlanSerializer,
 )
@@ -109,12 +109,12 @@ class EntityViewSet(ApiViewSet):
         operation_id="knowledge_base_facts",
         summary="List the facts of a knowledge base's graph",
         parameters=[FactFilterSerializer],
-        responses=answers({200: FactSerializer(many=True)}, 400, 404),
+        responses=answers({200: GraphFactSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
         summary="Add a fact",
         request=FactCreateSerializer,
-        responses=answers({201: FactSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({201: GraphFactSerializer}, 400, 403, 404, 413, 415),
     ),
 )
 class FactViewSet(ApiViewSet):
@@ -122,10 +122,10 @@ class FactViewSet(ApiViewSet):
 
     def list(self, request: Request, kb_id: int) -> Response:
         kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        rows = GraphFact.objects.filter(knowledge_base=kb)
+        rows: QuerySet[GraphFact] = GraphFact.objects.filter(knowledge_base=kb)
         if entity_id := _asked(FactFilterSerializer, request).get("entity_id"):
             rows = facts_of(one(Entity.objects.filter(knowledge_base=kb), entity_id))
-        return self.page(rows.order_by("subject", "predicate", "object", "pk"), FactSerializer)
+        return self.page(rows.order_by("subject", "predicate", "object", "pk"), GraphFactSerializer)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
@@ -137,7 +137,7 @@ class FactViewSet(ApiViewSet):
         except IntegrityError as error:
             message = _("The knowledge base holds this fact already: change it or go back.")
             raise Rejected("fact_known", message) from error
-        return Response(FactSerializer(fact).data, status=status.HTTP_201_CREATED)
+        return Response(GraphFactSerializer(fact).data, status=status.HTTP_201_CREATED)
 
 
 @extend_schema_view(
@@ -153,6 +153,7 @@ class GraphImportViewSet(ApiViewSet):
     queryset = GraphFact.objects.none()
     parser_classes = [MultiPartParser]
 
+    @action(detail=True, methods=["post"])
     def import_file(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         fields = self.checked(GraphImportSerializer)

@@ -54,8 +54,8 @@ class Command(KnowledgeBaseCommand):
         if options["json"]:
             self.print_json({"counts": plan.counts, "errors": errors})
             return
-        for error in errors:
-            self.stderr.write(f"line {error['line']}: {error['message']}")
+        for each in errors:
+            self.stderr.write(f"line {each['line']}: {each['message']}")
         self.stdout.write(", ".join(f"{count} {effect}" for effect, count in plan.counts.items()))
 
     def _export(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:

@@ -1,7 +1,9 @@
+import lxml.html
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
+from kb.admin.graph_extractions import base_graph_state, document_graph_state
 from kb.models import Entity, GraphExtraction, GraphFact, Origin
 from kb.services.graph.entities import entity_create, names_of
 from kb.services.graph.requests import graph_request
@@ -181,6 +183,12 @@ def test_a_file_is_shown_before_it_is_imported(client, kb):
     assert names_of(Entity.objects.get()) == ["阿里巴巴", "Alibaba"]
 
 
+def test_the_page_of_files_offers_the_download(client, kb, foreign):
+    page = Page(client.get(reverse(IMPORT)))
+
+    assert page.tree.xpath("//form[@method='get']//select[@name='kb']/option/@value") == [str(kb.pk)]
+
+
 def test_a_file_that_cannot_be_read_is_told_of(client, kb):
     file = SimpleUploadedFile("entities.csv", b"colour\nred\n")
 
@@ -209,3 +217,15 @@ def test_a_failed_reading_is_told_and_read_again(client, document):
     assert "the server is down" in page
     assert "3 passages were not read" in page
     assert GraphExtraction.objects.get().status == "waiting"
+
+
+def test_the_pages_of_a_document_and_its_base_can_tell_a_failure(client, document, kb):
+    assert document_graph_state(document) == base_graph_state(kb) == ""
+    graph_request(document)
+    GraphExtraction.objects.update(status="waiting", attempts=2, error="the <server> is down")
+
+    assert "the &lt;server&gt; is down" in document_graph_state(document)
+    assert "Attempt 2 failed" in document_graph_state(document)
+    link = base_graph_state(kb)
+    assert "1 document could not be read" in link
+    assert client.get(lxml.html.fromstring(link).get("href")).status_code == 200

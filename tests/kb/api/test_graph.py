@@ -96,7 +96,7 @@ def test_a_file_is_imported_after_a_dry_run(client, kb):
     done = client.post(of_base(kb, "graph/import"), table(text, skip_errors=True), format="multipart")
 
     assert tried["counts"] == {"new": 1, "changed": 0, "same": 0, "error": 1}
-    assert tried["errors"][0]["line"] == 3
+    assert tried["bad_lines"][0]["line"] == 3
     assert refused.status_code == 400
     assert done.status_code == 200
     assert Entity.objects.get().name == "IBM"
