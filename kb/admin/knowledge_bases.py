@@ -117,6 +117,8 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "embedding_model",
             "profile",
             "keyword_vectors",
+            "keyword_method",
+            "ask_questions",
             "no_answer",
             "chunk_strategy",
             "chunk_size",
@@ -221,7 +223,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Search"),
             {
-                "fields": ("embedding_model", "profile", "keyword_vectors"),
+                "fields": ("embedding_model", "profile", "keyword_vectors", "keyword_method", "ask_questions"),
                 "description": gettext_lazy(
                     "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
                     "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "

@@ -133,6 +133,7 @@ MESSAGES: Final[dict[ErrorCode, str]] = {
 
 class RemarkCode(StrEnum):
     HIDDEN_LEFT_OUT = "hidden_left_out"
+    MODEL_DID_NOT_READ = "model_did_not_read"
     PAGES_RECOGNISED = "pages_recognised"
     PAGES_WITHOUT_TEXT = "pages_without_text"
 
@@ -140,6 +141,10 @@ class RemarkCode(StrEnum):
 REMARKS: Final[dict[RemarkCode, str]] = {
     RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
         "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
+    ),
+    RemarkCode.MODEL_DID_NOT_READ: gettext_noop(
+        "The language model did not read {count} of its chunks: these have extracted keywords and no questions of its own. "
+        "Mend the cause and process the document again: {reason}"
     ),
     RemarkCode.PAGES_RECOGNISED: gettext_noop(
         "These pages were read by text recognition (OCR), which makes mistakes: {pages}. Compare them with the original."

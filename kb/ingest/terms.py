@@ -1,11 +1,12 @@
 """Keywords and questions that chunks are indexed by beside their text: extracted, or read by a language model."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
 from kb.ingest.llm_keywords import LlmReader, Read
+from kb.ingest.parse import Remark, RemarkCode
 from retrieval.errors import DependencyMissing, GenerationFailed
 from retrieval.execution import InlineExecutor
 from retrieval.keywords import Method, extract_keywords
@@ -90,6 +91,14 @@ def find_terms(
     finally:
         executor.shutdown(wait=False, cancel_futures=True)
     return found
+
+
+def unread(problems: Iterable[str]) -> tuple[Remark, ...]:
+    """Tells of the chunks that the language model did not read, with the reason of the first; nothing where it read all."""
+    told = [problem for problem in problems if problem]
+    if not told:
+        return ()
+    return (Remark(RemarkCode.MODEL_DID_NOT_READ, {"count": len(told), "reason": told[0]}),)
 
 
 def extract(text: str, extraction: Extraction) -> tuple[str, ...]:
