@@ -18,11 +18,12 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated_count, recut_url, recut_view
 from kb.admin.counts import count_of
+from kb.admin.kb_archives import ArchivePages
 from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.admin.profile_page import PAGE, copy_url
 from kb.admin.reembedding import ReembeddingView, reembedding_url
 from kb.admin.reembedding import progress_view as reembedding_progress_view
-from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
+from kb.admin.scoped import column, signed_in, visible
 from kb.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
 from kb.services.keyword_cache import IndexState, index_state, with_base
@@ -206,7 +207,7 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(KnowledgeBase)
-class KnowledgeBaseAdmin(ScopedModelAdmin):
+class KnowledgeBaseAdmin(ArchivePages):
     form = KnowledgeBaseForm
     delete_grant = "owned_by"
     inlines = (MembershipInline,)

@@ -3,6 +3,7 @@ from typing import Any
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+from kb.api.views.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import ChunkViewSet
@@ -35,7 +36,9 @@ ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "
 
 urlpatterns = [
     path("knowledge-bases/", KnowledgeBaseViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/import/", KnowledgeBaseImportView.as_view()),
     path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:pk>/export/", KnowledgeBaseExportView.as_view()),
     path(
         "knowledge-bases/<int:kb_id>/documents/",
         KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),

@@ -44,6 +44,19 @@ _PIECE = 1024**2
 
 
 @dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a caller waits for; None: anything.
+
+    Attributes:
+        rows: of all tables.
+        embedded_chunks: that have no vectors which can be used.
+    """
+
+    rows: int | None = None
+    embedded_chunks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Restored:
     """What an import made.
 
@@ -63,6 +76,7 @@ def restore_kb(
     owner: User,
     name: str = "",
     embedding_model: str = "",
+    bounds: Bounds | None = None,
     on_progress: OnProgress = lambda _done, _total: None,
 ) -> Restored:
     """Makes a knowledge base of an archive; it is there once it is complete.
@@ -72,10 +86,11 @@ def restore_kb(
         owner: of the knowledge base, and of everything in it.
         name: blank: that in the archive.
         embedding_model: blank: that in the archive, whose vectors are then taken where it has any.
+        bounds: None: none.
         on_progress: told how much is done, and of how much.
 
     Raises:
-        Rejected: the archive is wrong, the owner has a knowledge base of the name, or the model cannot run here; nothing
+        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot run here; nothing
             was made.
     """
     with open_archive(path, limits()) as archive, TemporaryDirectory(dir=archive_folder()) as folder:
@@ -83,6 +98,7 @@ def restore_kb(
         wanted.fields["name"] = name.strip()[:120] or wanted.fields["name"]
         refuse_taken_name(owner, wanted.fields["name"])
         restoring = _Restoring(archive, wanted, require_embedding_model(embedding_model or wanted.embedding_model))
+        restoring.refuse_beyond(bounds or Bounds())
         return restoring.run(owner, Path(folder), on_progress)
 
 
@@ -107,6 +123,19 @@ class _Restoring:
         self._files: dict[int, str] = {}
         self._done = self._total = 0
         self._on_progress: OnProgress = lambda _done, _total: None
+
+    def refuse_beyond(self, bounds: Bounds) -> None:
+        """Returns where the archive, by what its manifest says, is within bounds.
+
+        Raises:
+            Rejected: it is not.
+        """
+        rows = sum(self._archive.rows_in(table.part) for table in TABLES)
+        embedded = 0 if self._takes_vectors() else len_of_chunks(self._archive)
+        for count, most in ((rows, bounds.rows), (embedded, bounds.embedded_chunks)):
+            if most is not None and count > most:
+                message = _("The archive has more rows than %(most)d: import it with “manage.py import_kb”.")
+                raise Rejected("too_large", message % {"most": most})
 
     def run(self, owner: User, folder: Path, on_progress: OnProgress) -> Restored:
         archive = self._archive
@@ -144,8 +173,12 @@ class _Restoring:
         """Whether the archive holds vectors of the same model, in the same dimension."""
         vectors, _rows = vector_parts(ChunkEmbedding.Kind.CONTENT)
         wanted = self._wanted
-        is_same = (wanted.embedding_model, wanted.dimension) == (self._model.model_id, self._model.dimension)
-        return is_same and self._archive.has(vectors)
+        if wanted.embedding_model != self._model.model_id or not self._archive.has(vectors):
+            return False
+        try:
+            return wanted.dimension == self._model.dimension
+        except RetrievalError as error:
+            raise Rejected("model_unavailable", str(error)) from error
 
     def _store_originals(self, kb_id: int) -> None:
         storage = Document._meta.get_field("file").storage
