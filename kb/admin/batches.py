@@ -127,9 +127,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
         batch = self.get_object_or_404(request, str(object_id), to_change=True)
         table = request.FILES.get("table")
         try:
-            if table is None:
-                raise Rejected("table_invalid", _("Choose a CSV file first."))
-            told = batch_describe(batch, read_table(table.read()))
+            told = batch_describe(batch, read_table(table.read() if table else b""))
         except Rejected as error:
             messages.error(request, str(error))
         else:
