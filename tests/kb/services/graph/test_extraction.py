@@ -3,6 +3,7 @@ import json
 import pytest
 from django.utils import timezone
 
+from kb import tasks
 from kb.models import Chunk, Document, Entity, EntityName, FactSource, GraphExtraction, GraphFact, Origin
 from kb.services.documents import document_delete
 from kb.services.graph.entities import entity_create
@@ -227,3 +228,23 @@ def test_a_reading_whose_worker_was_lost_is_taken_up(kb):
 
     assert sweep_graph_requests() == [document.pk]
     assert GraphExtraction.objects.get().status == "waiting"
+
+
+def test_the_workers_task_reads_a_document_that_was_asked_for(kb, model):
+    document = make_document(kb, ACME)
+    assert graph_request_if_wanted(document.pk)
+
+    tasks.extract_graph(document.pk)
+
+    assert stated() == [("智能温控器", "生产商", "Acme 公司")]
+
+
+def test_a_document_is_searchable_while_its_graph_waits(kb, settings):
+    no_language_model(settings)
+    document = make_document(kb, ACME)
+
+    extract(document)
+
+    document.refresh_from_db()
+    assert document.status == Document.Status.READY
+    assert document.chunks.count() == 1
