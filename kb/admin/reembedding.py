@@ -88,7 +88,7 @@ class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[
             state=state,
             suggestions=_suggestions(self.request, self.kb),
             sets=sets,
-            has_sets=sets.fields["eval_set"].queryset.exists(),
+            has_sets=EvalSet.objects.filter(knowledge_base=self.kb).exists(),
             figures=_figures(self.request, self.kb),
         )
 

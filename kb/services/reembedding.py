@@ -350,7 +350,9 @@ def _tell(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Re
 
 
 def _locked(kb: KnowledgeBase) -> KnowledgeBase:
-    return KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile").get(pk=kb.pk)
+    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile")
+    locked: KnowledgeBase = rows.get(pk=kb.pk)
+    return locked
 
 
 def _follow(kb: KnowledgeBase, locked: KnowledgeBase) -> None:

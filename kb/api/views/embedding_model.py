@@ -111,7 +111,8 @@ class EmbeddingModelViewSet(ApiViewSet):
         return Response({"run_in_use": in_use.pk, "run_other": other.pk}, status=status.HTTP_201_CREATED)
 
     def _editable(self, pk: int) -> KnowledgeBase:
-        return self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        kb: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        return kb
 
     def _moved(self, kb: KnowledgeBase, *, is_done: bool) -> Response:
         status_code = status.HTTP_200_OK if is_done else status.HTTP_202_ACCEPTED
