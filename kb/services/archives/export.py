@@ -121,6 +121,8 @@ def export_kb(
     with _snapshot(), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         # Read anew: what the caller has may be older than the snapshot.
         kb = KnowledgeBase.objects.select_related("profile").get(pk=kb.pk)
+        first = _vectors_of(kb).values_list("vector", flat=True).first()
+        kb.dimension = kb.dimension or (None if first is None else len(first))
         writer = _Writer(archive, limits(), on_progress)
         for table in TABLES:
             writer.table(table, kb)
