@@ -46,12 +46,15 @@ URGENCY = Case(
 
 
 class BatchChangeList(ChangeList):  # type: ignore[misc]
+    result_list: Any
+
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
-        self.result_list = list(self.result_list)
-        progress = progress_of(self.result_list)
-        for batch in self.result_list:
+        batches: list[Any] = list(self.result_list)
+        progress = progress_of(batches)
+        for batch in batches:
             batch.progress = progress[batch.pk]
+        self.result_list = batches
 
 
 @admin.register(IngestBatch)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
+from kb.ingest.copying import copy_rows, vector_text
 from kb.ingest.terms import Extraction, Given, find_terms
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
 from kb.models.lexemes import NGRAM_PREFIX
@@ -140,10 +141,11 @@ def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
     for chunk, each in zip(chunks, prepared, strict=True):
         _give_terms(chunk, each)
-    created = Chunk.objects.bulk_create(chunks, batch_size=ROWS_A_STATEMENT)
-    pairs = list(zip(created, prepared, strict=True))
-    write_postings((chunk, each.postings) for chunk, each in pairs)
-    _write_all_vectors(pairs, model_id)
+    pairs = list(zip(chunks, prepared, strict=True))
+    copy_rows(Chunk, chunks)
+    copy_rows(ChunkPostings, _postings_rows((chunk, each.postings) for chunk, each in pairs))
+    vectors = [row for kind, of_kind in _by_kind(pairs) for row in _vector_rows(of_kind, model_id, kind)]
+    copy_rows(ChunkEmbedding, vectors, {"vector": lambda vector: vector_text(vector.to_numpy())})
 
 
 def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
@@ -183,13 +185,20 @@ def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
 
 
 def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    for kind, of_kind in _by_kind(pairs):
+        write_vectors(of_kind, model_id, kind)
+
+
+def _by_kind(
+    pairs: Sequence[tuple[Chunk, Prepared]],
+) -> list[tuple[ChunkEmbedding.Kind, list[tuple[Chunk, NDArray[np.float32]]]]]:
     kind = ChunkEmbedding.Kind
     of_keywords = [(chunk, each.keyword_vector) for chunk, each in pairs]
-    write_vectors(((chunk, each.vector) for chunk, each in pairs), model_id)
-    write_vectors(((chunk, vector) for chunk, vector in of_keywords if vector is not None), model_id, kind.KEYWORDS)
-    write_vectors(
-        ((chunk, vector) for chunk, each in pairs for vector in each.question_vectors), model_id, kind.QUESTION
-    )
+    return [
+        (kind.CONTENT, [(chunk, each.vector) for chunk, each in pairs]),
+        (kind.KEYWORDS, [(chunk, vector) for chunk, vector in of_keywords if vector is not None]),
+        (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
+    ]
 
 
 def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
@@ -202,7 +211,17 @@ def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> N
 
 def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
     """Inserts the postings of chunks, or replaces those that the same tokenizers made before."""
-    rows = [
+    ChunkPostings.objects.bulk_create(
+        _postings_rows(pairs),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "tokenizer_id"],
+        update_fields=["terms", "frequencies", "length", "lexemes"],
+    )
+
+
+def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> list[ChunkPostings]:
+    return [
         ChunkPostings(
             chunk=chunk,
             knowledge_base_id=chunk.knowledge_base_id,
@@ -215,13 +234,6 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
         for chunk, by_tokenizer in pairs
         for tokenizer_id, postings in by_tokenizer.items()
     ]
-    ChunkPostings.objects.bulk_create(
-        rows,
-        batch_size=ROWS_A_STATEMENT,
-        update_conflicts=True,
-        unique_fields=["chunk", "tokenizer_id"],
-        update_fields=["terms", "frequencies", "length", "lexemes"],
-    )
 
 
 def write_vectors(
@@ -230,6 +242,18 @@ def write_vectors(
     kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
 ) -> None:
     """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are told apart by their order."""
+    ChunkEmbedding.objects.bulk_create(
+        _vector_rows(pairs, model_id, kind),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "kind", "model", "ordinal"],
+        update_fields=["vector", "enabled"],
+    )
+
+
+def _vector_rows(
+    pairs: Iterable[tuple[Chunk, NDArray[np.float32]]], model_id: str, kind: ChunkEmbedding.Kind
+) -> list[ChunkEmbedding]:
     written: Counter[int] = Counter()
     rows = []
     for chunk, vector in pairs:
@@ -245,10 +269,4 @@ def write_vectors(
             )
         )
         written[chunk.pk] += 1
-    ChunkEmbedding.objects.bulk_create(
-        rows,
-        batch_size=ROWS_A_STATEMENT,
-        update_conflicts=True,
-        unique_fields=["chunk", "kind", "model", "ordinal"],
-        update_fields=["vector", "enabled"],
-    )
+    return rows

@@ -26,8 +26,8 @@ STAGES = {
     "cut": ("kb.services.indexing", "split"),
     "tokenise": ("kb.ingest.index", "tokenize"),
     "embed": ("kb.ingest.index", "embed"),
-    "write postings": ("kb.ingest.index", "write_postings"),
-    "write vectors": ("kb.ingest.index", "_write_all_vectors"),
+    "write chunks, postings and vectors": ("kb.ingest.index", "copy_rows"),
+    "write documents": ("kb.services.whole_documents", "copy_rows"),
 }
 
 
