@@ -143,6 +143,7 @@ def _new_chunk(document: Document, draft: ChunkDraft) -> Chunk:
         knowledge_base_id=document.knowledge_base_id,
         position=draft.position,
         text=draft.text,
+        cut_text="",
         page=draft.page,
         heading_path=_stored(draft.heading_path),
         questions=list(draft.questions),
