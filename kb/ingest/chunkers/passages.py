@@ -59,12 +59,16 @@ def _joined(sections: tuple[Section, ...]) -> Passage:
 
 
 def located(text: str, pieces: list[str]) -> Iterator[tuple[int, str]]:
-    """Each piece with the place where it begins; pieces stand in the text in their order and may overlap."""
+    """Each piece with the place where it begins; pieces stand in the text in their order, side by side or overlapping."""
     start, end = -1, 0
     for piece in pieces:
-        # Repeated text may stand right behind as well as in the overlap: the former is what follows.
-        place = text.find(piece, end)
-        if place < 0 or text[end:place].strip():
-            place = text.find(piece, start + 1)
+        place = end
+        while place < len(text) and text[place].isspace():
+            place += 1
+        # Of several places in repeated text the last is the right one: overlaps are short.
+        behind = place + len(piece)
+        place = text.rfind(piece, start + 1, behind)
+        if place < 0:  # one such was taken for a later one
+            place = text.rfind(piece, 0, behind)
         start, end = place, place + len(piece)
         yield start, piece

@@ -1,3 +1,9 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb.ingest.chunkers.drafts import ChunkSettings
+from kb.ingest.chunkers.passages import located
+from kb.ingest.chunkers.recursive import split_text
 from kb.ingest.parse import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts
 
@@ -34,3 +40,14 @@ def test_a_page_is_right_where_chunks_overlap():
 def test_rows_of_a_table_stay_by_themselves():
     rows = [Section(f"名称：{name}", None, ("表",), "record") for name in "甲乙"]
     assert texts(cut("headings", *rows)) == ["名称：甲", "名称：乙"]
+
+
+@given(
+    st.lists(st.sampled_from(["一句。", "Two words. ", "\n\n", " \n", "字" * 30, "同样。"]), max_size=40),
+    st.integers(0, 19),
+)
+def test_pieces_are_found_where_they_stand(parts, overlap):
+    text = "".join(parts)
+    pieces = list(split_text(text, ChunkSettings(size=20, overlap=overlap)))
+    places = list(located(text, pieces))
+    assert [text[start : start + len(piece)] for start, piece in places] == pieces
