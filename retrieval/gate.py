@@ -1,6 +1,7 @@
 """Only calibrated scores meet a threshold: each scale has its own default cut, and RRF sums have none."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -13,6 +14,13 @@ class ScoreScale(StrEnum):
     OVERLAP = "overlap"
     RRF = "rrf"
 
+
+SETTING_OF_SCALE: Mapping[str, str] = {
+    ScoreScale.CROSS_ENCODER: "similarity_threshold",
+    ScoreScale.COSINE: "cosine_threshold",
+    ScoreScale.OVERLAP: "overlap_threshold",
+}
+"""The setting that holds the default cut of each scale; other scales have no meaning that a cut could have."""
 
 # Chosen on every second query of cmrc2018-reject with the hashing embedder, where it keeps 93 % of the queries that have an
 # answer and lets 9 % of the others pass; docs/relevance-gate.md has the curves, also on the other half.

@@ -14,16 +14,10 @@ from kb.services.errors import Rejected
 from kb.services.profiles import configuration_of, create_version
 from retrieval.config import RetrievalConfig
 from retrieval.eval.calibration import CutFigures, cut_curve, figures_at, histogram, suggest_cut
-from retrieval.gate import ScoreScale, default_cut
+from retrieval.gate import SETTING_OF_SCALE, ScoreScale, default_cut
 
 BINS = 20
 CURVE_POINTS = 101
-# The setting that holds the default cut of each scale; other scales have no meaning that a cut could have.
-SETTING_OF_SCALE = {
-    ScoreScale.CROSS_ENCODER: "similarity_threshold",
-    ScoreScale.COSINE: "cosine_threshold",
-    ScoreScale.OVERLAP: "overlap_threshold",
-}
 
 
 @dataclass(frozen=True, slots=True)

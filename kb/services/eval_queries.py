@@ -4,7 +4,7 @@ import hashlib
 import secrets
 from collections.abc import Iterable
 
-from django.db import transaction
+from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
 from kb.models import EvalQuery, EvalSet, Judgment, KnowledgeBase, Principal
@@ -86,6 +86,19 @@ def set_name(name: str) -> str:
     return name
 
 
+def eval_set_create(principal: Principal, knowledge_base: KnowledgeBase, name: str) -> EvalSet:
+    """A new set.
+
+    Raises:
+        NotVisible, NotAllowed: as `eval_set_named`.
+        Rejected: the name is blank, too long, or that of another set of the knowledge base.
+    """
+    require_editable_base(principal, knowledge_base)
+    eval_set = EvalSet(knowledge_base=knowledge_base)
+    _save_as(eval_set, name)
+    return eval_set
+
+
 def eval_set_rename(principal: Principal, eval_set: EvalSet, name: str) -> None:
     """Gives a set another name.
 
@@ -94,15 +107,20 @@ def eval_set_rename(principal: Principal, eval_set: EvalSet, name: str) -> None:
         Rejected: the name is blank, too long, or that of another set of the knowledge base.
     """
     require_editable(principal, eval_set)
+    _save_as(eval_set, name)
+
+
+def _save_as(eval_set: EvalSet, name: str) -> None:
     if not name.strip():
         raise Rejected("name_blank", _("Give the evaluation set a name."))
-    name = set_name(name)
-    others = EvalSet.objects.filter(knowledge_base=eval_set.knowledge_base_id, name=name).exclude(pk=eval_set.pk)
-    if others.exists():
+    former, eval_set.name = eval_set.name, set_name(name)
+    try:
+        with transaction.atomic():
+            eval_set.save()
+    except IntegrityError as error:
+        name, eval_set.name = eval_set.name, former
         message = _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": name})
-    eval_set.name = name
-    eval_set.save(update_fields=["name"])
+        raise Rejected("name_taken", message % {"name": name}) from error
 
 
 def find_query(eval_set: EvalSet, text: str) -> EvalQuery | None:

@@ -3,11 +3,12 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
-from kb.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.api.fields import MAX_ID, StrictCharField, StrictIntegerField
+from kb.api.serializers.profiled import ProfiledSerializer
 from kb.api.serializers.search import UsedProfileSerializer
 from kb.models import EvalRun, EvalRunQuery
 from kb.services.evaluation.observe import LOST_AT, STAGES
-from kb.services.profiles import MAX_NAME_CHARACTERS, MAX_VERSION
+from kb.services.profiles import MAX_NAME_CHARACTERS
 
 MOST_QUERIES = 10_000_000
 BY_STAGE = f"By stage: {', '.join(STAGES)}."
@@ -15,20 +16,13 @@ BY_STAGE = f"By stage: {', '.join(STAGES)}."
 STATUSES = ", ".join(EvalRun.Status.values)
 
 
-class EvalRunCreateSerializer(StrictSerializer):
+class EvalRunCreateSerializer(ProfiledSerializer):
     eval_set_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
     profile = StrictCharField(
         max_length=MAX_NAME_CHARACTERS,
         required=False,
         allow_blank=True,
         help_text="A shared profile, or one of the knowledge base. Left out: the one that it searches by.",
-    )
-    profile_version = StrictIntegerField(
-        min_value=1,
-        max_value=MAX_VERSION,
-        required=False,
-        allow_null=True,
-        help_text="A version of that profile, such as a draft. null: its published one.",
     )
     overrides = serializers.DictField(
         required=False, help_text="Unsaved settings over the profile's, by the names of the configuration."
@@ -40,12 +34,6 @@ class EvalRunCreateSerializer(StrictSerializer):
         allow_null=True,
         help_text="Only the first so many queries, with an answer and without. null: all.",
     )
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """A version is one of a profile."""
-        if attrs.get("profile_version") is not None and not attrs.get("profile"):
-            raise serializers.ValidationError({"profile_version": [_("Name the profile that it is a version of.")]})
-        return attrs
 
 
 class EvalRunFilterSerializer(serializers.Serializer[Any]):

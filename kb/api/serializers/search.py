@@ -14,8 +14,8 @@ from kb.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
+from kb.api.serializers.profiled import ProfiledSerializer
 from kb.models import Document, Message, SearchLog
-from kb.services.profiles import MAX_VERSION
 from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.stores.filters import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, Filters, InvalidFilter, Operator
@@ -117,7 +117,7 @@ class TurnSerializer(StrictSerializer):
     text = StrictCharField(max_length=MAX_TURN_CHARS)
 
 
-class SearchRequestSerializer(StrictSerializer):
+class SearchRequestSerializer(ProfiledSerializer):
     query = StrictCharField(max_length=2_000)
     knowledge_base_ids = KnowledgeBaseIdsField(
         min_length=1, max_length=20, help_text="Their order breaks ties between equal scores."
@@ -137,13 +137,6 @@ class SearchRequestSerializer(StrictSerializer):
         required=False,
         allow_blank=True,
         help_text="A profile for all of them. Left out: each knowledge base's own.",
-    )
-    profile_version = StrictIntegerField(
-        min_value=1,
-        max_value=MAX_VERSION,
-        required=False,
-        allow_null=True,
-        help_text="A version of that profile, such as a draft. null: its published one.",
     )
     overrides = serializers.DictField(
         required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
@@ -166,12 +159,6 @@ class SearchRequestSerializer(StrictSerializer):
         "null: the server’s LATENCY_BUDGET_MS, which does not count the loading of a local model.",
     )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
-
-    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """A version is one of a profile."""
-        if attrs.get("profile_version") is not None and not attrs.get("profile"):
-            raise serializers.ValidationError({"profile_version": [_("Name the profile that it is a version of.")]})
-        return attrs
 
     def to_request(self) -> SearchRequest:
         """The validated request; the named fields win over the same settings in `overrides`."""

@@ -95,6 +95,18 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
     return found
 
 
+def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The parameters of the URL.
+
+    Raises:
+        ValidationError: some are not valid.
+    """
+    serializer = serializer_class(data=request.query_params)
+    serializer.is_valid(raise_exception=True)
+    fields: dict[str, Any] = serializer.validated_data
+    return fields
+
+
 def _check_length(request: Request) -> None:
     """A body without a length would be read as an empty one, and then blamed for what it lacks."""
     stated = request.META.get("CONTENT_LENGTH") or ""

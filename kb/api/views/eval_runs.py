@@ -1,12 +1,9 @@
-from typing import Any
-
 from django.db.models import F, QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
 from kb.api.schema import answers
 from kb.api.serializers.eval_runs import (
@@ -17,7 +14,7 @@ from kb.api.serializers.eval_runs import (
     EvalRunQuerySerializer,
     EvalRunSerializer,
 )
-from kb.api.views.base import ApiViewSet, one
+from kb.api.views.base import ApiViewSet, asked, one
 from kb.models import EvalRun, EvalRunQuery, EvalSet
 from kb.services.evaluation import cancel_run, start_run
 from kb.services.profiles import find_version
@@ -59,7 +56,7 @@ class EvalRunViewSet(ApiViewSet):
 
     def list(self, request: Request) -> Response:
         runs = self._runs().defer("report", "configuration")
-        if eval_set_id := _asked(EvalRunFilterSerializer, request).get("eval_set_id"):
+        if eval_set_id := asked(EvalRunFilterSerializer, request).get("eval_set_id"):
             runs = runs.filter(eval_set=one(EvalSet.objects.visible_to(self.principal), eval_set_id))
         return self.page(runs, EvalRunSerializer)
 
@@ -90,7 +87,7 @@ class EvalRunViewSet(ApiViewSet):
     @action(detail=True)
     def queries(self, request: Request, pk: int) -> Response:
         rows = EvalRunQuery.objects.filter(run=one(self._runs(), pk))
-        return self.page(rows.filter(**_asked(EvalRunQueryFilterSerializer, request)), EvalRunQuerySerializer)
+        return self.page(rows.filter(**asked(EvalRunQueryFilterSerializer, request)), EvalRunQuerySerializer)
 
     def _runs(self) -> QuerySet[EvalRun]:
         runs: QuerySet[EvalRun] = EvalRun.objects.visible_to(self.principal).annotate(stages=F("report__stages"))
@@ -98,15 +95,3 @@ class EvalRunViewSet(ApiViewSet):
 
     def _described(self, pk: int) -> dict[str, object]:
         return EvalRunDetailSerializer(one(self._runs(), pk)).data
-
-
-def _asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    """The parameters of the URL.
-
-    Raises:
-        ValidationError: some are not valid.
-    """
-    serializer = serializer_class(data=request.query_params)
-    serializer.is_valid(raise_exception=True)
-    fields: dict[str, Any] = serializer.validated_data
-    return fields

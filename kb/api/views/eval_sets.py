@@ -1,15 +1,11 @@
-from typing import Any
-
 from django.db.models import Q, QuerySet
 from django.http import FileResponse
-from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
 from kb.api.schema import answers
 from kb.api.serializers.eval_sets import (
@@ -28,12 +24,11 @@ from kb.api.serializers.eval_sets import (
     JudgmentFilterSerializer,
     JudgmentSerializer,
 )
-from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
+from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, asked, one
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.errors import Rejected
 from kb.services.eval_overview import eval_query_overview, eval_set_overview
 from kb.services.eval_queries import (
-    eval_set_named,
+    eval_set_create,
     eval_set_rename,
     mark_unanswerable,
     queries_add,
@@ -44,18 +39,6 @@ from kb.services.eval_queries import (
 from kb.services.eval_set_archives import archive_name, eval_set_archive, eval_set_import_archive
 from kb.services.judgments import judge, judgments_regrade
 from retrieval.eval.judged_sets import Layout
-
-
-def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    """The parameters of the URL.
-
-    Raises:
-        ValidationError: some are not valid.
-    """
-    serializer = serializer_class(data=request.query_params)
-    serializer.is_valid(raise_exception=True)
-    fields: dict[str, Any] = serializer.validated_data
-    return fields
 
 
 class OfSetViewSet(ApiViewSet):
@@ -106,10 +89,7 @@ class EvalSetViewSet(OfSetViewSet):
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalSetCreateSerializer)
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields["knowledge_base_id"])
-        if EvalSet.objects.filter(knowledge_base=kb, name=fields["name"]).exists():
-            message = _("The knowledge base has an evaluation set named “%(name)s” already: choose another name.")
-            raise Rejected("name_taken", message % {"name": fields["name"]})
-        eval_set = eval_set_named(self.principal, kb, fields["name"])
+        eval_set = eval_set_create(self.principal, kb, fields["name"])
         return Response(self._described(eval_set.pk), status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

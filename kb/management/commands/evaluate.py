@@ -8,6 +8,7 @@ from django.core.management.base import CommandError
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
+from kb.services.eval_queries import eval_set_by_name
 from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
 from kb.services.profiles import find_version, name_and_version
 
@@ -64,7 +65,7 @@ class Command(KnowledgeBaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
-        eval_set = _eval_set(kb, options["eval_set"])
+        eval_set = eval_set_by_name(kb, options["eval_set"])
         baseline = floors.read_baseline(options["baseline"]) if options["baseline"] else None
         report = self._report(kb, eval_set, options)
         if options["json"]:
@@ -148,12 +149,3 @@ def _verdict(eval_set: EvalSet, shortfalls: Sequence[floors.Shortfall], lost: Se
     if len(lost) > len(listed):
         lines.append(f"  and {len(lost) - len(listed)} more")
     return "\n".join(lines)
-
-
-def _eval_set(kb: KnowledgeBase, name: str) -> EvalSet:
-    try:
-        found: EvalSet = EvalSet.objects.select_related("knowledge_base__profile").get(knowledge_base=kb, name=name)
-    except EvalSet.DoesNotExist as error:
-        names = ", ".join(kb.eval_sets.values_list("name", flat=True)) or "none: see `manage.py import_beir --help`"
-        raise CommandError(f"{kb.name!r} has no evaluation set {name!r}; there are: {names}") from error
-    return found

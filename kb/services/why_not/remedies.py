@@ -3,14 +3,14 @@
 import dataclasses
 import math
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from kb.services.search import SearchRequest
 from kb.services.why_not.types import Place, PlaceState, Reason, Remedy, RemedyCode, Stage, State, Step, WhyNot
 from kb.stores.filters import Filters
 from retrieval.config import RetrievalConfig
-from retrieval.gate import ScoreScale
+from retrieval.gate import SETTING_OF_SCALE
 from retrieval.trace import DegradationCode
 
 # The most that RetrievalConfig takes.
@@ -22,11 +22,6 @@ STEP = 5
 DEEPER_INTO_AN_INDEX = 4
 """An approximate index that has missed a chunk is read so many times deeper, which makes it look further around."""
 
-THRESHOLDS: Mapping[str, str] = {
-    ScoreScale.CROSS_ENCODER: "similarity_threshold",
-    ScoreScale.COSINE: "cosine_threshold",
-    ScoreScale.OVERLAP: "overlap_threshold",
-}
 SCORE_DECIMALS = 3
 CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
 VECTOR_CHANNELS = ("vector", "question")
@@ -142,7 +137,7 @@ def threshold_setting(why: WhyNot) -> str | None:
     replaced = any(each.code is DegradationCode.THRESHOLD_NOT_APPLIED for each in why.outcome.result.degraded)
     if why.outcome.wiring.config.score_threshold is not None and not replaced:
         return "score_threshold"
-    return THRESHOLDS.get(why.outcome.result.score_scale)
+    return SETTING_OF_SCALE.get(why.outcome.result.score_scale)
 
 
 def _of_cap(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:

@@ -7,6 +7,7 @@ from kb.services import eval_queries
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.eval_overview import eval_query_overview, eval_set_overview
 from kb.services.eval_queries import (
+    eval_set_create,
     eval_set_named,
     eval_set_rename,
     mark_unanswerable,
@@ -101,6 +102,15 @@ def test_queries_are_deleted_with_their_judgments_and_no_others(kb, me, eval_set
     other = judge(me, eval_set_named(me, kb, "other"), "年假", chunk(kb), 1).query
     assert queries_delete(me, eval_set, [query.pk, other.pk]) == 1
     assert list(Judgment.objects.values_list("query", flat=True)) == [other.pk]
+
+
+def test_of_two_who_create_a_set_of_one_name_one_is_told_that_it_is_taken(kb, me):
+    made = eval_set_create(me, kb, " mine ")
+
+    assert made == eval_set_named(me, kb, "mine")
+    with rejected("name_taken"):
+        eval_set_create(me, kb, "mine")
+    assert EvalSet.objects.get() == made
 
 
 def test_a_set_is_renamed(kb, me, eval_set):
