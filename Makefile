@@ -37,6 +37,7 @@ bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and La
 	@$(BIN)/python -m tests.benchmarks.store
 	@$(BIN)/python -m tests.benchmarks.hot_queries
 	@$(BIN)/python -m tests.benchmarks.hybrid
+	@$(BIN)/python -m tests.benchmarks.ingest
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
 	@with_own_servers() { \

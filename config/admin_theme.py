@@ -88,13 +88,24 @@ UNFOLD = {
                         "icon": "description",
                         "link": reverse_lazy("admin:kb_document_changelist"),
                     },
+                    {
+                        "title": _("Uploads"),
+                        "icon": "upload",
+                        "link": reverse_lazy("admin:kb_ingestbatch_changelist"),
+                    },
+                    {
+                        "title": _("Web sources"),
+                        "icon": "travel_explore",
+                        "link": reverse_lazy("admin:kb_websource_changelist"),
+                    },
                     {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
                     {
                         "title": _("Concepts"),
                         "icon": "account_tree",
                         "link": reverse_lazy("admin:kb_concept_changelist"),
                     },
-                    {"title": _("Graph facts"), "icon": "hub", "link": reverse_lazy("admin:kb_graphfact_changelist")},
+                    {"title": _("Entities"), "icon": "hub", "link": reverse_lazy("admin:kb_entity_changelist")},
+                    {"title": _("Graph facts"), "icon": "share", "link": reverse_lazy("admin:kb_graphfact_changelist")},
                 ],
             },
             {

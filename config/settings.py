@@ -147,7 +147,10 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-lost-documents": {"task": "kb.tasks.sweep_lost_documents", "schedule": 30.0, **_SWEEP},
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
+    "sweep-lost-reembeddings": {"task": "kb.tasks.sweep_lost_reembeddings", "schedule": 30.0, **_SWEEP},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
+    "sweep-graph-extractions": {"task": "kb.tasks.sweep_graph_extractions", "schedule": 30.0, **_SWEEP},
+    "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
     "purge-search-log": {"task": "kb.tasks.purge_search_log", "schedule": 3_600.0, "options": {"expires": 3_600}},
 }
 
@@ -195,9 +198,21 @@ STORAGES = {
     },
 }
 MAX_UPLOAD_BYTES = env.int("MAX_UPLOAD_MB", default=50) * 1024 * 1024
+MAX_ARCHIVE_BYTES = env.int("MAX_ARCHIVE_MB", default=2_048) * 1024 * 1024  # of a whole knowledge base
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
+MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
+# After which a document whose worker is silent is taken up by another: above the longest step without a report.
+INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=max(360, PARSE_SECONDS + 60))
+
+# -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
+# Names with or without a port, addresses and networks that may be read although they are not public.
+WEB_ALLOWED_HOSTS = env.list("WEB_ALLOWED_HOSTS", default=[])
+WEB_USER_AGENT = env.str("WEB_USER_AGENT", default="Zhiku/0.1 (knowledge base reader)")
+WEB_DELAY_SECONDS = env.float("WEB_DELAY_SECONDS", default=1.0)  # between two requests to one host
+WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its answer
+WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
@@ -215,6 +230,8 @@ LLM_MODEL = env.str("LLM_MODEL", default="") or "deepseek-chat"
 LLM_API_KEY = env.str("LLM_API_KEY", default="")
 LLM_SECONDS = env.float("LLM_SECONDS", default=60.0)
 LLM_REWRITE_SECONDS = env.float("LLM_REWRITE_SECONDS", default=5.0)
+GRAPH_LLM_CONCURRENCY = env.int("GRAPH_LLM_CONCURRENCY", default=4)  # passages that are read for the graph at a time
+GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one document; those beyond are told of
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {

@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from django.conf import settings
 
+from kb.ingest.llm_keywords import LlmReader
 from kb.stores.query_caches import query_embedder
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
@@ -51,6 +52,14 @@ def generator() -> OpenAIGenerator | None:
     if not settings.LLM_API_KEY and not settings.LLM_BASE_URL_IS_SET:
         return None
     return _generator(settings.LLM_BASE_URL, settings.LLM_API_KEY, settings.LLM_MODEL)
+
+
+def chunk_reader() -> LlmReader | None:
+    """What finds keywords and questions of chunks; None where no language model is configured."""
+    model = generator()
+    if model is not None:
+        model.load()  # here, so that the first chunk does not wait for it
+    return None if model is None else LlmReader(model, timeout_s=settings.LLM_SECONDS)
 
 
 def rewriter() -> Rewriter | None:

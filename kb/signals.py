@@ -1,5 +1,6 @@
 """Receivers only clear and enqueue, on commit. Chunks have none: the database's triggers watch them."""
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -7,10 +8,19 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, EvalRun, Installation, KnowledgeBase
+from kb.models import Document, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
 from kb.services.profiles import ensure_built_in_profiles
+from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
-from kb.tasks import enqueue, ingest_document, run_evaluation, tokenize_knowledge_base
+from kb.tasks import (
+    enqueue,
+    feed_batch,
+    ingest_document,
+    read_web_source,
+    reembed_knowledge_base,
+    run_evaluation,
+    tokenize_knowledge_base,
+)
 
 
 @receiver(post_save, sender=Document)
@@ -19,6 +29,17 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
     if created:
         transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
+
+
+@receiver(documents_waiting)
+def documents_taken_in(ids: Sequence[int], **_: Any) -> None:
+    for document_id in ids:
+        enqueue(ingest_document, document_id)
+
+
+@receiver(batch_waiting)
+def batch_taken_up(batch_id: int, **_: Any) -> None:
+    enqueue(feed_batch, batch_id, 0)
 
 
 @receiver(post_save, sender=KnowledgeBase)
@@ -31,6 +52,18 @@ def knowledge_base_saved(instance: KnowledgeBase, *, update_fields: frozenset[st
 def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
     if created and instance.status == EvalRun.Status.PENDING:
         transaction.on_commit(partial(enqueue, run_evaluation, instance.pk))
+
+
+@receiver(post_save, sender=Reembedding)
+def reembedding_saved(instance: Reembedding, **_: Any) -> None:
+    if instance.status == Reembedding.Status.BUILDING:
+        transaction.on_commit(partial(enqueue, reembed_knowledge_base, instance.pk))
+
+
+@receiver(post_save, sender=WebSource)
+def web_source_saved(instance: WebSource, *, update_fields: frozenset[str] | None, **_: Any) -> None:
+    if instance.status == WebSource.Status.WAITING and "status" in (update_fields or ()):
+        transaction.on_commit(partial(enqueue, read_web_source, instance.pk))
 
 
 @receiver(post_delete, sender=Document)

@@ -5,19 +5,27 @@ from datetime import timedelta
 from typing import Any
 
 from celery import Task, shared_task
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from kb.models import Document, KnowledgeBase
+from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services import retention
+from kb.services.batches import waiting_ids
 from kb.services.evaluation import execute_run, sweep_runs
+from kb.services.graph.extraction import extract_document
+from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requests
 from kb.services.indexing import index_document
+from kb.services.reembedding import AlreadyRunning as AlreadyEmbedding
+from kb.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.services.web_runs import run_web_source
+from kb.services.web_sources import sweep_web_sources
 from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
 from kb.stores.postings import long_change_logs
 from kb.stores.vector_index import maintain_vector_indexes
+from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
 
@@ -25,12 +33,26 @@ WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
-SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
+BATCHES_TO_EMBED = 10
+SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
+
+
+# Longer than the broker waits before it hands a task to a second worker, which finds the document taken and does nothing.
+@shared_task(time_limit=SECONDS_FOR_INGESTION)
+def ingest_document(document_id: int) -> None:
+    index_document(document_id)
+    if graph_request_if_wanted(document_id):
+        enqueue(extract_graph, document_id)
 
 
 @shared_task
-def ingest_document(document_id: int) -> None:
-    index_document(document_id)
+def feed_batch(batch_id: int, after: int) -> None:
+    """Enqueues the documents of an upload that wait, a bounded portion at a time."""
+    ids = waiting_ids(batch_id, after=after, limit=SWEEP_LIMIT)
+    for document_id in ids:
+        enqueue(ingest_document, document_id)
+    if len(ids) == SWEEP_LIMIT:
+        enqueue(feed_batch, batch_id, ids[-1])
 
 
 @shared_task
@@ -44,7 +66,8 @@ def sweep_lost_documents() -> int:
     lost = Q(status=Document.Status.PENDING, updated_at__lt=now - WAITED_LONG) | Q(
         status=Document.Status.PROCESSING, lease_until__lt=now
     )
-    ids = list(Document.objects.filter(lost).order_by("pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
+    paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
+    ids = list(Document.objects.filter(lost, ~paused).order_by("pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
     Document.objects.filter(pk__in=ids).update(updated_at=now)
     for document_id in ids:
         enqueue(ingest_document, document_id)
@@ -89,6 +112,32 @@ def merge_keyword_index(kb_id: int) -> None:
         BM25Store().merge(kb.pk, kb.tokenizer_id)
 
 
+@shared_task
+def reembed_knowledge_base(kb_id: int) -> None:
+    """Moves a knowledge base on towards its target embedding model, for a while; then other tasks have their turn."""
+    kb = KnowledgeBase.objects.exclude(target_embedding_model="").filter(pk=kb_id).first()
+    if kb is None:
+        return
+    try:
+        is_done = reembed_to_target(kb, batches=BATCHES_TO_EMBED)
+    except AlreadyEmbedding:
+        return
+    except Superseded:
+        is_done = False
+    except RetrievalError as error:
+        reembedding_failed(kb_id, str(error))
+        return
+    if not is_done:
+        enqueue(reembed_knowledge_base, kb_id)
+
+
+@shared_task
+def sweep_lost_reembeddings() -> None:
+    """Goes on with the changes of the embedding model whose task or worker was lost."""
+    for kb_id in sweep_reembeddings():
+        enqueue(reembed_knowledge_base, kb_id)
+
+
 # What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.
 @shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
 def sweep_vector_indexes() -> None:
@@ -102,10 +151,38 @@ def run_evaluation(run_id: int) -> None:
 
 
 @shared_task
+def extract_graph(document_id: int) -> None:
+    """Reads a document for the graph, for a while; then other tasks have their turn."""
+    if extract_document(document_id):
+        enqueue(extract_graph, document_id)
+
+
+@shared_task
+def sweep_graph_extractions() -> None:
+    """Has documents read that have changed, that are to be tried again, or whose task or worker was lost."""
+    for document_id in sweep_graph_requests():
+        enqueue(extract_graph, document_id)
+
+
+@shared_task
 def sweep_lost_runs() -> None:
     """Gives up runs whose process has died, and enqueues those whose task was lost; one that was not finds its run taken."""
     for run_id in sweep_runs():
         enqueue(run_evaluation, run_id)
+
+
+@shared_task
+def read_web_source(source_id: int) -> None:
+    """Reads a web source for a while; then other tasks have their turn."""
+    if run_web_source(source_id):
+        enqueue(read_web_source, source_id)
+
+
+@shared_task
+def sweep_due_web_sources() -> None:
+    """Begins the runs that are due, and carries on those whose task or worker was lost."""
+    for source_id in sweep_web_sources():
+        enqueue(read_web_source, source_id)
 
 
 @shared_task

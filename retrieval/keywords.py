@@ -3,6 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from functools import cache
 from itertools import chain, permutations
 from pathlib import Path
@@ -16,6 +17,7 @@ from retrieval.function_words import CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.intent import QUOTED
 from retrieval.scripts import CJK, LATIN
 from retrieval.segmenters import Engine, Segmenter, load_segmenter
+from retrieval.textrank import textrank
 from retrieval.tokenize import CONNECTORS, RUNS, normalize
 
 MOST_KEYWORDS: Final = 10
@@ -51,10 +53,20 @@ def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) 
     return _distinct(chain(_quotations(plain), marked, ranked), most) or _distinct(chinese, most)
 
 
-def extract_keywords(text: str, language: str, most: int = MOST_KEYWORDS) -> tuple[str, ...]:
+class Method(StrEnum):
+    """How the keywords of a chunk are weighed."""
+
+    TFIDF = "tfidf"
+    TEXTRANK = "textrank"
+
+
+def extract_keywords(
+    text: str, language: str, most: int = MOST_KEYWORDS, *, method: Method = Method.TFIDF
+) -> tuple[str, ...]:
     """A chunk's named entities and key phrases, the most telling ones first. Loads jieba's tables at the first call.
 
-    Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more than once, and
+    TextRank ranks the words that may be keywords by their part of speech in jieba's dictionary, in English all but
+    function words. TF-IDF, Chinese: frequency times jieba's idf, with a premium on names; words that stand next to each other more than once, and
     as a rule (Dice coefficient of at least a half), make a phrase. English: RAKE over runs of content words, likewise with a premium on names.
 
     Source: Rose, Engel, Cramer, Cowley, "Automatic keyword extraction from individual documents", 2010.
@@ -63,12 +75,16 @@ def extract_keywords(text: str, language: str, most: int = MOST_KEYWORDS) -> tup
         text: the chunk.
         language: "en", or another for a text that is mostly Chinese.
         most: how many at most.
+        method: what weighs them.
 
     Raises:
         DependencyMissing: jieba is not installed.
     """
     plain = normalize(text)
-    scores = _english_phrases(plain) if language == "en" else _chinese_words(plain, most)
+    if method is Method.TEXTRANK:
+        scores = textrank(_content_words(plain, language))
+    else:
+        scores = _english_phrases(plain) if language == "en" else _chinese_words(plain, most)
     titles = _distinct(_quotations(plain, titles_only=True), most // 2)
     ranked = sorted(scores, key=lambda word: -scores[word])
     return _distinct(chain(titles, ranked), most)
@@ -143,6 +159,19 @@ def _side_by_side(parts: Iterable[str], word: str) -> Iterator[str]:
         if start >= 0:
             yield part
             end = start + len(part)
+
+
+def _content_words(plain: str, language: str) -> list[str]:
+    """The words of a text in their order, less those whose part of speech makes no keyword."""
+    words: list[str] = []
+    for found in _LATIN_RUN.finditer(plain):
+        if found["cjk"] is None:
+            words += [word for word in _latin_words(found[0]) if len(word) > 1 and not word[0].isdigit()]
+        elif language != "en":
+            pieces = _telling_words(_segmenter()(found[0]))
+            words += [word for word, weight in zip(pieces, _load_weights().of(pieces), strict=True) if weight]
+    spelling: dict[str, str] = {}
+    return [spelling.setdefault(word.casefold(), word) for word in words]
 
 
 # Chinese chunks

@@ -31,6 +31,7 @@ class Fragment:
 
     Attributes:
         before: chunks that precede it in its document, in reading order; `after` likewise.
+        matched: the part of the text that was found, where it is not all of it.
     """
 
     text: str
@@ -42,6 +43,7 @@ class Fragment:
     kb_id: int | None = None
     before: tuple[Passage, ...] = ()
     after: tuple[Passage, ...] = ()
+    matched: str = ""
 
     @classmethod
     def of_hit(cls, hit: Hit) -> Self:
@@ -57,6 +59,7 @@ class Fragment:
             passage.kb_id,
             before=tuple(each for each in hit.neighbours if each.position < passage.position),
             after=tuple(each for each in hit.neighbours if each.position > passage.position),
+            matched=passage.matched,
         )
 
     @classmethod
@@ -70,6 +73,7 @@ class Fragment:
             chunk.get("chunk_id"),
             chunk.get("document_id"),
             chunk.get("knowledge_base_id"),
+            matched=chunk.get("matched_text", ""),
         )
 
     @property
@@ -153,7 +157,7 @@ def pack(
                 document_id=fragment.document_id,
                 kb_id=fragment.kb_id,
                 page=fragment.page,
-                text=shorten(_with_neighbours(fragment, max_chunk_chars, taken), max_chunk_chars),
+                text=_excerpt(_with_neighbours(fragment, max_chunk_chars, taken), fragment.matched, max_chunk_chars),
             )
         )
     kept = _within(citations, max_tokens, count_tokens)
@@ -184,7 +188,7 @@ def format_for_tool_output(
         return _NOTHING_FOUND.get(language, _NOTHING_FOUND["en"])
     return _SEPARATOR.join(
         f"[{number}] {Fragment.of_chunk(chunk).label(language)} ({chunk['score_scale']} {chunk['score']:.3f})\n"
-        f"{shorten(chunk['text'], max_chunk_chars)}"
+        f"{_excerpt(chunk['text'], chunk.get('matched_text', ''), max_chunk_chars)}"
         for number, chunk in enumerate(chunks[:max_chunks], start=1)
     )
 
@@ -212,6 +216,20 @@ def shorten(text: str, limit: int) -> str:
     ):
         room -= len(word[0])
     return text[:room].rstrip() + ELLIPSIS
+
+
+def _excerpt(text: str, matched: str, limit: int) -> str:
+    """As `shorten`, and where the part that was found would be cut off, so is what stands before it."""
+    place = text.find(matched)
+    if len(text) <= limit or place < 0:
+        return shorten(text, limit)
+    if place + len(matched) > limit - len(ELLIPSIS):
+        # What is left of the room stands half before it, from the beginning of a sentence on.
+        before = max(0, limit - len(matched) - 2 * len(ELLIPSIS)) // 2
+        ends = [match.end() for match in _SENTENCE_END.finditer(text, place - before, place)]
+        text = ELLIPSIS + text[ends[0] if ends else place :].lstrip()
+    cut, end = shorten(text, limit), text.find(matched) + len(matched)
+    return text[:end] + ELLIPSIS if matched not in cut and end + len(ELLIPSIS) <= limit else cut
 
 
 def _with_neighbours(fragment: Fragment, limit: int, taken: set[int | None]) -> str:

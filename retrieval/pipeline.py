@@ -111,9 +111,12 @@ class Pipeline:
             candidates = _with_provenance(select(candidates, config), unique, explain=explain)
             detail["count"] = result_count(config)
             candidates = self._with_neighbours(candidates, config)
+            texts = self._parents(candidates)
+            if texts:
+                detail["larger"] = len(texts)
         return Result(
             query=query,
-            hits=_hits(candidates, scored),
+            hits=_hits(candidates, scored, texts),
             candidates=tuple(candidates),
             analysis=analysis,
             score_scale=scored.scale.value,
@@ -262,11 +265,17 @@ class Pipeline:
         return sum(lexicon.chunk_count for lexicon in lexicons.values())
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
-        chosen = [c.passage for c in candidates if c.cut_by is None and c.passage is not None]
+        # A longer passage holds its chunks' neighbours.
+        chosen = [c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is None]
         if not config.neighbours or not chosen:
             return candidates
         beside = self.passages.neighbours(chosen, config.neighbours)
         return [c._replace(neighbours=beside.get(c.chunk_id, ())) for c in candidates]
+
+    def _parents(self, candidates: list[Candidate]) -> Mapping[int, str]:
+        """The longer passages that are given in place of results, by chunk id."""
+        chosen = [c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is not None]
+        return self.passages.parents(chosen) if chosen else {}
 
 
 def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> list[Ranking]:
@@ -300,10 +309,25 @@ def _match_terms(
     return match_terms(analysis, told, lexicons) + [c for c in candidates if not explain and c.cut_by]
 
 
-def _hits(candidates: Sequence[Candidate], scored: _Scored) -> tuple[Hit, ...]:
+def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str]) -> tuple[Hit, ...]:
+    """The results; where there is a longer passage around one, that is its text."""
     scale = scored.scale.value
+
+    def given(passage: Passage) -> Passage:
+        text = texts.get(passage.chunk_id)
+        return passage if text is None else passage._replace(text=text, matched=passage.text)
+
     return tuple(
-        Hit(c.passage, c.scores[scored.stage], scale, c.ranks, c.scores, c.matched_terms, c.provenance, c.neighbours)
+        Hit(
+            given(c.passage),
+            c.scores[scored.stage],
+            scale,
+            c.ranks,
+            c.scores,
+            c.matched_terms,
+            c.provenance,
+            c.neighbours,
+        )
         for c in candidates
         if c.cut_by is None and c.passage is not None
     )

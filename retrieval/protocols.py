@@ -42,6 +42,10 @@ class Embedder(Protocol):
 
     def count_tokens(self, text: str) -> int: ...
 
+    def token_ends(self, text: str) -> Sequence[int]:
+        """Where each of the tokens that `count_tokens` counts ends in the text, ascending."""
+        ...
+
     @property
     def is_loaded(self) -> bool:
         """Whether the next call needs not load the model first."""
@@ -182,6 +186,10 @@ class PassageStore(Protocol):
 
     def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
         """Returns, by chunk id, up to `count` chunks before and after each passage in its document, in reading order."""
+        ...
+
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
+        """Returns, by chunk id, the longer passage to give in place of each chunk that was cut from one."""
         ...
 
 

@@ -123,7 +123,13 @@ class Ranking:
 
 
 class Passage(NamedTuple):
-    """The envelope of a chunk: content and provenance. A search makes hundreds, hence no dataclass."""
+    """The envelope of a chunk: content and provenance. A search makes hundreds, hence no dataclass.
+
+    Attributes:
+        text: what is given to readers: the chunk, or the longer passage that it was cut from.
+        parent_id: of the longer passage; None where there is none.
+        matched: the chunk, where the longer passage is given in its place, else blank.
+    """
 
     chunk_id: int
     document_id: int
@@ -136,6 +142,13 @@ class Passage(NamedTuple):
     metadata: Mapping[str, Any] = MappingProxyType({})
     source_type: str = "book"
     position: int = 0
+    parent_id: int | None = None
+    matched: str = ""
+
+    @property
+    def searched(self) -> str:
+        """The chunk itself, which is what was found, reranked and highlighted."""
+        return self.matched or self.text
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 import itertools
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.index import Prepared, embed, tokenize, write_chunks
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
 from retrieval.searchable import searchable_text

@@ -4,6 +4,7 @@ from threading import get_ident
 
 import numpy as np
 
+from retrieval.embedders.hashing import DIMENSION, HASHING_MODEL_ID, HashingEmbedder
 from retrieval.errors import ChannelUnavailable
 from retrieval.gate import ScoreScale
 from retrieval.postings import hash_terms
@@ -125,6 +126,29 @@ class FixedReranker:
 
     def scores(self, job, deadline):
         return np.array([self._scores.get(candidate.chunk_id, 0.0) for candidate in job.candidates])
+
+
+class CountingEmbedder:
+    """The hashing embedder, which notes every text that it embeds."""
+
+    model_id, dimension, is_loaded = HASHING_MODEL_ID, DIMENSION, True
+
+    def __init__(self):
+        self._model = HashingEmbedder()
+        self.embedded = []
+
+    def embed_documents(self, texts):
+        self.embedded += texts
+        return self._model.embed_documents(texts)
+
+    def embed_query(self, text):
+        return self._model.embed_query(text)
+
+    def count_tokens(self, text):
+        return self._model.count_tokens(text)
+
+    def token_ends(self, text):
+        return self._model.token_ends(text)
 
 
 class Blob:

@@ -1,25 +1,33 @@
 from kb.admin import (
     accounts,
+    batches,
     chunks,
     concepts,
     documents,
+    entities,
     eval_runs,
     eval_sets,
     facts,
     failed_queries,
+    graph_extractions,
     knowledge_bases,
     search_log,
+    web_sources,
 )
 
 __all__ = [
     "accounts",
+    "batches",
     "chunks",
     "concepts",
     "documents",
+    "entities",
     "eval_runs",
     "eval_sets",
     "facts",
     "failed_queries",
+    "graph_extractions",
     "knowledge_bases",
     "search_log",
+    "web_sources",
 ]

@@ -182,7 +182,9 @@ def _card(
         place.append(_("page %(page)d") % {"page": passage.page})
     tokenizer = tokenizers.get(passage.kb_id)
     text = (
-        highlight(passage.text, hit.matched_terms, tokenizer) if tokenizer else [Segment(passage.text, is_match=False)]
+        highlight(passage.searched, hit.matched_terms, tokenizer)
+        if tokenizer
+        else [Segment(passage.searched, is_match=False)]
     )
     return Card(
         chunk_id=passage.chunk_id,
@@ -224,6 +226,7 @@ def _why_lost(stage: str) -> str:
         "dedupe": _("Another chunk of the same content stands for it"),
         "vector_only": _("Without a reranker only what vectors find counts"),
         "passages": _("It was gone when its text was read"),
+        "parent": _("Another chunk of the same longer passage stands for it"),
     }
     return others.get(stage) or lost_label(stage)
 

@@ -26,10 +26,11 @@ from kb.admin.counts import count_of
 from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.admin.uploads import UploadView
-from kb.ingest.parse import MESSAGES
+from kb.ingest.parse import MESSAGES, REMARKS
 from kb.models import Chunk, Concept, Document
 from kb.models.locks import lock_knowledge_bases
 from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
+from kb.services.rechunk import documents_recut
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
@@ -44,6 +45,13 @@ def error_sentence(document: Document) -> str:
         except KeyError:
             pass  # written by a version whose sentence had other fields
     return _(document.error) if document.error else ""
+
+
+def remark_sentences(document: Document) -> list[str]:
+    """What the reader of a document's file left out or guessed, in the reader's language."""
+    templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
+    told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
+    return [_(template).format(**params) for template, params in told if template is not None]
 
 
 def unfinished_ids(documents: Sequence[Document]) -> str:
@@ -78,7 +86,7 @@ class DocumentAdmin(ScopedModelAdmin):
     list_select_related = ("knowledge_base",)
     search_fields = ("title", "source")
     search_help_text = gettext_lazy("Search by title or source")
-    actions = ("retry_failed", "delete_selected")
+    actions = ("retry_failed", "cut_anew", "delete_selected")
     list_after_template = "admin/kb/document_poll.html"
     change_form_outer_before_template = "admin/kb/document_panel.html"
     warn_unsaved_form = True
@@ -195,6 +203,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "may_change": self.has_change_permission(request, document),
                 "show_save_and_add_another": False,
                 "may_retry": document.status not in UNFINISHED,
+                "remarks": remark_sentences(document),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
@@ -227,6 +236,13 @@ class DocumentAdmin(ScopedModelAdmin):
             document_requeue(document)
         message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", len(failed))
         self.message_user(request, message % {"count": len(failed)}, messages.SUCCESS if failed else messages.INFO)
+
+    @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
+    def cut_anew(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
+        editable = self.only_granted(request, queryset, "editable_by")
+        count = 0 if editable is None else documents_recut(editable)
+        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("title"), ordering="title")

@@ -5,12 +5,13 @@ from django.utils.translation import gettext_lazy
 
 from kb.admin.stage_words import source_caps, source_label
 from kb.services.search import SearchOutcome
-from retrieval.selection import result_count
+from retrieval.selection import result_count, stands_for_parent
 from retrieval.types import Candidate, Result
 
 _LABELS = {
     "fusion": gettext_lazy("Fusion"),
     "gate": gettext_lazy("Gate"),
+    "parent": gettext_lazy("Passage"),
     "per_source": gettext_lazy("Kind of source"),
     "top_k": gettext_lazy("Top K"),
 }
@@ -44,6 +45,9 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
         words = _("Score %(score)s is below the threshold %(threshold)s.")
         score = candidate.scores[gated_stage(result)]
         return words % {"score": f"{score:.4f}", "threshold": f"{result.threshold:g}"}
+    if candidate.cut_by == "parent":
+        words = _("Chunk %(id)d stands for the longer passage that both were cut from.")
+        return words % {"id": stands_for_parent(result.candidates, candidate)}
     if candidate.cut_by == "per_source":
         kind = candidate.passage.source_type if candidate.passage else ""
         caps = source_caps(config)

@@ -15,7 +15,7 @@ from retrieval.trace import Dropped
 
 MOST_LISTED = 100
 # The stage of the page, where it is not what cut a candidate or dropped a chunk.
-_SHOWN_AT = {"per_source": "selection", "top_k": "selection", "vector_only": "fusion"}
+_SHOWN_AT = {"parent": "selection", "per_source": "selection", "top_k": "selection", "vector_only": "fusion"}
 
 
 @dataclass(frozen=True, slots=True)

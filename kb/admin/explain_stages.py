@@ -214,6 +214,13 @@ class _Words:
                 "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
             )
             yield words % {"count": config.neighbours}
+        if count := detail.get("larger"):
+            words = ngettext(
+                "%(count)d gives the longer passage around it",
+                "%(count)d give the longer passage around them",
+                count,
+            )
+            yield words % {"count": count}
 
     def _facts(self) -> Iterable[str]:
         count = self._details["facts"]["found"]

@@ -12,14 +12,18 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
+from kb.admin.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated_count, recut_url, recut_view
 from kb.admin.counts import count_of
+from kb.admin.kb_archives import ArchivePages
 from kb.admin.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.admin.profile_page import PAGE, copy_url
-from kb.admin.scoped import ScopedModelAdmin, column, signed_in, visible
+from kb.admin.reembedding import ReembeddingView, reembedding_url
+from kb.admin.reembedding import progress_view as reembedding_progress_view
+from kb.admin.scoped import column, signed_in, visible
 from kb.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
 from kb.services.keyword_cache import IndexState, index_state, with_base
@@ -114,10 +118,14 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "embedding_model",
             "profile",
             "keyword_vectors",
+            "keyword_method",
+            "ask_questions",
             "no_answer",
+            "chunk_strategy",
             "chunk_size",
             "chunk_overlap",
             "chunk_unit",
+            "parent_size",
         )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -199,7 +207,7 @@ class MembershipInline(TabularInline):  # type: ignore[misc]
 
 
 @admin.register(KnowledgeBase)
-class KnowledgeBaseAdmin(ScopedModelAdmin):
+class KnowledgeBaseAdmin(ArchivePages):
     form = KnowledgeBaseForm
     delete_grant = "owned_by"
     inlines = (MembershipInline,)
@@ -216,11 +224,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Search"),
             {
-                "fields": ("embedding_model", "profile", "keyword_vectors"),
+                "fields": ("embedding_model", "profile", "keyword_vectors", "keyword_method", "ask_questions"),
                 "description": gettext_lazy(
-                    "The embedding model turns texts into vectors. It cannot be changed here later, because every chunk "
-                    "would have to be embedded again: “manage.py reindex --embeddings --model ID” does that. Without a "
-                    "profile of your choice the knowledge base starts with the one that suits its model."
+                    "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
+                    "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "
+                    "the one that suits its model."
                 ),
             },
         ),
@@ -228,8 +236,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         (
             gettext_lazy("Chunking"),
             {
-                "fields": (("chunk_size", "chunk_overlap"), "chunk_unit"),
-                "description": gettext_lazy("Applies to documents that are uploaded or processed again from now on."),
+                "fields": ("chunk_strategy", ("chunk_size", "chunk_overlap"), "chunk_unit", "parent_size"),
+                "description": gettext_lazy(
+                    "Applies to documents that are uploaded or processed again from now on. “Preview chunks” on the page of "
+                    "a knowledge base shows what other settings would do."
+                ),
             },
         ),
     )
@@ -278,6 +289,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
                 "index_state": index_state_in_words(state_of_index(kb), kb.changes),
                 "tokenizer": tokenizer_in_words(kb.tokenizer_id),
                 "tokenizer_url": tokenizer_url(kb),
+                "reembedding_url": reembedding_url(kb),
+                "outdated": outdated_count(kb),
+                "chunk_preview_url": chunk_preview_url(kb),
+                "recut_url": recut_url(kb),
+                "may_edit": context.get("has_change_permission"),
                 "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
                 "profile_description": _(kb.profile.description) if kb.profile.description else "",
                 "profile_url": reverse(PAGE, args=[kb.profile_id]),
@@ -298,14 +314,41 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
             page("", TokenizerView.as_view(model_admin=self), ""),
             page("progress/", require_GET(self.tokenizer_progress_view), "_progress"),
             page("cancel/", require_POST(self.tokenizer_cancel_view), "_cancel"),
+            path(
+                "<int:object_id>/chunk-preview/",
+                self.admin_site.admin_view(ChunkPreviewView.as_view(model_admin=self)),
+                name="kb_knowledgebase_chunk_preview",
+            ),
+            path(
+                "<int:object_id>/recut/",
+                self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.recut_view)),
+                name="kb_knowledgebase_recut",
+            ),
+            path(
+                "<int:object_id>/embedding-model/",
+                self.admin_site.admin_view(ReembeddingView.as_view(model_admin=self)),
+                name="kb_knowledgebase_reembedding",
+            ),
+            path(
+                "<int:object_id>/embedding-model/progress/",
+                self.admin_site.admin_view(require_GET(self.reembedding_progress_view)),
+                name="kb_knowledgebase_reembedding_progress",
+            ),
             *super().get_urls(),
         ]
 
     def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return progress_view(request, self.get_object_or_404(request, str(object_id)))
 
+    def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
+
     def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def recut_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        context = self.admin_site.each_context(request)
+        return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
 
     # -- Deletion ------------------------------------------------------------------------------------------------------
     def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:

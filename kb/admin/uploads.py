@@ -52,7 +52,7 @@ class UploadForm(forms.Form):
         label=gettext_lazy("Files"),
         required=False,
         allow_empty_file=True,  # ends as failed, with a sentence, and holds up no other file
-        widget=FilesInput(attrs={"accept": ",".join(SUPPORTED_EXTENSIONS)}),
+        widget=FilesInput,
     )
     title = forms.CharField(
         label=gettext_lazy("Title"), required=False, max_length=500, widget=UnfoldAdminTextInputWidget
@@ -104,7 +104,7 @@ class UploadView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type
             has_knowledge_base=self.writable.exists(),
             extensions=" ".join(SUPPORTED_EXTENSIONS),
             max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2,
-            max_files=settings.DATA_UPLOAD_MAX_NUMBER_FILES,
+            zip_megabytes=settings.MAX_ZIP_BYTES // 1024**2,
         )
 
     def form_valid(self, form: UploadForm) -> HttpResponse:

@@ -33,11 +33,15 @@ REJECTED_STATUS = {
 REJECTED_FIELD = {
     "blank_text": "text",
     "invalid_chunking": "chunk_overlap",
+    "invalid_parent_size": "parent_size",
     "name_taken": "name",
     "profile_name_invalid": "name",
     "profile_name_taken": "name",
     "profile_unnamed": "name",
     "unknown_model": "embedding_model",
+    "exclude_invalid": "exclude",
+    "include_invalid": "include",
+    "url_refused": "url",
 }
 
 

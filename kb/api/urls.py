@@ -3,10 +3,13 @@ from typing import Any
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
+from kb.api.views.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.api.views.ask import AskView, ConversationViewSet
+from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.api.views.embedding_model import EmbeddingModelViewSet
 from kb.api.views.eval_runs import EvalRunViewSet
 from kb.api.views.eval_sets import (
     EvalQueryViewSet,
@@ -16,6 +19,7 @@ from kb.api.views.eval_sets import (
     JudgmentViewSet,
 )
 from kb.api.views.feedback import FeedbackView
+from kb.api.views.graph import EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
@@ -23,6 +27,7 @@ from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
 from kb.api.views.search import ReplayView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
+from kb.api.views.web_sources import WebSourceViewSet
 from kb.api.views.why_not import WhyNotView
 
 app_name = "api"
@@ -31,7 +36,9 @@ ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "
 
 urlpatterns = [
     path("knowledge-bases/", KnowledgeBaseViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/import/", KnowledgeBaseImportView.as_view()),
     path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:pk>/export/", KnowledgeBaseExportView.as_view()),
     path(
         "knowledge-bases/<int:kb_id>/documents/",
         KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),
@@ -41,11 +48,31 @@ urlpatterns = [
         TokenizerViewSet.as_view({"get": "retrieve", "put": "update", "delete": "destroy"}),
     ),
     path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
+    path("knowledge-bases/<int:pk>/chunk-preview/", ChunkPreviewViewSet.as_view({"post": "create"})),
+    path(
+        "knowledge-bases/<int:pk>/embedding-model/",
+        EmbeddingModelViewSet.as_view({"get": "retrieve", "post": "create", "delete": "destroy"}),
+    ),
+    path("knowledge-bases/<int:pk>/embedding-model/swap/", EmbeddingModelViewSet.as_view({"post": "swap"})),
+    path("knowledge-bases/<int:pk>/embedding-model/rollback/", EmbeddingModelViewSet.as_view({"post": "rollback"})),
+    path("knowledge-bases/<int:pk>/embedding-model/drop/", EmbeddingModelViewSet.as_view({"post": "drop"})),
+    path("knowledge-bases/<int:pk>/embedding-model/evaluate/", EmbeddingModelViewSet.as_view({"post": "evaluate"})),
+    path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
+    path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
+    path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
     path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
     path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
+    path("web-sources/", WebSourceViewSet.as_view({"get": "list", "post": "create"})),
+    path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
+    path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
+    path("web-sources/<int:pk>/run/", WebSourceViewSet.as_view({"post": "run"})),
+    path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
+    path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
     path("search/", SearchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),

@@ -1,6 +1,5 @@
 """Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
 
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -9,19 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
+from kb.ingest.copying import copy_rows, vector_text
+from kb.ingest.terms import Extraction, Given, find_terms
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
 from kb.models.lexemes import NGRAM_PREFIX
-from retrieval.errors import DependencyMissing
-from retrieval.keywords import extract_keywords
 from retrieval.lexical import ngrams
 from retrieval.postings import Postings, count_postings
 from retrieval.protocols import Embedder, Tokenizer
 
-logger = logging.getLogger(__name__)
-
 EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500
-KEYWORD_LENGTH = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +28,15 @@ class Source:
         searchable: a chunk in its context, as `retrieval.searchable` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
+        keywords: those that it is to have; None: they are looked for.
+        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
     """
 
     searchable: str
     text: str
     questions: tuple[str, ...] = ()
+    keywords: tuple[str, ...] | None = None
+    own_questions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,8 @@ class Prepared:
         keywords: empty where the knowledge base has no vectors of keywords.
         keyword_vector: shape (dimension,); None without keywords.
         question_vectors: one for each question, each of shape (dimension,).
+        questions: which it answers; None: those that it has.
+        problem: why a language model did not find what was wanted of it; blank: it did.
     """
 
     postings: Mapping[str, Postings]
@@ -56,6 +58,8 @@ class Prepared:
     keywords: tuple[str, ...] = ()
     keyword_vector: NDArray[np.float32] | None = None
     question_vectors: tuple[NDArray[np.float32], ...] = ()
+    questions: tuple[str, ...] | None = None
+    problem: str = ""
 
 
 def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
@@ -77,40 +81,40 @@ def prepare(
     *,
     tokenizers: Sequence[Tokenizer],
     embedder: Embedder,
-    keyword_language: str | None = None,
+    extraction: Extraction | None = None,
     on_embedded: Callable[[float], None] = lambda _: None,
 ) -> list[Prepared]:
-    """Runs tokenizers, extraction of keywords and the model over chunks.
+    """Runs tokenizers, what finds keywords and questions, and the model over chunks.
 
     Args:
         sources: of the chunks.
         tokenizers: whose postings are wanted.
         embedder: the model.
-        keyword_language: extract keywords of this language and embed them too; None: do not.
+        extraction: of the keywords and questions that are not given; None: of none.
         on_embedded: told the share of the model's work that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
-    keywords = [extract(source.text, keyword_language) for source in sources]
+    given = [_given(source) for source in sources]
+    terms = find_terms(given, extraction, lambda: on_embedded(0.0))
     texts = [source.searchable for source in sources]
-    texts += [" ".join(words) for words in keywords if words]
-    texts += [question for source in sources for question in source.questions]
+    texts += [" ".join(each.keywords) for each in terms if each.keywords]
+    texts += [question for each in terms for question in each.questions]
     on_embedded(0.0)
     vectors = iter(embed(texts, embedder, lambda done: on_embedded(done / len(texts))))
     contents = [next(vectors) for _ in sources]
-    of_keywords = [next(vectors) if words else None for words in keywords]
-    of_questions = [tuple(next(vectors) for _ in source.questions) for source in sources]
-    return [Prepared(*parts) for parts in zip(postings, contents, keywords, of_keywords, of_questions, strict=True)]
+    of_keywords = [next(vectors) if each.keywords else None for each in terms]
+    of_questions = [tuple(next(vectors) for _ in each.questions) for each in terms]
+    return [
+        Prepared(by_tokenizer, content, each.keywords, keyword_vector, question_vectors, each.questions, each.problem)
+        for by_tokenizer, content, each, keyword_vector, question_vectors in zip(
+            postings, contents, terms, of_keywords, of_questions, strict=True
+        )
+    ]
 
 
-def extract(text: str, language: str | None) -> tuple[str, ...]:
-    """Keywords as they can be stored; none where no language is given or what cuts it into words is not installed."""
-    if language is None:
-        return ()
-    try:
-        return tuple(word for word in extract_keywords(text, language) if len(word) <= KEYWORD_LENGTH)
-    except DependencyMissing as error:
-        logger.warning("a chunk got no keywords: %s", error)
-        return ()
+def _given(source: Source) -> Given:
+    has_questions = bool(source.questions) or source.own_questions
+    return Given(source.text, source.keywords, source.questions if has_questions else None)
 
 
 def embed(
@@ -136,33 +140,65 @@ def embed(
 def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
     """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
     for chunk, each in zip(chunks, prepared, strict=True):
-        chunk.keywords = list(each.keywords)
-    created = Chunk.objects.bulk_create(chunks, batch_size=ROWS_A_STATEMENT)
-    pairs = list(zip(created, prepared, strict=True))
-    write_postings((chunk, each.postings) for chunk, each in pairs)
-    _write_all_vectors(pairs, model_id)
+        _give_terms(chunk, each)
+    pairs = list(zip(chunks, prepared, strict=True))
+    copy_rows(Chunk, chunks)
+    copy_rows(ChunkPostings, _postings_rows((chunk, each.postings) for chunk, each in pairs))
+    vectors = [row for kind, of_kind in _by_kind(pairs) for row in _vector_rows(of_kind, model_id, kind)]
+    copy_rows(ChunkEmbedding, vectors, {"vector": lambda vector: vector_text(vector.to_numpy())})
 
 
 def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
-    """Writes the keywords of chunks that are there, and the vectors of one model; its former ones go."""
+    """Writes the terms of changed chunks and their vectors of one model; all former ones go.
+
+    Those of other models too, since they are of what a chunk was before: whoever needs them makes them anew.
+    """
     pairs = list(pairs)
-    renewed = [chunk for chunk, prepared in pairs if chunk.keywords != list(prepared.keywords)]
-    for chunk, prepared in pairs:
-        chunk.keywords = list(prepared.keywords)
-    Chunk.objects.bulk_update(renewed, ["keywords"], batch_size=ROWS_A_STATEMENT)
+    others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
+    others.exclude(model=model_id).delete()
+    rebuild_vectors(pairs, model_id)
+
+
+def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
+    pairs = list(pairs)
+    renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
+    Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
+    add_vectors(pairs, model_id)
+
+
+def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
+    pairs = list(pairs)
     former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
     former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
     _write_all_vectors(pairs, model_id)
 
 
+def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
+    """Whether the chunk has other keywords or questions than before."""
+    former = chunk.keywords, chunk.questions
+    chunk.keywords = list(prepared.keywords)
+    if prepared.questions is not None:
+        chunk.questions = list(prepared.questions)
+    return former != (chunk.keywords, chunk.questions)
+
+
 def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    for kind, of_kind in _by_kind(pairs):
+        write_vectors(of_kind, model_id, kind)
+
+
+def _by_kind(
+    pairs: Sequence[tuple[Chunk, Prepared]],
+) -> list[tuple[ChunkEmbedding.Kind, list[tuple[Chunk, NDArray[np.float32]]]]]:
     kind = ChunkEmbedding.Kind
     of_keywords = [(chunk, each.keyword_vector) for chunk, each in pairs]
-    write_vectors(((chunk, each.vector) for chunk, each in pairs), model_id)
-    write_vectors(((chunk, vector) for chunk, vector in of_keywords if vector is not None), model_id, kind.KEYWORDS)
-    write_vectors(
-        ((chunk, vector) for chunk, each in pairs for vector in each.question_vectors), model_id, kind.QUESTION
-    )
+    return [
+        (kind.CONTENT, [(chunk, each.vector) for chunk, each in pairs]),
+        (kind.KEYWORDS, [(chunk, vector) for chunk, vector in of_keywords if vector is not None]),
+        (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
+    ]
 
 
 def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
@@ -175,7 +211,17 @@ def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> N
 
 def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
     """Inserts the postings of chunks, or replaces those that the same tokenizers made before."""
-    rows = [
+    ChunkPostings.objects.bulk_create(
+        _postings_rows(pairs),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "tokenizer_id"],
+        update_fields=["terms", "frequencies", "length", "lexemes"],
+    )
+
+
+def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> list[ChunkPostings]:
+    return [
         ChunkPostings(
             chunk=chunk,
             knowledge_base_id=chunk.knowledge_base_id,
@@ -188,13 +234,6 @@ def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> Non
         for chunk, by_tokenizer in pairs
         for tokenizer_id, postings in by_tokenizer.items()
     ]
-    ChunkPostings.objects.bulk_create(
-        rows,
-        batch_size=ROWS_A_STATEMENT,
-        update_conflicts=True,
-        unique_fields=["chunk", "tokenizer_id"],
-        update_fields=["terms", "frequencies", "length", "lexemes"],
-    )
 
 
 def write_vectors(
@@ -203,6 +242,18 @@ def write_vectors(
     kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
 ) -> None:
     """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are told apart by their order."""
+    ChunkEmbedding.objects.bulk_create(
+        _vector_rows(pairs, model_id, kind),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "kind", "model", "ordinal"],
+        update_fields=["vector", "enabled"],
+    )
+
+
+def _vector_rows(
+    pairs: Iterable[tuple[Chunk, NDArray[np.float32]]], model_id: str, kind: ChunkEmbedding.Kind
+) -> list[ChunkEmbedding]:
     written: Counter[int] = Counter()
     rows = []
     for chunk, vector in pairs:
@@ -218,10 +269,4 @@ def write_vectors(
             )
         )
         written[chunk.pk] += 1
-    ChunkEmbedding.objects.bulk_create(
-        rows,
-        batch_size=ROWS_A_STATEMENT,
-        update_conflicts=True,
-        unique_fields=["chunk", "kind", "model", "ordinal"],
-        update_fields=["vector", "enabled"],
-    )
+    return rows

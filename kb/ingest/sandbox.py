@@ -1,5 +1,6 @@
-"""Runs the parser in a child process with limits, because a file from outside may be made to harm it."""
+"""Runs parsers in a child process with limits, because a file from outside may be made to harm them."""
 
+import importlib
 import json
 import logging
 import math
@@ -10,13 +11,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
-from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Section, parse
+from kb.ingest.parse import (
+    ErrorCode,
+    ParsedDocument,
+    ParseError,
+    Remark,
+    RemarkCode,
+    Section,
+    SectionKind,
+    parse,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -32,17 +42,31 @@ _STDERR_TAIL = 4096
 _READ_SIZE = 65536
 _OPEN_FILES = 64
 # What allocators, the loader and Python write when the address space ends.
-_MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory")
+_MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory", b"bad_alloc")
+
+
+# What a child can be told to do: functions of an open file and arguments, that return what JSON can hold.
+JOBS: Final = {"parse": "kb.ingest.sandbox.parse_job", "unpack": "kb.ingest.archives.unpack_job"}
+_SECTION_FIELDS: Final = tuple(field.name for field in fields(Section))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one file may cost. output_bytes bounds the parsed document as UTF-8 JSON."""
+    """What one file may cost.
+
+    Attributes:
+        memory_bytes: of the child's address space.
+        seconds: by the clock.
+        output_bytes: of the answer, a parsed document as UTF-8 JSON.
+        input_bytes: of the file.
+        file_bytes: of each file that the child may write; 0: it writes none.
+    """
 
     memory_bytes: int = 1024 * _MIB
     seconds: float = 120.0
     output_bytes: int = 64 * _MIB
     input_bytes: int = 100 * _MIB
+    file_bytes: int = 0
 
 
 DEFAULT_LIMITS: Final = Limits()
@@ -60,20 +84,41 @@ def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) ->
         ParseError: the file cannot be read, or reading it broke a limit.
         OSError: there is no such file, or it may not be opened.
     """
+    return _decode_document(run_job("parse", path, limits=limits, filename=filename))
+
+
+def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
+    """Runs one of the child's jobs on a stored file.
+
+    Args:
+        job: a name in JOBS.
+        path: the file, which the child reads from its standard input.
+        limits: memory, time and sizes.
+        arguments: for the job, as JSON can hold them.
+
+    Returns:
+        What the child answered, decoded from JSON; the caller checks its shape.
+
+    Raises:
+        ParseError: the job raised it, or broke a limit.
+        OSError: there is no such file, or it may not be opened.
+    """
     if path.stat().st_size > limits.input_bytes:
         raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
-    with _child_process(path, filename, limits) as process:
+    with _child_process(path, job, limits, arguments) as process:
         output, errors, status = _communicate(process, limits)
     if status != 0:
-        logger.warning("Parsing %r ended with status %d: %s", filename, status, errors.decode(errors="replace"))
+        logger.warning("job %s of %r ended with status %d: %s", job, arguments, status, errors.decode(errors="replace"))
         raise _failure(status, errors, limits)
     return _decode_answer(output)
 
 
 @contextmanager
-def _child_process(path: Path, filename: str, limits: Limits) -> Iterator[subprocess.Popen[bytes]]:
-    arguments = json.dumps({"filename": filename, "limits": asdict(limits)})
-    command = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(_import_path()), arguments]
+def _child_process(
+    path: Path, job: str, limits: Limits, arguments: Mapping[str, Any]
+) -> Iterator[subprocess.Popen[bytes]]:
+    order = json.dumps({"job": job, "limits": asdict(limits), "arguments": arguments})
+    command = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(_import_path()), order]
     with (
         path.open("rb") as file,
         subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
@@ -139,20 +184,42 @@ def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
     return ParseError(ErrorCode.PARSER_CRASHED)
 
 
-def _decode_answer(output: bytes) -> ParsedDocument:
+def _decode_answer(output: bytes) -> Any:
     """The child's word is not trusted: a file may have taken it over."""
     try:
         answer = json.loads(output)
         if "error" in answer:
             raise ParseError(ErrorCode(answer["error"]), **answer["params"])
-        sections = tuple(_decode_section(*fields) for fields in answer["sections"])
-        return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections)
+        return answer["done"]
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
 
 
-def _decode_section(text: Any, page: Any, heading_path: Any) -> Section:
-    return Section(str(text), None if page is None else int(page), tuple(str(heading) for heading in heading_path))
+def _decode_document(answer: Any) -> ParsedDocument:
+    try:
+        sections = tuple(_decode_section(*entry) for entry in answer["sections"])
+        remarks = tuple(_decode_remark(*entry) for entry in answer["remarks"])
+        return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections, remarks)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+
+
+def _decode_section(
+    text: Any, page: Any, heading_path: Any, kind: Any, question: Any, answer: Any, alternatives: Any
+) -> Section:
+    return Section(
+        str(text),
+        None if page is None else int(page),
+        tuple(map(str, heading_path)),
+        SectionKind(kind),
+        str(question),
+        str(answer),
+        tuple(map(str, alternatives)),
+    )
+
+
+def _decode_remark(code: Any, params: Any) -> Remark:
+    return Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
 
 
 def _megabytes(size: int) -> int:
@@ -164,22 +231,22 @@ def _seconds(limits: Limits) -> int:
 
 
 def child() -> None:
-    """The child's whole life: limits, the file from stdin, the document or the error as JSON to stdout."""
-    arguments = json.loads(sys.argv[2])
-    limits = Limits(**arguments["limits"])
+    """The child's whole life: limits, the file from stdin, the result or the error as JSON to stdout."""
+    order = json.loads(sys.argv[2])
+    limits = Limits(**order["limits"])
     _apply(limits)
     # Libraries that print must not write into the answer.
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with answer_pipe:
-        answer_pipe.write(_answer(sys.stdin.buffer.read(), arguments["filename"]))
+        answer_pipe.write(_answer(order["job"], sys.stdin.buffer, order["arguments"]))
 
 
 def _apply(limits: Limits) -> None:
     seconds = math.ceil(limits.seconds) + 1
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
         (resource.RLIMIT_AS, limits.memory_bytes),
@@ -191,12 +258,21 @@ def _apply(limits: Limits) -> None:
         resource.setrlimit(kind, (lowered, lowered))
 
 
-def _answer(data: bytes, filename: str) -> bytes:
+def _answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
+    module, _, name = JOBS[job].rpartition(".")
     try:
-        document = parse(data, filename)
+        answer = {"done": getattr(importlib.import_module(module), name)(file, **arguments)}
     except ParseError as error:
-        answer: dict[str, Any] = {"error": error.code, "params": error.params}
-    else:
-        sections = [(section.text, section.page, section.heading_path) for section in document.sections]
-        answer = {"title": document.title, "mime": document.mime, "sections": sections}
+        answer = {"error": error.code, "params": error.params}
     return json.dumps(answer, ensure_ascii=False).encode(errors="replace")
+
+
+def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
+    """The child's side of parse_file."""
+    document = parse(file.read(), filename)
+    return {
+        "title": document.title,
+        "mime": document.mime,
+        "sections": [[getattr(section, name) for name in _SECTION_FIELDS] for section in document.sections],
+        "remarks": [(remark.code, dict(remark.params)) for remark in document.remarks],
+    }

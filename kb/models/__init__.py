@@ -1,10 +1,24 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
+from kb.models.batches import FileDetails, IngestBatch
+from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
-from kb.models.graph import Concept, ConceptTerm, DocumentConcept, GraphFact
+from kb.models.graph import (
+    Concept,
+    ConceptTerm,
+    DocumentConcept,
+    Entity,
+    EntityName,
+    FactSource,
+    GraphExtraction,
+    GraphFact,
+    GraphReading,
+    Origin,
+)
 from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
-from kb.models.knowledge import Chunk, Document, KnowledgeBase, Membership
+from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
+from kb.models.reembedding import Reembedding
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
 from kb.models.tokenizer import TokenizerSettings
 
@@ -14,28 +28,41 @@ __all__ = [
     "Chunk",
     "ChunkChange",
     "ChunkEmbedding",
+    "ChunkParent",
     "ChunkPostings",
     "Concept",
     "ConceptTerm",
     "Conversation",
     "Document",
     "DocumentConcept",
+    "Entity",
+    "EntityName",
     "EvalQuery",
     "EvalRun",
     "EvalRunQuery",
     "EvalSet",
+    "FactSource",
     "FailedQuery",
+    "FileDetails",
+    "GraphExtraction",
     "GraphFact",
+    "GraphReading",
+    "IngestBatch",
     "Installation",
     "Judgment",
     "KnowledgeBase",
     "KnowledgeBaseVersion",
     "Membership",
     "Message",
+    "Origin",
     "Principal",
+    "Reembedding",
     "RetrievalProfile",
     "ScopedQuerySet",
     "SearchLog",
+    "SearchProvider",
     "TokenizerSettings",
     "User",
+    "WebPage",
+    "WebSource",
 ]

@@ -95,6 +95,7 @@ class EvalRun(models.Model):
 
     Attributes:
         overrides: the unsaved settings.
+        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
         configuration: as it was resolved.
         model_ids: by role ("embedding", "reranker", ...).
         kb_version: and `content_version`: of the knowledge base when the run began.
@@ -112,6 +113,7 @@ class EvalRun(models.Model):
     eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="runs", verbose_name=_("evaluation set"))
     profile = models.ForeignKey(RetrievalProfile, models.RESTRICT, related_name="runs", verbose_name=_("profile"))
     overrides = models.JSONField(_("unsaved settings"), default=dict)
+    embedding_model = models.CharField(max_length=255, blank=True, db_default="")
     configuration = models.JSONField(_("configuration"), default=dict)
     model_ids = models.JSONField(_("models"), default=dict)
     kb_version = models.BigIntegerField(null=True)

@@ -22,6 +22,18 @@ class KnowledgeBase(models.Model):
         CHARACTERS = "characters", _("characters")
         TOKENS = "tokens", _("tokens")
 
+    class ChunkStrategy(models.TextChoices):
+        RECURSIVE = "recursive", _("by paragraphs and sentences")
+        HEADINGS = "headings", _("by headings, with their path as context")
+        QUESTIONS = "questions", _("questions and answers")
+        PARENT_CHILD = "parent_child", _("small to search, large to return")
+        TOKENS = "tokens", _("fixed numbers of the model’s tokens")
+
+    class KeywordMethod(models.TextChoices):
+        TFIDF = "tfidf", _("TF-IDF")
+        TEXTRANK = "textrank", _("TextRank, by part of speech")
+        LLM = "llm", _("a language model")
+
     name = models.CharField(_("name"), max_length=120)
     description = models.TextField(_("description"), blank=True)
     owner = models.ForeignKey(
@@ -30,6 +42,7 @@ class KnowledgeBase(models.Model):
     language = models.CharField(_("language"), max_length=2, choices=Language, default=Language.CHINESE)
     embedding_model = models.CharField(_("embedding model"), max_length=255)
     target_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
+    previous_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
     dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
     tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
     target_tokenizer_id = models.CharField(max_length=120, blank=True, editable=False)
@@ -41,6 +54,15 @@ class KnowledgeBase(models.Model):
     )
     chunk_overlap = models.PositiveIntegerField(_("chunk overlap"), default=50, validators=[MaxValueValidator(4_000)])
     chunk_unit = models.CharField(_("chunk unit"), max_length=12, choices=ChunkUnit, default=ChunkUnit.CHARACTERS)
+    chunk_strategy = models.CharField(
+        _("chunking"), max_length=12, choices=ChunkStrategy, default=ChunkStrategy.RECURSIVE
+    )
+    parent_size = models.PositiveIntegerField(
+        _("size of what is returned"),
+        default=2_000,
+        validators=[MinValueValidator(100), MaxValueValidator(32_000)],
+        help_text=_("Only where small chunks are searched and large ones returned; in chunk units."),
+    )
     profile = models.ForeignKey(
         "kb.RetrievalProfile",
         models.RESTRICT,  # its own profiles go with it
@@ -51,6 +73,19 @@ class KnowledgeBase(models.Model):
         _("keyword vectors"),
         default=False,
         help_text=_("Extract keywords and embed them beside the content."),
+    )
+    keyword_method = models.CharField(
+        _("keywords by"), max_length=8, choices=KeywordMethod, default=KeywordMethod.TFIDF
+    )
+    ask_questions = models.BooleanField(
+        _("questions by a language model"),
+        default=False,
+        help_text=_("Let the language model write questions that a chunk answers, and embed them."),
+    )
+    extract_graph = models.BooleanField(
+        _("graph by a language model"),
+        default=False,
+        help_text=_("Let the language model find entities, relations and concepts in every document."),
     )
     no_answer = models.CharField(
         _("answer when nothing is found"),
@@ -77,6 +112,9 @@ class KnowledgeBase(models.Model):
         """Checks what no single field can tell."""
         if self.chunk_size is not None and self.chunk_overlap is not None and self.chunk_overlap >= self.chunk_size:
             raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
+        has_parents = self.chunk_strategy == self.ChunkStrategy.PARENT_CHILD
+        if has_parents and None not in (self.chunk_size, self.parent_size) and self.parent_size <= self.chunk_size:
+            raise ValidationError({"parent_size": _("What is returned must be larger than what is searched.")})
 
 
 class Membership(models.Model):
@@ -109,11 +147,19 @@ def upload_path(document: "Document", filename: str) -> str:
 
 
 class Document(models.Model):
+    """A source of chunks.
+
+    Attributes:
+        chunking: fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
+        indexed_title: the title that its chunks were indexed under.
+    """
+
     class Status(models.TextChoices):
         PENDING = "pending", _("waiting")
         PROCESSING = "processing", _("processing")
         READY = "ready", _("ready")
         FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
 
     class Stage(models.TextChoices):
         PARSE = "parse", _("parsing")
@@ -141,16 +187,23 @@ class Document(models.Model):
     metadata = models.JSONField(_("metadata"), default=dict, blank=True, validators=[validate_metadata])
     tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
     concepts = models.ManyToManyField("kb.Concept", related_name="documents", verbose_name=_("concepts"), blank=True)
+    batch = models.ForeignKey(
+        "kb.IngestBatch", models.SET_NULL, null=True, blank=True, related_name="documents", verbose_name=_("upload")
+    )
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.PENDING)
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
     keep_chunks = models.BooleanField(default=False, editable=False)
+    chunking = models.CharField(max_length=32, blank=True, db_default="", editable=False)
+    indexed_title = models.CharField(max_length=500, blank=True, db_default="", editable=False)
     lease = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(_("error"), blank=True)
     error_params = models.JSONField(default=dict, editable=False)
+    # What its reader had to leave out, as {"code", "params"} of kb.ingest.parse.REMARKS.
+    remarks = models.JSONField(_("remarks"), default=list, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("created by")
     )
@@ -187,21 +240,53 @@ class Document(models.Model):
             super().save(*args, **kwargs)
 
 
+class ChunkParent(models.Model):
+    """A longer passage that is returned in place of the chunks that were cut from it, which are what is searched.
+
+    The database makes its chunks their own passages when it goes (ON DELETE SET NULL), so that none of them is loaded.
+    """
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+")
+    document = models.ForeignKey(Document, models.CASCADE, related_name="parents")
+    position = models.PositiveIntegerField()
+    text = models.TextField(_("text"))
+    page = models.PositiveIntegerField(null=True)
+    heading_path = ArrayField(models.CharField(max_length=300), default=list)
+
+    objects = ScopedQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.document} [{self.position + 1}]"
+
+
 class Chunk(models.Model):
-    """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them."""
+    """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them.
+
+    Attributes:
+        parent: the longer passage that is returned in its place; None: the chunk itself.
+        cut_text: as it was cut from the document, where a curator has changed it since; blank: as `text`.
+        own_keywords: whether a curator has given the keywords, so that none are extracted.
+        own_questions: likewise.
+    """
 
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="chunks", verbose_name=_("knowledge base")
     )
     document = models.ForeignKey(Document, models.CASCADE, related_name="chunks", verbose_name=_("document"))
+    parent = models.ForeignKey(
+        ChunkParent, models.DO_NOTHING, db_constraint=False, null=True, editable=False, related_name="chunks"
+    )
     position = models.PositiveIntegerField(_("position"))
     text = models.TextField(_("text"))
+    cut_text = models.TextField(blank=True, db_default="", editable=False)
     page = models.PositiveIntegerField(_("page"), null=True, blank=True)
     heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
     keywords = ArrayField(
         models.CharField(max_length=300), verbose_name=_("keywords"), default=list, db_default=[], blank=True
     )
     questions = ArrayField(models.TextField(), verbose_name=_("questions"), default=list, db_default=[], blank=True)
+    own_keywords = models.BooleanField(default=False, db_default=False, editable=False)
+    own_questions = models.BooleanField(default=False, db_default=False, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)
     content_hash = models.CharField(max_length=64, editable=False)
     token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)

@@ -32,6 +32,9 @@ _END_LOG = """
 _ACTIVE_ROWS = """
     SELECT r.knowledge_base_id, r.chunk_id FROM {rows} r
     JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id"""
+_SEARCHED_ROWS = """
+    SELECT r.knowledge_base_id FROM {rows} r
+    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model"""
 _WITH_CHUNK = " WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)"
 _BASES_OF = "SELECT knowledge_base_id FROM ({changes}) c"
 # A session keeps the plan of a trigger's first call, and a join of old with new rows planned for one row compares each
@@ -181,8 +184,13 @@ def postings_triggers() -> list[pgtrigger.Trigger]:
 
 
 def embedding_triggers() -> list[pgtrigger.Trigger]:
-    """A new content version for every change of vectors, but not for those that go with their chunk, which has moved on."""
-    return _content_triggers(on_insert=_NEW, on_update=f"{_OLD} UNION {_NEW}", on_delete=f"{_OLD} r {_WITH_CHUNK}")
+    """A new content version for every change of the vectors that searches use: those of the knowledge base's model.
+
+    Not for those that go with their chunk, which has moved on, and not for those of a model that is on its way or kept for
+    a return: while they are made or dropped, responses stay as they are.
+    """
+    new, old = _SEARCHED_ROWS.format(rows="new_rows"), _SEARCHED_ROWS.format(rows="old_rows")
+    return _content_triggers(on_insert=new, on_update=f"{old} UNION {new}", on_delete=old + _WITH_CHUNK)
 
 
 def content_triggers() -> list[pgtrigger.Trigger]:
@@ -195,6 +203,21 @@ def fact_triggers() -> list[pgtrigger.Trigger]:
     told = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
     told = f"{told} UNION {_SOURCED}"
     return _content_triggers(on_insert=_NEW, on_update=told, on_delete=_OLD)
+
+
+def fact_source_triggers() -> list[pgtrigger.Trigger]:
+    """A language model's fact goes with the last of its sources, and tells another of them when one goes."""
+    body = """
+    DELETE FROM kb_graphfact f WHERE f.origin = 'llm' AND f.id IN (SELECT fact_id FROM old_rows)
+        AND NOT EXISTS (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id);
+    UPDATE kb_graphfact f SET source_chunk_id = other.chunk_id
+        FROM (SELECT DISTINCT ON (s.fact_id) s.fact_id, s.chunk_id FROM kb_factsource s
+              WHERE s.fact_id IN (SELECT fact_id FROM old_rows) AND s.chunk_id IS NOT NULL
+              ORDER BY s.fact_id, s.id) other
+        WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS
+            (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);
+    """
+    return [_statement_trigger("fact_sources_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), body)]
 
 
 def document_triggers() -> list[pgtrigger.Trigger]:

@@ -47,4 +47,5 @@ def searchable_text_of(chunk: Chunk) -> str:
 
 def source_of(chunk: Chunk) -> Source:
     """What the indexes of a chunk that was read with its document are made of."""
-    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions))
+    own = tuple(chunk.keywords) if chunk.own_keywords else None
+    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), own, chunk.own_questions)

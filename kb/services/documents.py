@@ -10,14 +10,29 @@ from django.db import IntegrityError, transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
+from kb.ingest.archives import is_archive_name
+from kb.ingest.formats.detect import is_readable_head
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
-from kb.models import Document, KnowledgeBase, User
+from kb.models import Document, IngestBatch, KnowledgeBase, User
 from kb.services.errors import AlreadyThere, Rejected
 
 PASTED_NAME = "pasted.txt"
+HEAD_BYTES = 8_192
+WAITING: dict[str, Any] = {
+    "status": Document.Status.PENDING,
+    "stage": "",
+    "progress": 0,
+    "error": "",
+    "error_code": "",
+    "error_params": {},
+    "attempts": 0,
+    "lease": None,
+    "lease_until": None,
+}
+"""What a document that is to be processed once more begins with."""
 
 
-def document_add(
+def document_add(  # noqa: PLR0913 - each is a detail of the document
     *,
     knowledge_base: KnowledgeBase,
     file: "File[bytes]",
@@ -27,8 +42,11 @@ def document_add(
     metadata: Mapping[str, Any] | None = None,
     tags: list[str] | None = None,
     source_type: str = Document.SourceType.BOOK,
+    batch: IngestBatch | None = None,
 ) -> Document:
     """Takes a file in; a worker makes it searchable once the transaction commits.
+
+    A ZIP archive is taken in too; the worker puts the documents that it holds in its place.
 
     Args:
         knowledge_base: where it goes; the caller has checked that the user may write there.
@@ -39,18 +57,15 @@ def document_add(
         metadata: shown with every result and kept as given.
         tags: labels of the document.
         source_type: what kind of source it is.
+        batch: the upload that it belongs to.
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
         Rejected: the file is too large, or of a type that cannot be read.
     """
-    source = PurePath(name.replace("\\", "/")).name[:1_000]
-    _check_type(source)
-    if file.size > settings.MAX_UPLOAD_BYTES:
-        megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
-        message = _("“%(name)s” is larger than %(megabytes)s MB: split it into smaller files.")
-        raise Rejected("too_large", message % {"name": source, "megabytes": megabytes})
-    digest = _sha256(file)
+    source = source_of_name(name)
+    check_file(source, file)
+    digest = sha256_of(file)
     document = Document(
         knowledge_base=knowledge_base,
         title=title,
@@ -61,6 +76,7 @@ def document_add(
         size=file.size,
         sha256=digest,
         created_by=user,
+        batch=batch,
     )
     _refuse_known(document)
     document.file.save(source, file, save=False)
@@ -129,15 +145,29 @@ def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
             stored file again. A document that was imported without a file always keeps them.
     """
     document.keep_chunks = keep_chunks or not document.file
-    document.status, document.stage, document.progress = Document.Status.PENDING, "", 0
-    document.error, document.error_code, document.error_params, document.attempts = "", "", {}, 0
-    document.lease = document.lease_until = None
+    for field, value in WAITING.items():
+        setattr(document, field, value)
     document.save()
 
 
-def _check_type(source: str) -> None:
-    suffix = PurePath(source).suffix.lower()
-    if suffix not in SUPPORTED_EXTENSIONS:
+def source_of_name(name: str) -> str:
+    """The last part of a path as a browser or an archive gives it."""
+    return PurePath(name.replace("\\", "/")).name[:1_000]
+
+
+def check_file(source: str, file: "File[bytes]") -> None:
+    """Refuses what need not be stored first to be refused: by its size, and by how it begins.
+
+    Raises:
+        Rejected: the file is too large, or of a type that cannot be read, whatever its name says.
+    """
+    most = settings.MAX_ZIP_BYTES if is_archive_name(source) else settings.MAX_UPLOAD_BYTES
+    if file.size > most:
+        message = _("“%(name)s” is larger than %(megabytes)s MB: split it into smaller files.")
+        raise Rejected("too_large", message % {"name": source, "megabytes": most // 1024**2})
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    if not is_readable_head(head):
         message = _("“%(name)s” is of a type that cannot be read: upload one of %(types)s.")
         raise Rejected("unsupported_type", message % {"name": source, "types": ", ".join(SUPPORTED_EXTENSIONS)})
 
@@ -149,7 +179,7 @@ def _refuse_known(document: Document) -> None:
         raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
 
 
-def _sha256(file: "File[bytes]") -> str:
+def sha256_of(file: "File[bytes]") -> str:
     digest = hashlib.sha256()
     for piece in file.chunks():
         digest.update(piece)

@@ -5,32 +5,31 @@ import uuid
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
+from typing import cast
 
 from django.conf import settings
 from django.db import OperationalError
-from django.db.models import F, Q
+from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.ingest.chunk import ChunkDraft, ChunkSettings, hash_content, split
-from kb.ingest.index import (
-    Prepared,
-    Source,
-    prepare,
-    replace_postings,
-    replace_vectors,
-    write_chunks,
-)
-from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.archives import is_archive_name
+from kb.ingest.chunkers.drafts import ChunkSettings, Strategy, hash_content
+from kb.ingest.chunkers.registry import split
+from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace_vectors
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
-from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
+from kb.ingest.terms import unread
+from kb.models import Chunk, ChunkEmbedding, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
 from kb.services.errors import NotVisible, Rejected
+from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
+from kb.services.unpacking import expand_archive
 from kb.services.writing import (
     Superseded,
-    keyword_language,
+    extraction_of,
     prepare_chunks,
     tokenizers_of,
     unchanged,
@@ -41,8 +40,9 @@ from retrieval.searchable import searchable_text
 
 logger = logging.getLogger(__name__)
 
-LEASE = timedelta(minutes=5)
 MAX_ATTEMPTS = 3
+MOST_PLANS = 5
+"""How often a document is planned anew because a curator changed its chunks meanwhile, before it waits its turn again."""
 WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
 )
@@ -64,10 +64,16 @@ class Job:
 
     @classmethod
     def claim(cls, document_id: int) -> "Job | None":
-        """Takes a document that waits, or whose worker was lost; None if another worker holds it or it is done."""
+        """Takes a document that waits, or whose worker was lost.
+
+        Returns:
+            None if another worker holds it, it is done, or its upload is paused. A task may so be delivered as often as
+            the broker likes.
+        """
         lease, now = uuid.uuid4(), timezone.now()
         free = Q(status=Document.Status.PENDING) | Q(status=Document.Status.PROCESSING, lease_until__lt=now)
-        taken = Document.objects.filter(free, pk=document_id).update(
+        paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
+        taken = Document.objects.filter(free, ~paused, pk=document_id).update(
             status=Document.Status.PROCESSING,
             stage=Document.Stage.PARSE,
             progress=0,
@@ -75,7 +81,7 @@ class Job:
             error_code="",
             attempts=F("attempts") + 1,
             lease=lease,
-            lease_until=now + LEASE,
+            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
             updated_at=now,
         )
         document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first() if taken else None
@@ -88,7 +94,12 @@ class Job:
             LeaseLost: the document is no longer this worker's.
         """
         now = timezone.now()
-        self._update(stage=stage, progress=progress, lease_until=now + LEASE, updated_at=now)
+        self._update(
+            stage=stage,
+            progress=progress,
+            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
+            updated_at=now,
+        )
 
     def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
         self._update(
@@ -105,7 +116,7 @@ class Job:
         """Puts the document back, for the sweep to enqueue; the attempt counts, so that none goes round for ever."""
         self._update(status=Document.Status.PENDING, lease=None, lease_until=None, updated_at=timezone.now())
 
-    def finish(self, title: str, mime: str) -> None:
+    def finish(self, title: str, mime: str, **more: object) -> None:
         self._update(
             status=Document.Status.READY,
             stage="",
@@ -113,11 +124,21 @@ class Job:
             attempts=0,
             keep_chunks=False,
             title=title,
+            indexed_title=title,
             mime=mime,
+            **more,
             lease=None,
             lease_until=None,
             updated_at=timezone.now(),
         )
+
+    def lock(self) -> None:
+        """Keeps the document this worker's until the transaction ends.
+
+        Raises:
+            LeaseLost: it is no longer.
+        """
+        self._update(updated_at=timezone.now())
 
     def _update(self, **fields: object) -> None:
         if not Document.objects.filter(pk=self.document.pk, lease=self._lease).update(**fields):
@@ -158,19 +179,36 @@ def _run(job: Job) -> None:
 
 
 def _index_file(job: Job) -> None:
+    """Cuts the file, and writes what has changed of the chunks that the document has."""
     document, kb = job.document, job.document.knowledge_base
-    parsed = _parse(document)
+    try:
+        parsed = _parse(document)
+    except ParseError as error:
+        if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
+            expand_archive(job)
+            return
+        raise
     job.report(Document.Stage.CHUNK, 15)
-    drafts = split(parsed, settings=chunk_settings(kb))
-    title = document.title or parsed.title
-    prepared = _prepare(
-        job, [Source(searchable_text(title, draft.heading_path, draft.text), draft.text) for draft in drafts]
-    )
-    with writing_chunks(kb):
-        Chunk.objects.filter(document=document).delete()
-        chunks = new_chunks(document, drafts)
-        write_chunks(chunks, prepared, model_id=kb.embedding_model)
-        job.finish(title, parsed.mime)
+    how = chunk_settings(kb)
+    drafts = split(parsed, how)
+    document.title = document.title or parsed.title
+    prepared: dict[Source, Prepared] = {}
+    for _plan in range(MOST_PLANS):
+        plan = recut(document, chunks_of(document), drafts)
+        renewed = to_index(kb, plan, is_retitled=document.title != document.indexed_title)
+        missing = [source for source in dict.fromkeys(map(source_of, renewed)) if source not in prepared]
+        prepared |= dict(zip(missing, _prepare(job, missing), strict=True))
+        try:
+            with writing_chunks(kb):
+                write_recut(document, plan, prepared, renewed)
+                noted = (*parsed.remarks, *unread(each.problem for each in prepared.values()))
+                remarks = [{"code": remark.code, "params": dict(remark.params)} for remark in noted]
+                chunking = how.fingerprint(kb.embedding_model)
+                job.finish(document.title, parsed.mime, chunking=chunking, remarks=remarks)
+        except ChunksChanged:
+            continue
+        return
+    raise Superseded(f"the chunks of document {document.pk} are being edited")
 
 
 def _index_chunks(job: Job) -> None:
@@ -192,7 +230,7 @@ def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:
         sources,
         tokenizers=tokenizers_of(kb),
         embedder=embedder(kb.embedding_model),
-        keyword_language=keyword_language(kb),
+        extraction=extraction_of(kb),
         on_embedded=lambda share: job.report(Document.Stage.EMBED, 30 + int(60 * share)),
     )
     job.report(Document.Stage.WRITE, 90)
@@ -205,27 +243,22 @@ def _parse(document: Document) -> ParsedDocument:
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
-    """How a knowledge base cuts its documents; tokens are those of its embedding model."""
-    counter = embedder(kb.embedding_model).count_tokens
-    if kb.chunk_unit == KnowledgeBase.ChunkUnit.TOKENS:
-        return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap, unit="tokens", count_tokens=counter)
-    return ChunkSettings(size=kb.chunk_size, overlap=kb.chunk_overlap)
+    """How a knowledge base cuts its documents; tokens are those of its embedding model.
 
-
-def new_chunks(document: Document, drafts: Sequence[ChunkDraft]) -> list[Chunk]:
-    return [
-        Chunk(
-            knowledge_base_id=document.knowledge_base_id,
-            document=document,
-            position=draft.position,
-            text=draft.text,
-            page=draft.page,
-            heading_path=[heading[:300] for heading in draft.heading_path],
-            content_hash=hash_content(draft.text),
-            token_count=draft.token_count,
-        )
-        for draft in drafts
-    ]
+    Raises:
+        ValueError: its settings do not go together.
+    """
+    model = embedder(kb.embedding_model)
+    by_tokens = KnowledgeBase.ChunkUnit.TOKENS in (kb.chunk_unit, kb.chunk_strategy)
+    return ChunkSettings(
+        size=kb.chunk_size,
+        overlap=kb.chunk_overlap,
+        unit="tokens" if by_tokens else "characters",
+        count_tokens=model.count_tokens,
+        token_ends=model.token_ends,
+        strategy=cast(Strategy, kb.chunk_strategy),
+        parent_size=kb.parent_size,
+    )
 
 
 def chunk_update(chunk: Chunk, *, text: str, enabled: bool, questions: Sequence[str] | None = None) -> None:
@@ -256,7 +289,12 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool, questions: Sequence[
         locked = Chunk.objects.select_for_update().filter(pk=chunk.pk).first()
         if locked is None:
             raise NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
-        locked.text, locked.enabled, locked.questions = text, enabled, list(answered)
+        if text != locked.text:
+            cut = locked.cut_text or locked.text
+            locked.text, locked.cut_text = text, "" if text == cut else cut
+        if locked.questions != list(answered):
+            locked.questions, locked.own_questions = list(answered), True
+        locked.enabled = enabled
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
         replace_postings([(locked, prepared.postings)])

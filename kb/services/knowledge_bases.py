@@ -3,6 +3,7 @@ from functools import partial
 from typing import Any
 
 from django.conf import settings
+from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
@@ -71,10 +72,10 @@ def knowledge_base_create(
         embedding_model: blank: `default_embedding_model()`.
         language: of most of its documents.
         description: for readers.
-        chunking: chunk_size, chunk_overlap and chunk_unit where they differ from the model's defaults.
+        chunking: settings of chunks where they differ from the model's defaults.
 
     Raises:
-        Rejected: the owner has one of this name, or the chunks would overlap whole.
+        Rejected: the owner has one of this name, or its settings of chunks do not go together.
     """
     kb = KnowledgeBase(
         name=name, owner=owner, embedding_model=embedding_model, language=language, description=description, **chunking
@@ -88,16 +89,28 @@ def knowledge_base_update(kb: KnowledgeBase, **changes: Any) -> None:
     """Changes name, description, language or chunking; new chunking serves documents that are indexed from now on.
 
     Raises:
-        Rejected: the owner has another one of this name, or the chunks would overlap whole.
+        Rejected: the owner has another one of this name, or the settings of chunks do not go together.
     """
     for field, value in changes.items():
         setattr(kb, field, value)
     _save(kb, update_fields=[*changes, "updated_at"])
 
 
+def check_chunking(kb: KnowledgeBase) -> None:
+    """Checks what no single setting can tell.
+
+    Raises:
+        Rejected: the settings do not go together.
+    """
+    try:
+        kb.clean()
+    except ValidationError as error:
+        code = "invalid_parent_size" if "parent_size" in error.message_dict else "invalid_chunking"
+        raise Rejected(code, " ".join(error.messages)) from error
+
+
 def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
-    if kb.chunk_overlap >= kb.chunk_size:
-        raise Rejected("invalid_chunking", _("The overlap must be smaller than the chunk size."))
+    check_chunking(kb)
     try:
         with transaction.atomic():
             kb.save(update_fields=update_fields)

@@ -2,17 +2,15 @@
 
 from collections.abc import Callable
 
-from django.db import transaction
-
 from kb.conf import tokenizer
-from kb.ingest.index import prepare, replace_vectors
+from kb.ingest.index import prepare, rebuild_vectors
 from kb.models import ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import any_chunk_without, chunk_batches, source_of
 from kb.services.errors import Rejected
-from kb.services.profiles import starting_profile
+from kb.services.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
 from kb.services.tokenizing import follow_to_target, lacks_postings, renewed_settings, tokenizer_change, write_tokens
-from kb.services.writing import holding_model, keyword_language, unchanged
+from kb.services.writing import extraction_of, holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 from kb.stores.fulltext import without_lexemes
 
@@ -53,50 +51,42 @@ def reindex_embeddings(
     *,
     model_id: str = "",
     resume: bool = False,
+    swap: bool = True,
     on_progress: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Embeds every chunk with a model; searches use the old vectors until the new ones are complete.
+    """Embeds every chunk with a model: another one beside that in use, which stays for a return; the same one in place.
 
     Args:
         kb: the knowledge base.
         model_id: blank: the one in use.
-        resume: keep the vectors of an interrupted run.
+        resume: in place, keep the vectors that there are; a change to another model always goes on where it stood.
+        swap: change searches over to another model when its vectors are complete.
         on_progress: told how many further chunks are done.
 
     Raises:
         ModelUnavailable: the model cannot be loaded; nothing was changed.
+        Rejected: the knowledge base is on its way to another model.
     """
     model = embedder(model_id or kb.embedding_model)
     dimension = model.dimension  # loads the model, or says why not, before anything is changed
-    KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model=model.model_id)
+    if model.model_id != kb.embedding_model:
+        reembedding_start(kb, model.model_id, swaps=swap)
+        follow_reembedding(kb, on_progress=on_progress)
+        return
     finished = _with_vectors(kb, model.model_id) if resume else set()
-    if not resume and model.model_id != kb.embedding_model:
-        ChunkEmbedding.objects.filter(knowledge_base=kb, model=model.model_id).delete()
+    embedded = ChunkEmbedding.objects.filter(model=model.model_id, kind=ChunkEmbedding.Kind.CONTENT)
     while True:
         for batch in chunk_batches(kb, done=finished.intersection):
             sources = list(map(source_of, batch))
-            prepared = prepare(sources, tokenizers=(), embedder=model, keyword_language=keyword_language(kb))
+            prepared = prepare(sources, tokenizers=(), embedder=model, extraction=extraction_of(kb))
             with holding_model(kb):
-                replace_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
+                rebuild_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
             on_progress(len(batch))
-        if _swap(kb, model.model_id, dimension):
-            return
+        if not any_chunk_without(kb, embedded):
+            break
         finished = _with_vectors(kb, model.model_id)
-
-
-def _swap(kb: KnowledgeBase, model_id: str, dimension: int) -> bool:
-    """Moves the knowledge base to a model if every chunk has its vector; chunks written meanwhile are embedded first."""
-    with transaction.atomic():
-        locked = KnowledgeBase.objects.select_for_update(no_key=True).select_related("profile").get(pk=kb.pk)
-        embedded = ChunkEmbedding.objects.filter(model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
-        if any_chunk_without(kb, embedded):
-            return False
-        if locked.profile.name == starting_profile(locked.embedding_model).name:
-            locked.profile = starting_profile(model_id)
-        locked.embedding_model, locked.dimension, locked.target_embedding_model = model_id, dimension, ""
-        locked.save()
-        ChunkEmbedding.objects.filter(knowledge_base=kb).exclude(model=model_id).delete()
-    return True
+    KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=dimension)
+    drop_unused_vectors(kb)
 
 
 def _with_postings(kb: KnowledgeBase, tokenizer_id: str) -> set[int]:

@@ -16,6 +16,7 @@ from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import find_version
+from kb.services.reembedding import search_with
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
 from kb.stores.searchable import searchable
@@ -120,14 +121,24 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
     return (Degradation("cache", DegradationCode.SHARED_CACHE_UNAVAILABLE, message),)
 
 
-def wire(principal: Principal, request: SearchRequest) -> Wiring:
+def wire(principal: Principal, request: SearchRequest, *, embedding_model: str = "") -> Wiring:
     """The pipeline of a request, which may run many queries.
+
+    Args:
+        principal: whose rights apply.
+        request: the query plays no part.
+        embedding_model: search the vectors of this model, as if it were in use; blank: of the one that is.
 
     Raises:
         NotVisible: a knowledge base or the profile does not exist for this principal.
         InvalidConfiguration: an override is unknown or out of range.
+        Rejected: a knowledge base does not hold the model's vectors.
     """
-    return _wire(_visible(principal, request.knowledge_base_ids), principal, request)
+    knowledge_bases = _visible(principal, request.knowledge_base_ids)
+    if embedding_model:
+        for kb in knowledge_bases:
+            search_with(kb, embedding_model)
+    return _wire(knowledge_bases, principal, request)
 
 
 def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
@@ -194,6 +205,7 @@ def hit_as_json(hit: Hit) -> dict[str, Any]:
         "source": passage.source,
         "page": passage.page,
         "text": passage.text,
+        "matched_text": passage.searched,
         "score": hit.score,
         "score_scale": hit.score_scale,
         "ranks": dict(hit.ranks),

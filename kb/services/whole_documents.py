@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 from django.db import transaction
 from django.db.models import QuerySet
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.copying import copy_rows
 from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.providers import embedder
@@ -82,6 +83,7 @@ def write_whole_documents(
     counts = [model.count_tokens(source.searchable) for source in sources]
     with writing_chunks(kb):
         replaced.delete()
+        copy_rows(Document, rows)
         chunks = [
             Chunk(
                 knowledge_base=kb,
@@ -91,7 +93,7 @@ def write_whole_documents(
                 content_hash=hash_content(source.text),
                 token_count=count,
             )
-            for row, source, count in zip(Document.objects.bulk_create(rows), sources, counts, strict=True)
+            for row, source, count in zip(rows, sources, counts, strict=True)
         ]
         write_chunks(chunks, prepared, model_id=model.model_id)
         transaction.on_commit(partial(BM25Store().expire, kb.pk), robust=True)

@@ -8,9 +8,11 @@ from django.db import transaction
 
 from kb.conf import load_tokenizer, tokenizer
 from kb.ingest.index import Prepared, Source, prepare
+from kb.ingest.terms import Extraction
 from kb.models import Chunk, KnowledgeBase
-from kb.providers import embedder
+from kb.providers import chunk_reader, embedder
 from kb.services.errors import ServiceError
+from retrieval.keywords import Method
 from retrieval.protocols import Tokenizer
 
 T = TypeVar("T")
@@ -40,6 +42,22 @@ def keyword_language(kb: KnowledgeBase) -> str | None:
     return kb.language if kb.keyword_vectors else None
 
 
+def extraction_of(kb: KnowledgeBase) -> Extraction | None:
+    """How the keywords and questions of its chunks are found; None where it has neither."""
+    if not kb.keyword_vectors and not kb.ask_questions:
+        return None
+    method = KnowledgeBase.KeywordMethod(kb.keyword_method)
+    by_model = method is KnowledgeBase.KeywordMethod.LLM
+    return Extraction(
+        language=kb.language,
+        keywords=kb.keyword_vectors,
+        method=Method.TFIDF if by_model else Method(method.value),
+        by_model=by_model,
+        questions=kb.ask_questions,
+        reader=chunk_reader() if by_model or kb.ask_questions else None,
+    )
+
+
 def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepared]:
     """What the indexes of a knowledge base hold of chunks.
 
@@ -51,7 +69,7 @@ def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepare
         sources,
         tokenizers=tokenizers_of(kb),
         embedder=embedder(kb.embedding_model),
-        keyword_language=keyword_language(kb),
+        extraction=extraction_of(kb),
     )
 
 
@@ -109,6 +127,7 @@ def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
     ]
 
 
-def _origin(chunk: Chunk) -> tuple[str, str, list[str]]:
+def _origin(chunk: Chunk) -> tuple[object, ...]:
     """What indexes are derived from."""
-    return chunk.text, chunk.document.title, chunk.questions
+    own = chunk.keywords if chunk.own_keywords else None
+    return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, own

@@ -14,6 +14,7 @@ class Purpose(IntEnum):
     TOKENIZE = 0x7A68_0002
     VECTOR_INDEX = 0x7A68_0003
     PROFILES = 0x7A68_0004
+    REEMBED = 0x7A68_0005
 
 
 @contextmanager

@@ -16,7 +16,7 @@ NO_METADATA = "{}"
 
 PASSAGES = """
 SELECT c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path, d.metadata,
-    d.source_type, d.tags, c.position
+    d.source_type, d.tags, c.position, c.parent_id
 FROM kb_chunk c
 CROSS JOIN LATERAL (
     -- The limit makes it a look-up for each chunk: for some hundreds the planner would read all documents once.
@@ -27,13 +27,22 @@ WHERE c.enabled AND c.id = ANY(%s::bigint[]) AND c.knowledge_base_id = ANY(ARRAY
 
 NEIGHBOURS = """
 SELECT passage.id, c.id, c.document_id, c.knowledge_base_id, d.title, d.source, c.page, c.text, c.heading_path,
-    d.metadata, d.source_type, d.tags, c.position
+    d.metadata, d.source_type, d.tags, c.position, c.parent_id
 FROM unnest(%s::bigint[], %s::bigint[], %s::integer[]) AS passage (id, document_id, position)
 JOIN kb_chunk c ON c.document_id = passage.document_id AND c.id <> passage.id
     AND c.position BETWEEN passage.position - %s AND passage.position + %s
 JOIN kb_document d ON d.id = c.document_id
 WHERE c.enabled AND c.knowledge_base_id = ANY(ARRAY({visible}))
 ORDER BY passage.id, c.position
+"""
+
+# What a curator has changed or switched off in a passage is changed or missing in it too.
+PARENTS = """
+SELECT p.id, p.text, c.text, c.cut_text, c.enabled
+FROM kb_chunkparent p
+LEFT JOIN kb_chunk c ON c.parent_id = p.id AND (c.cut_text <> '' OR NOT c.enabled)
+WHERE p.id = ANY(%s::bigint[]) AND p.knowledge_base_id = ANY(ARRAY({visible}))
+ORDER BY p.id, c.position
 """
 
 
@@ -61,6 +70,16 @@ class PassageReader:
             found[chunk_id].append(_passage(row))
         return {chunk_id: tuple(others) for chunk_id, others in found.items()}
 
+    def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
+        ids = {passage.parent_id for passage in passages if passage.parent_id is not None}
+        texts: dict[int, str] = {}
+        for parent_id, whole, text, cut_text, enabled in self._rows(PARENTS, array_text(sorted(ids))) if ids else ():
+            shown = texts.setdefault(parent_id, whole)
+            if text is not None:
+                texts[parent_id] = shown.replace(cut_text or text, text if enabled else "", 1)
+        given = {each.chunk_id: texts.get(each.parent_id or 0, "").strip() for each in passages}
+        return {chunk_id: text for chunk_id, text in given.items() if text}
+
     def _rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         if self._visible is None:
             return []
@@ -72,7 +91,8 @@ class PassageReader:
 
 
 def _passage(row: Sequence[Any]) -> Passage:
-    chunk_id, document_id, kb_id, title, source, page, text, heading_path, metadata, source_type, tags, position = row
+    chunk_id, document_id, kb_id, title, source, page, text, heading_path, metadata, source_type, tags, *where = row
+    position, parent_id = where
     return Passage(
         chunk_id,
         document_id,
@@ -85,4 +105,5 @@ def _passage(row: Sequence[Any]) -> Passage:
         ({} if metadata == NO_METADATA else json.loads(metadata)) | {"source_type": source_type, "tags": tags},
         source_type,
         position,
+        parent_id,
     )

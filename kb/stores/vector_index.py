@@ -23,15 +23,19 @@ SHARE_TO_KEEP = 0.5
 ALL = 0
 """One process at a time makes and drops indexes, since an index being made looks like one that was left unfinished."""
 
-# A model that a knowledge base is on its way to gets its index when it has arrived: until then it would slow every row.
+# A model that a knowledge base is on its way to gets its index once every chunk has its vector: until then it would slow
+# every row. That of the former model stays, for searches under way and for a return.
 SPACES = """
-SELECT space.knowledge_base_id, space.model, space.kind, space.vectors, one.dimension
+SELECT space.knowledge_base_id, space.model, space.kind, space.vectors, one.dimension, space.is_searched
 FROM (
-    SELECT e.knowledge_base_id, e.model, e.kind, count(*) AS vectors
+    SELECT e.knowledge_base_id, e.model, e.kind, count(*) AS vectors,
+        e.model = k.embedding_model OR coalesce(r.status IN ('indexing', 'ready'), false) AS is_searched
     FROM kb_chunkembedding e
-    JOIN kb_knowledgebase k ON k.id = e.knowledge_base_id AND k.embedding_model = e.model
+    JOIN kb_knowledgebase k ON k.id = e.knowledge_base_id
+        AND e.model IN (k.embedding_model, k.target_embedding_model, k.previous_embedding_model)
+    LEFT JOIN kb_reembedding r ON r.knowledge_base_id = k.id AND e.model = k.target_embedding_model
     WHERE %(kb)s IS NULL OR e.knowledge_base_id = %(kb)s
-    GROUP BY 1, 2, 3
+    GROUP BY 1, 2, 3, 5
 ) space
 CROSS JOIN LATERAL (
     SELECT vector_dims(vector) AS dimension FROM kb_chunkembedding e
@@ -52,13 +56,14 @@ DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
 
 @dataclass(frozen=True, slots=True)
 class VectorSpace:
-    """Vectors that are compared with each other."""
+    """Vectors that are compared with each other; `is_searched` where they are, or are about to be."""
 
     kb_id: int
     model_id: str
     kind: str
     vectors: int
     dimension: int
+    is_searched: bool = True
 
     @property
     def index_name(self) -> str:
@@ -68,14 +73,15 @@ class VectorSpace:
 
 @dataclass(frozen=True, slots=True)
 class IndexChanges:
-    """The names of the indexes that were made and dropped."""
+    """The names of the indexes that were made and dropped; not done where another process was at it."""
 
     created: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
+    is_done: bool = True
 
 
 def ensure_vector_indexes(kb: KnowledgeBase) -> IndexChanges:
-    """As `maintain_vector_indexes`, for the model that one knowledge base searches with."""
+    """As `maintain_vector_indexes`, for one knowledge base."""
     return maintain_vector_indexes(kb.pk)
 
 
@@ -88,13 +94,13 @@ def maintain_vector_indexes(kb_id: int | None = None) -> IndexChanges:
         kb_id: the knowledge base; None: all, and what those that are gone have left behind.
     """
     with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
-        return _maintain(kb_id) if taken else IndexChanges()
+        return _maintain(kb_id) if taken else IndexChanges(is_done=False)
 
 
 def spaces_without_index() -> list[VectorSpace]:
     """The vectors that are to have an index and have no finished one."""
     there = _indexes(None)
-    return [space for space in _spaces(None) if _is_large(space) and not there.get(space.index_name, False)]
+    return [space for space in _spaces(None) if _is_wanted(space) and not there.get(space.index_name, False)]
 
 
 def _maintain(kb_id: int | None) -> IndexChanges:
@@ -102,13 +108,18 @@ def _maintain(kb_id: int | None) -> IndexChanges:
     there = _indexes(kb_id)
     keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
     drop = [name for name, is_valid in there.items() if not is_valid or name not in keep]
-    wanted = keep | {name for name, space in spaces.items() if _is_large(space)}
+    unfinished = {name for name in keep if not there[name] and spaces[name].is_searched}
+    wanted = unfinished | {name for name, space in spaces.items() if _is_wanted(space)}
     create = [name for name in spaces if name in wanted and not there.get(name, False)]
     with _untimed():
         for name in drop:
             _run(DROP.format(name=sql.Identifier(name)))
         created = [name for name in create if _create(spaces[name])]
     return IndexChanges(tuple(created), tuple(drop))
+
+
+def _is_wanted(space: VectorSpace) -> bool:
+    return space.is_searched and _is_large(space)
 
 
 def _is_large(space: VectorSpace, share: float = 1.0) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from retrieval.embedders.text import code_points, estimate_tokens, is_cjk, is_word_character
+from retrieval.embedders.text import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
 
 HASHING_MODEL_ID = "hashing"
 DIMENSION = 1024
@@ -57,6 +57,9 @@ class HashingEmbedder:
 
     def count_tokens(self, text: str) -> int:
         return estimate_tokens(text)
+
+    def token_ends(self, text: str) -> Sequence[int]:
+        return estimate_token_ends(text)
 
 
 def _embed(text: str) -> NDArray[np.float32]:

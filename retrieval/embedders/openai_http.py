@@ -22,7 +22,7 @@ from tenacity import (
 )
 
 from retrieval.embedders.prompts import prompts_for
-from retrieval.embedders.text import estimate_tokens
+from retrieval.embedders.text import estimate_token_ends, estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable, UnusableVectors
 
@@ -118,6 +118,10 @@ class OpenAIEmbedder:
     def count_tokens(self, text: str) -> int:
         """An estimate: the protocol has no tokenizer."""
         return estimate_tokens(text)
+
+    def token_ends(self, text: str) -> Sequence[int]:
+        """As `count_tokens`, an estimate."""
+        return estimate_token_ends(text)
 
     def close(self) -> None:
         """Closes the connections; the next call opens new ones."""

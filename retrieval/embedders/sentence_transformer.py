@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.embedders.prompts import Prompts, prompts_for
-from retrieval.embedders.text import estimate_tokens
+from retrieval.embedders.text import estimate_token_ends, estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable
 from retrieval.local_models import open_local
@@ -72,6 +72,13 @@ class SentenceTransformerEmbedder:
         if tokenizer is None:
             return estimate_tokens(text)
         return len(tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def token_ends(self, text: str) -> Sequence[int]:
+        """Where each of the tokens that `count_tokens` counts ends; several that make up one character end with it."""
+        tokenizer = self._ready().tokenizer
+        if tokenizer is None:
+            return estimate_token_ends(text)
+        return [end for _start, end in tokenizer.encode(text, add_special_tokens=False).offsets]
 
     def _encode(self, encode: Any, texts: list[str], prompt: str) -> NDArray[np.float32]:
         try:

@@ -44,3 +44,13 @@ def estimate_tokens(text: str) -> int:
     """A model-free token count: one per CJK character, one per four other characters (the usual rule of thumb)."""
     cjk = int(np.count_nonzero(is_cjk(code_points(text))))
     return cjk + math.ceil((len(text) - cjk) / _LATIN_CHARS_PER_TOKEN)
+
+
+def estimate_token_ends(text: str) -> list[int]:
+    """Where each of the tokens that `estimate_tokens` counts ends: behind every CJK character, and every fourth other."""
+    cjk = is_cjk(code_points(text))
+    others = np.flatnonzero(~cjk)
+    fourth = others[_LATIN_CHARS_PER_TOKEN - 1 :: _LATIN_CHARS_PER_TOKEN]
+    rest = others[-1:] if len(others) % _LATIN_CHARS_PER_TOKEN else others[:0]
+    ends: list[int] = (np.sort(np.concatenate([np.flatnonzero(cjk), fourth, rest])) + 1).tolist()
+    return ends

@@ -22,7 +22,7 @@ SIGNATURES = {
 }
 FIELDS = {
     "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale", "ranks",
-    "scores", "metadata", "neighbours", "profile",
+    "scores", "metadata", "neighbours", "profile", "matched_text",
 }  # fmt: skip
 
 

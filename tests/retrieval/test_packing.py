@@ -210,3 +210,36 @@ def test_tool_output_names_pages_scores_and_their_scale():
 )
 def test_tool_output_says_when_there_is_nothing(language, sentence):
     assert format_for_tool_output([], 3, max_chunk_chars=800, language=language) == sentence
+
+
+def test_of_a_long_passage_the_part_that_was_found_is_kept():
+    found = "这里说的是租期最长二十年。"
+    text = "前面的话。" * 100 + found + "后面的话。" * 100
+    [citation] = packed([Fragment(text, "手册", "手册.md", None, 1, matched=found)], max_chunk_chars=80).citations
+    assert found in citation.text
+    assert len(citation.text) <= 80
+    assert citation.text.startswith(f"{ELLIPSIS}前面的话。")
+    assert citation.text.endswith(f"后面的话。{ELLIPSIS}")
+
+
+@pytest.mark.parametrize("found", ["前面的话。", "不在其中的话。", ""])
+def test_a_passage_is_read_from_its_beginning_where_that_shows_what_was_found(found):
+    text = "前面的话。" * 100
+    [citation] = packed([Fragment(text, "手册", "手册.md", None, 1, matched=found)], max_chunk_chars=80).citations
+    assert citation.text == shorten(text, 80)
+
+
+@given(
+    st.text(alphabet="甲。 a", max_size=200), st.text(alphabet="乙b。", min_size=1, max_size=120), st.integers(10, 150)
+)
+def test_an_excerpt_is_never_longer_than_the_limit_and_holds_what_fits(before, found, limit):
+    fragment = Fragment(before + found + before, "手册", "手册.md", None, 1, matched=found)
+    [citation] = packed([fragment], max_chunk_chars=limit).citations
+    assert len(citation.text) <= limit
+    assert found in citation.text or len(found) + 2 * len(ELLIPSIS) > limit
+
+
+def test_a_tool_reads_the_part_that_was_found():
+    chunk = {"text": "前" * 500 + "找到的。", "matched_text": "找到的。", "title": "手册", "source": "", "page": None}
+    shown = format_for_tool_output([chunk | {"score": 1.0, "score_scale": "cosine"}], 1, max_chunk_chars=60)
+    assert shown.endswith("找到的。")

@@ -3,14 +3,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.config import RetrievalConfig
-from retrieval.selection import result_count, select
+from retrieval.selection import result_count, select, stands_for_parent
 from retrieval.types import Candidate, Passage
 
 CAPS = {"max_books": 2, "max_videos": 1, "max_qa": 1, "max_web": 0}
 
 
-def candidate(chunk_id, kind="book", *, cut_by=None):
-    passage = None if kind is None else Passage(chunk_id, 1, 1, "title", "a.md", None, "text", source_type=kind)
+def candidate(chunk_id, kind="book", *, cut_by=None, parent=None):
+    passage = Passage(chunk_id, 1, 1, "title", "a.md", None, "text", source_type=kind or "book", parent_id=parent)
+    passage = None if kind is None else passage
     return Candidate(chunk_id, 1, {}, {}, passage=passage, cut_by=cut_by)
 
 
@@ -89,3 +90,19 @@ def test_the_order_stays_and_only_a_full_count_or_cap_cuts(drawn, general, most)
     possible = len(alive) if general else sum(min(alive.count(kind), cap) for kind, cap in caps.items())
     assert len(taken) == min(possible, result_count(config))
     assert general or all(taken.count(kind) <= cap for kind, cap in caps.items())
+
+
+def test_the_best_chunk_of_a_longer_passage_stands_for_the_others_which_take_no_place():
+    candidates = [candidate(1, parent=7), candidate(2, parent=7), candidate(3, parent=8), candidate(4), candidate(5)]
+    assert fates(candidates, top_k=3) == [None, "parent", None, None, "top_k"]
+
+
+def test_a_chunk_that_was_cut_before_stands_for_none():
+    candidates = [candidate(1, parent=7, cut_by="gate"), candidate(2, parent=7)]
+    assert fates(candidates, top_k=3) == ["gate", None]
+
+
+def test_what_stands_for_a_chunk_of_a_longer_passage_is_told():
+    candidates = select([candidate(1), candidate(2, parent=7), candidate(3, parent=7)], RetrievalConfig())
+    assert stands_for_parent(candidates, candidates[2]) == 2
+    assert stands_for_parent(candidates, candidates[0]) is None

@@ -1,3 +1,6 @@
+from typing import Any
+
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
@@ -8,7 +11,9 @@ from kb.api.fields import (
     StrictSerializer,
     TagsField,
 )
+from kb.ingest.parse import REMARKS
 from kb.models import Chunk, Document
+from kb.models.connectors import URL_CHARACTERS
 
 
 class DocumentErrorSerializer(serializers.Serializer[Document]):
@@ -20,6 +25,7 @@ class DocumentSerializer(serializers.ModelSerializer[Document]):
     metadata = JsonObjectField(read_only=True)
     chunk_count = serializers.IntegerField(read_only=True)
     error = serializers.SerializerMethodField(help_text="Why it failed, as a sentence to act on.")
+    remarks = serializers.SerializerMethodField(help_text="What was left out of it or guessed, as sentences to act on.")
 
     class Meta:
         model = Document
@@ -38,6 +44,8 @@ class DocumentSerializer(serializers.ModelSerializer[Document]):
             "stage",
             "progress",
             "error",
+            "remarks",
+            "batch_id",
             "chunk_count",
             "created_at",
             "updated_at",
@@ -47,6 +55,11 @@ class DocumentSerializer(serializers.ModelSerializer[Document]):
     @extend_schema_field(DocumentErrorSerializer(allow_null=True))
     def get_error(self, document: Document) -> dict[str, str] | None:
         return dict(DocumentErrorSerializer(document).data) if document.error else None
+
+    def get_remarks(self, document: Document) -> list[str]:
+        templates: dict[str, str] = {code.value: message for code, message in REMARKS.items()}
+        told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
+        return [_(template).format(**params) for template, params in told if template is not None]
 
 
 class DocumentDetailsSerializer(StrictSerializer):
@@ -67,7 +80,16 @@ class DocumentUploadSerializer(DocumentDetailsSerializer):
 
 
 class DocumentTextSerializer(DocumentDetailsSerializer):
-    text = StrictCharField(trim_whitespace=False)
+    text = StrictCharField(trim_whitespace=False, required=False, help_text="This or `url`.")
+    url = StrictCharField(
+        max_length=URL_CHARACTERS, required=False, help_text="Of a public page, which is read at once."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A text or an address, not both."""
+        if ("text" in attrs) == ("url" in attrs):
+            raise serializers.ValidationError({"text": [_("Give a text, or the address of a page in “url”.")]})
+        return attrs
 
 
 class DocumentChangeSerializer(DocumentDetailsSerializer):

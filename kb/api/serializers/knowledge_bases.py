@@ -30,9 +30,11 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
             "embedding_model",
             "dimension",
             "profile",
+            "chunk_strategy",
             "chunk_size",
             "chunk_overlap",
             "chunk_unit",
+            "parent_size",
             "document_count",
             "chunk_count",
             "role",
@@ -54,15 +56,27 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
         )
 
 
-class KnowledgeBaseChangeSerializer(StrictSerializer):
-    name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
-    description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
-    language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)
+class ChunkingSerializer(StrictSerializer):
+    """How documents are cut."""
+
+    chunk_strategy = serializers.ChoiceField(KnowledgeBase.ChunkStrategy.choices, required=False)
     chunk_size = StrictIntegerField(min_value=20, max_value=8_000, required=False, help_text="In chunk units.")
     chunk_overlap = StrictIntegerField(
         min_value=0, max_value=4_000, required=False, help_text="In chunk units; smaller than the chunk size."
     )
     chunk_unit = serializers.ChoiceField(KnowledgeBase.ChunkUnit.choices, required=False)
+    parent_size = StrictIntegerField(
+        min_value=100,
+        max_value=32_000,
+        required=False,
+        help_text="Of the strategy parent_child: how long the passage is that is returned, in chunk units.",
+    )
+
+
+class KnowledgeBaseChangeSerializer(ChunkingSerializer):
+    name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
+    description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
+    language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)
 
 
 class KnowledgeBaseCreateSerializer(KnowledgeBaseChangeSerializer):

@@ -218,6 +218,9 @@ class SearchResultSerializer(serializers.Serializer[Any]):
     source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
     page = serializers.IntegerField(allow_null=True)
     text = serializers.CharField()
+    matched_text = serializers.CharField(
+        help_text="The chunk that was found. `text` is longer where the knowledge base gives the passage around it."
+    )
     score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
     score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
     ranks = serializers.DictField(

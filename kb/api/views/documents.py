@@ -30,6 +30,7 @@ from kb.services.documents import (
     document_update,
 )
 from kb.services.errors import NotVisible
+from kb.services.web_documents import document_add_url
 
 
 @extend_schema_view(
@@ -38,7 +39,7 @@ from kb.services.errors import NotVisible
         responses=answers({200: DocumentSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
-        summary="Add a document: a file as a form, or a text as JSON",
+        summary="Add a document: a file as a form, or a text or the address of a page as JSON",
         description="A worker parses and indexes it: its `status` becomes `ready`, or `failed` with a reason.",
         request={"multipart/form-data": DocumentUploadSerializer, "application/json": DocumentTextSerializer},
         responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 413, 415),
@@ -59,8 +60,11 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
             file = fields["file"]
             document = document_add(knowledge_base=kb, name=file.name, user=user_of(request), **fields)
         else:
-            fields = {"title": ""} | self.checked(DocumentTextSerializer)
-            document = document_add_text(knowledge_base=kb, user=user_of(request), **fields)
+            fields = self.checked(DocumentTextSerializer)
+            if "url" in fields:
+                document = document_add_url(knowledge_base=kb, user=user_of(request), **fields)
+            else:
+                document = document_add_text(knowledge_base=kb, user=user_of(request), **({"title": ""} | fields))
         described = DocumentSerializer(one(document_overview(self.principal), document.pk))
         return Response(described.data, status=status.HTTP_201_CREATED)
 

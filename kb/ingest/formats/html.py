@@ -21,6 +21,8 @@ _META_WINDOW = 4096
 # Below this length trafilatura falls back to text without structure; below this share it missed the article.
 _MIN_MAIN = 250
 _MIN_MAIN_SHARE = 0.1
+# Text without structure is taken only where it rids a page of at least this remainder.
+_MAX_BARE_SHARE = 0.7
 
 _HIDDEN = frozenset(["head", "script", "style", "noscript", "template", "iframe", "object", "svg", "math", "textarea"])
 _HIDING_STYLE = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
@@ -50,7 +52,7 @@ def read(data: bytes) -> ParsedDocument:
     sections = visible.sections()
     if main is not None:
         main_sections = outline(main, TRAFILATURA_DIALECT).sections()
-        if _length(main_sections) >= max(_MIN_MAIN, _MIN_MAIN_SHARE * _length(sections)):
+        if _is_better(main_sections, sections):
             sections = main_sections
     return ParsedDocument(title, "text/html", sections)
 
@@ -84,6 +86,18 @@ def _main_content(tree: Element) -> Element | None:
     except RecursionError:  # it walks nested lists so; the visible text is walked without
         return None
     return getattr(document, "body", None)
+
+
+def _is_better(main: tuple[Section, ...], visible: tuple[Section, ...]) -> bool:
+    """Main content that lost the headings is no gain on a page that holds little else."""
+    share = _length(main) / max(1, _length(visible))
+    lost_headings = _has_headings(visible) and not _has_headings(main)
+    is_found = _length(main) >= _MIN_MAIN and share >= _MIN_MAIN_SHARE
+    return is_found and not (lost_headings and share > _MAX_BARE_SHARE)
+
+
+def _has_headings(sections: tuple[Section, ...]) -> bool:
+    return any(section.heading_path for section in sections)
 
 
 def _length(sections: tuple[Section, ...]) -> int:

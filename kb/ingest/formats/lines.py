@@ -25,11 +25,12 @@ _SIZE_CHANGE = 0.25
 _SHORT_LINE = 0.6
 _NEARLY_FULL_LINE = 0.95
 _NEIGHBOURS = 4
+_ROW_STEP = 3.5
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a page, in points; baseline counts upwards. A tabular line has wide gaps inside."""
+    """A line of a page, in points; baseline counts upwards. A tabular line is a row of cells, with wide gaps between."""
 
     text: str
     left: float
@@ -69,12 +70,17 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
         return []
     step = _usual_step(lines)
     full = sorted(line.width for line in lines)[3 * len(lines) // 4]
-    groups = [[lines[0].text]]
+    groups = [[lines[0]]]
     for index in range(1, len(lines)):
         if _starts_paragraph(lines, index, step, full):
             groups.append([])
-        groups[-1].append(lines[index].text)
-    return [text for group in groups if (text := join_lines(group))]
+        groups[-1].append(lines[index])
+    return [text for group in groups if (text := _joined(group))]
+
+
+def _joined(lines: Sequence[Line]) -> str:
+    texts = [line.text for line in lines]
+    return "\n".join(texts) if lines[0].tabular else join_lines(texts)
 
 
 def _usual_step(lines: Sequence[Line]) -> float:
@@ -87,17 +93,18 @@ def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: floa
     above, line = lines[index - 1], lines[index]
     if _HYPHENATED.fullmatch(above.text[-2:]):
         return False
+    height = max(above.height, line.height)
+    if above.tabular and line.tabular:
+        return not 0 < above.baseline - line.baseline <= _ROW_STEP * height
     if above.tabular or line.tabular or LIST_MARK.match(line.text):
         return True
-    height = max(above.height, line.height)
     if abs(above.height - line.height) > _SIZE_CHANGE * height:
         return True
     fall = above.baseline - line.baseline
     if fall <= 0:  # the next column: a sentence may run on there
         return bool(_SENTENCE_END.search(above.text))
-    if step and fall > _PARAGRAPH_STEP * step:
-        return True
-    return line.left - above.left > _INDENT * height or _ends_early(lines, index - 1, full)
+    is_apart = step > 0 and fall > _PARAGRAPH_STEP * step
+    return is_apart or line.left - above.left > _INDENT * height or _ends_early(lines, index - 1, full)
 
 
 def _ends_early(lines: Sequence[Line], index: int, full: float) -> bool:

@@ -8,12 +8,17 @@ from typing import Any
 
 from django.core.files import File
 from django.core.management.base import CommandError
+from django.db.models import Q, QuerySet
 
+from kb.ingest.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Document, KnowledgeBase
-from kb.services.documents import document_add
-from kb.services.errors import AlreadyThere, Rejected
+from kb.models import Document, IngestBatch, KnowledgeBase
+from kb.services.batch_files import PIECE, NewFile, take_in
+from kb.services.batch_tables import Described, batch_describe, read_table
+from kb.services.batches import batch_create, waiting_ids
+from kb.services.documents import check_file, source_of_name
+from kb.services.errors import Rejected
 from kb.services.health import workers
 from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
@@ -36,18 +41,28 @@ class Found:
 
     @property
     def supported(self) -> bool:
-        return self.path.suffix.lower() in SUPPORTED_EXTENSIONS
+        return self.path.suffix.lower() in (*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS)
+
+    @property
+    def name(self) -> str:
+        """With the folders that it lies in below the one that was named."""
+        return readable(self.path.name if self.within is None else self.path.relative_to(self.within).as_posix())
 
     @property
     def metadata(self) -> dict[str, str]:
         """Where in its folder the file lay, since the source of a document is the bare file name."""
-        return {} if self.within is None else {"path": readable(self.path.relative_to(self.within).as_posix())}
+        return {} if self.within is None else {"path": self.name}
 
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What became of the files: documents new or known, and those that were refused with the reason."""
+    """What became of the files: documents new or known, and those that were refused with the reason.
 
+    Attributes:
+        batch_id: the upload, to which the documents of an archive come later; None where nothing is new.
+    """
+
+    batch_id: int | None = None
     added: list[int] = field(default_factory=list)
     known: list[int] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
@@ -60,6 +75,9 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder to go through")
         self.add_kb_argument(parser)
         parser.add_argument("--create", action="store_true", help="create the knowledge base if it is not there")
+        parser.add_argument(
+            "--table", type=Path, metavar="CSV", help="titles, tags and metadata of the files, by the column `filename`"
+        )
         parser.add_argument("--title", default="", help="title of the document, for a single file")
         group = parser.add_mutually_exclusive_group()
         group.add_argument("--wait", action="store_true", help="wait until a worker has made them searchable")
@@ -75,7 +93,7 @@ class Command(KnowledgeBaseCommand):
         self.stdout.write(f"{len(taken.added)} added, {len(taken.known)} already there, {len(skipped)} skipped")
         problems = taken.refused
         if options["wait"] or options["inline"]:
-            problems = problems + self._outcome(taken.added + taken.known)
+            problems = problems + self._outcome(taken)
         elif taken.added:
             self.stdout.write("A worker makes them searchable; the admin shows how far it is.")
         if problems:
@@ -92,26 +110,31 @@ class Command(KnowledgeBaseCommand):
         return self.knowledge_base(options)
 
     def _add(self, files: list[Found], kb: KnowledgeBase, options: dict[str, Any]) -> Taken:
-        taken = Taken()
-        for found in self.progress(files, total=len(files), unit="files"):
-            try:
-                document_id = _take(found, kb, options["title"])
-                taken.added.append(document_id)
-            except AlreadyThere as error:
-                document_id = error.document_id
-                taken.known.append(document_id)
-            except (Rejected, OSError) as error:
-                taken.refused.append(f"{found.path}: {error}")
-                continue
-            if options["inline"]:
-                index_document(document_id)
+        batch = batch_create(knowledge_base=kb, name=_batch_name(options["paths"]), user=kb.owner)
+        taken = Taken(batch.pk)
+        if options["table"]:
+            batch_describe(batch, _table(options["table"]))
+        with self.progress_bar(total=len(files), unit="files") as bar:
+            for start in range(0, len(files), PIECE):
+                piece = files[start : start + PIECE]
+                readable_ones = [each for each in piece if _is_taken(each, taken)]
+                new = [NewFile(each.name, each.path, options["title"], each.metadata) for each in readable_ones]
+                done = take_in(batch, new, user=kb.owner)
+                taken.added.extend(done.added)
+                taken.known.extend(done.known.values())
+                bar.update(len(piece))
+        if not taken.added:
+            batch.delete()
+        if options["inline"]:
+            _index(batch, taken)
         return taken
 
-    def _wait(self, documents: list[int]) -> None:
-        with self.progress_bar(total=len(documents), unit="documents") as bar:
+    def _wait(self, documents: QuerySet[Document]) -> None:
+        with self.progress_bar(total=documents.count(), unit="documents") as bar:
             last, changed = None, time.monotonic()
             while waiting := _unfinished(documents):
-                bar.update(len(documents) - len(waiting) - bar.n)
+                bar.total = documents.count()  # an archive becomes many
+                bar.update(bar.total - len(waiting) - bar.n)
                 if waiting != last:
                     last, changed = waiting, time.monotonic()
                 elif time.monotonic() - changed >= PATIENCE_SECONDS:
@@ -122,37 +145,56 @@ class Command(KnowledgeBaseCommand):
                         )
                     changed = time.monotonic()
                 self.pause()
-            bar.update(len(documents) - bar.n)
+            bar.total = documents.count()
+            bar.update(bar.total - bar.n)
 
     def pause(self) -> None:
         time.sleep(LOOK_SECONDS)
 
-    def _outcome(self, documents: list[int]) -> list[str]:
+    def _outcome(self, taken: Taken) -> list[str]:
         """Waits until all are searchable or have failed, and tells which have failed and why."""
-        self._wait(documents)
-        rows = Document.objects.filter(pk__in=documents)
+        named = Q(pk__in=taken.added + taken.known)
+        rows = Document.objects.filter(named | Q(batch=taken.batch_id) if taken.added else named)
+        self._wait(rows)
         ready = rows.filter(status=Document.Status.READY).count()
-        self.stdout.write(f"{ready} of {len(set(documents))} are searchable")
+        self.stdout.write(f"{ready} of {rows.count()} are searchable")
         failed = rows.filter(status=Document.Status.FAILED).order_by("pk").values_list("source", "error")
         return [f"{source}: {error}" for source, error in failed]
 
 
-def _take(found: Found, kb: KnowledgeBase, title: str) -> int:
-    with found.path.open("rb") as file:
-        document = document_add(
-            knowledge_base=kb,
-            file=File(file, name=readable(found.path.name)),
-            name=readable(found.path.name),
-            user=kb.owner,
-            title=title,
-            metadata=found.metadata,
-        )
-    return document.pk
+def _is_taken(found: Found, taken: Taken) -> bool:
+    """Whether a file can be taken in; why not is noted."""
+    try:
+        with found.path.open("rb") as file:
+            check_file(source_of_name(found.name), File(file))
+    except (Rejected, OSError) as error:
+        taken.refused.append(f"{found.path}: {error}")
+        return False
+    return True
 
 
-def _unfinished(documents: list[int]) -> list[tuple[int, str, int]]:
-    rows = Document.objects.filter(pk__in=documents, status__in=UNFINISHED).order_by("pk")
-    return list(rows.values_list("pk", "stage", "progress"))
+def _batch_name(paths: list[Path]) -> str:
+    return readable(paths[0].resolve().name) if len(paths) == 1 else f"{len(paths)} paths"
+
+
+def _table(path: Path) -> list[Described]:
+    try:
+        return read_table(path.read_bytes())
+    except (Rejected, OSError) as error:
+        raise CommandError(f"{path}: {error}") from error
+
+
+def _index(batch: IngestBatch, taken: Taken) -> None:
+    """Makes documents searchable here; what an archive brings in is among them."""
+    waiting = [*taken.added, *taken.known]
+    while waiting:
+        for document_id in waiting:
+            index_document(document_id)
+        waiting = waiting_ids(batch.pk, after=0, limit=PIECE) if batch.pk else []
+
+
+def _unfinished(documents: QuerySet[Document]) -> list[tuple[int, str, int]]:
+    return list(documents.filter(status__in=UNFINISHED).order_by("pk").values_list("pk", "stage", "progress"))
 
 
 def _files(paths: list[Path]) -> tuple[list[Found], list[Path]]:

@@ -1,27 +1,50 @@
+import shlex
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Chunk, KnowledgeBase
+from kb.models import Chunk, Document, KnowledgeBase
+from kb.services.rechunk import documents_recut
+from kb.services.reembedding import follow_reembedding, reembedding_drop, reembedding_rollback, reembedding_swap
 from kb.services.reindex import reindex_embeddings, reindex_postings
 from retrieval.embedders.registry import normalize_model_id
 
+CHANGES = ("swap", "rollback", "drop_old")
+
 
 class Command(KnowledgeBaseCommand):
-    help = "Builds the keyword postings and the vectors of chunks anew; searches go on meanwhile."
+    help = "Builds postings and vectors of chunks anew, or cuts documents into chunks anew; searches go on meanwhile."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.add_kb_argument(parser, required=False)
         parser.add_argument("--bm25", action="store_true", help="only the keyword postings")
         parser.add_argument("--embeddings", action="store_true", help="only the vectors")
+        parser.add_argument(
+            "--chunks",
+            action="store_true",
+            help="cut the documents anew: queues them for the worker, and does nothing else",
+        )
         parser.add_argument("--model", default="", metavar="ID", help="move the knowledge base to this embedding model")
         parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has made")
+        change = parser.add_mutually_exclusive_group()
+        change.add_argument("--no-swap", action="store_true", help="with --model: build its vectors, and swap later")
+        change.add_argument("--swap", action="store_true", help="change searches over to the vectors that were built")
+        change.add_argument("--rollback", action="store_true", help="go back to the former model's vectors")
+        change.add_argument("--drop-old", action="store_true", help="delete the former model's vectors")
 
     def handle(self, *_: Any, **options: Any) -> None:
         if options["model"] and not (options["kb"] and options["embeddings"]):
             raise CommandError("--model moves one knowledge base to another model: add --kb NAME and --embeddings")
+        if options["chunks"]:
+            self._cut_anew(options)
+            return
+        if any(options[name] for name in ("no_swap", *CHANGES)):
+            self._require_one_base(options)
+        if any(options[name] for name in CHANGES):
+            self._change(self.knowledge_base(options), options)
+            return
         both = options["bm25"] == options["embeddings"]
         for kb in self._knowledge_bases(options):
             total = Chunk.objects.filter(knowledge_base=kb).count()
@@ -32,8 +55,54 @@ class Command(KnowledgeBaseCommand):
             if both or options["embeddings"]:
                 model = normalize_model_id(options["model"] or kb.embedding_model)
                 with self.progress_bar(total=total, unit="chunks") as bar:
-                    reindex_embeddings(kb, model_id=model, resume=options["resume"], on_progress=bar.update)
+                    reindex_embeddings(
+                        kb,
+                        model_id=model,
+                        resume=options["resume"],
+                        swap=not options["no_swap"],
+                        on_progress=bar.update,
+                    )
                 self.stdout.write(f"{kb.name}: vectors of {model!r} are current")
+                self._say_what_is_next(kb)
+
+    def _cut_anew(self, options: dict[str, Any]) -> None:
+        if not options["kb"] or options["bm25"] or options["embeddings"]:
+            raise CommandError(
+                "--chunks cuts the documents of one knowledge base anew: add --kb NAME, and no other kind"
+            )
+        kb = self.knowledge_base(options)
+        count = documents_recut(Document.objects.filter(knowledge_base=kb))
+        self.stdout.write(f"{kb.name}: {count} documents wait for a worker to be cut anew")
+
+    def _require_one_base(self, options: dict[str, Any]) -> None:
+        if not options["kb"] or not options["embeddings"] or options["bm25"]:
+            raise CommandError("a change of the model is one knowledge base's: add --kb NAME and --embeddings")
+        if options["no_swap"] != bool(options["model"]):
+            raise CommandError("--model goes with --no-swap, and not with --swap, --rollback and --drop-old")
+
+    def _change(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        """Swaps, goes back or drops; what was written since the vectors were built is embedded first, in this process."""
+        if options["drop_old"]:
+            self.stdout.write(f"{kb.name}: {reembedding_drop(kb)} former vectors are gone")
+            return
+        is_done = reembedding_rollback(kb) if options["rollback"] else reembedding_swap(kb)
+        if not is_done:
+            with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
+                follow_reembedding(kb, on_progress=bar.update)
+        kb.refresh_from_db()
+        self.stdout.write(f"{kb.name}: searches use {kb.embedding_model!r}")
+        self._say_what_is_next(kb)
+
+    def _say_what_is_next(self, kb: KnowledgeBase) -> None:
+        kb.refresh_from_db()
+        again = f"manage.py reindex --kb {shlex.quote(kb.name)} --embeddings"
+        if kb.target_embedding_model:
+            self.stdout.write(f"Searches still use {kb.embedding_model!r}; to change over: {again} --swap")
+        elif kb.previous_embedding_model:
+            self.stdout.write(
+                f"The vectors of {kb.previous_embedding_model!r} are kept. To go back: {again} --rollback; "
+                f"to delete them: {again} --drop-old"
+            )
 
     def _knowledge_bases(self, options: dict[str, Any]) -> list[KnowledgeBase]:
         if options["kb"]:

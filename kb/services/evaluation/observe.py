@@ -180,7 +180,7 @@ def _lost_at(
     selected = select([_gated(each, key, cut) for each in result.candidates if each.cut_by != "fusion"], config)
     cut_by = {each.chunk_id: each.cut_by for each in selected}
     stages = {each.chunk_id: cut_by.get(each.chunk_id, "fusion") for each in found}
-    if None in stages.values():
+    if not {None, "parent"}.isdisjoint(stages.values()):  # "parent": it is read in the longer passage of a result
         return ""
     stage = max(map(str, stages.values()), key=LOST_AT.index)
     places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)

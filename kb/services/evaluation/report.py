@@ -88,7 +88,8 @@ def model_ids(measurement: Measurement) -> dict[str, str]:
     """The models that a run uses, by role."""
     kb, in_use = measurement.subject.knowledge_base, models_in_use()
     kinds = {type(link) for link in measurement.wiring.links}
-    models = {"embedding": kb.embedding_model, "tokenizer": kb.tokenizer_id, "llm": in_use["llm"]}
+    embedding = measurement.subject.embedding_model or kb.embedding_model
+    models = {"embedding": embedding, "tokenizer": kb.tokenizer_id, "llm": in_use["llm"]}
     if CrossEncoderReranker in kinds:
         models["reranker"] = in_use["reranker"]
     if HttpReranker in kinds:

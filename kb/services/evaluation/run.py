@@ -52,6 +52,7 @@ class Subject:
         profile_version: None: the published one.
         overrides: unsaved settings over it.
         limit: only the first so many queries, with an answer and without.
+        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
     """
 
     eval_set: EvalSet
@@ -59,6 +60,7 @@ class Subject:
     profile_version: int | None = None
     overrides: Mapping[str, Any] = field(default_factory=dict)
     limit: int | None = None
+    embedding_model: str = ""
 
     @property
     def knowledge_base(self) -> KnowledgeBase:
@@ -70,6 +72,7 @@ class Subject:
         Raises:
             NotVisible: the knowledge base or the profile does not exist for this principal.
             InvalidConfiguration: an override is unknown or out of range.
+            Rejected: the knowledge base does not hold the model's vectors.
         """
         return wire(
             principal,
@@ -80,6 +83,7 @@ class Subject:
                 profile_version=self.profile_version,
                 overrides={**self.overrides, **more},
             ),
+            embedding_model=self.embedding_model,
         )
 
 

@@ -53,6 +53,7 @@ def start_run(
     profile: RetrievalProfile | None = None,
     overrides: Mapping[str, Any] | None = None,
     limit: int | None = None,
+    embedding_model: str = "",
 ) -> EvalRun:
     """Starts a run, which a worker carries out once the transaction is committed.
 
@@ -62,14 +63,16 @@ def start_run(
         profile: a version that is shared or the knowledge base's own; None: that which the knowledge base uses.
         overrides: unsaved settings over it.
         limit: only the first so many queries, with an answer and without.
+        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses when the run begins.
 
     Raises:
         NotVisible: the set or the profile does not exist for the principal.
         NotAllowed: the principal may see the set, but not change it.
-        Rejected: there is nothing to measure, or the profile belongs to another knowledge base.
+        Rejected: there is nothing to measure, the profile belongs to another knowledge base, or there are no vectors of
+            the model.
         InvalidConfiguration: an override is unknown or out of range.
     """
-    run = _new_run(principal, eval_set, profile, overrides or {}, limit)
+    run = _new_run(principal, eval_set, profile, overrides or {}, limit, embedding_model)
     run.save()
     return run
 
@@ -103,6 +106,7 @@ def _new_run(
     profile: RetrievalProfile | None,
     overrides: Mapping[str, Any],
     limit: int | None,
+    embedding_model: str = "",
 ) -> EvalRun:
     require_editable(principal, eval_set)
     kb: KnowledgeBase = eval_set.knowledge_base
@@ -122,6 +126,7 @@ def _new_run(
         eval_set=eval_set,
         profile=profile,
         overrides=dict(overrides),
+        embedding_model=embedding_model,
         query_limit=limit,
         total=total,
         created_by_id=principal.user.pk,
@@ -131,7 +136,9 @@ def _new_run(
 
 
 def _subject(run: EvalRun) -> Subject:
-    return Subject(run.eval_set, run.profile.name, run.profile.version, run.overrides, run.query_limit)
+    return Subject(
+        run.eval_set, run.profile.name, run.profile.version, run.overrides, run.query_limit, run.embedding_model
+    )
 
 
 def cancel_run(principal: Principal, run: EvalRun) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Chunk, Document, KnowledgeBase, Principal
 from kb.models.validators import storable
 from kb.services.errors import NotVisible, Rejected

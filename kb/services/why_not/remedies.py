@@ -182,6 +182,7 @@ _OF_STAGE = {
     Stage.DEDUPE: _show_double,
     Stage.FUSION: _of_fusion,
     Stage.GATE: _of_gate,
+    Stage.PARENT: _show_double,
     Stage.PER_SOURCE: _of_cap,
     Stage.TOP_K: _of_count,
 }

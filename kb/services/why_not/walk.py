@@ -20,7 +20,7 @@ from kb.services.why_not.types import PlaceState, Reason, Stage, State, Step, Te
 from kb.stores.filters import Filters, chunk_ids
 from retrieval.config import RetrievalConfig
 from retrieval.scope import Scope
-from retrieval.selection import result_count
+from retrieval.selection import result_count, stands_for_parent
 from retrieval.trace import Dropped
 from retrieval.types import Candidate
 
@@ -95,6 +95,7 @@ class _Walk:
         yield self._fusion()
         yield self._rerank()
         yield self._gate()
+        yield self._parent()
         yield self._per_source()
         yield self._top_k()
         yield self._found()
@@ -301,6 +302,14 @@ class _Walk:
         stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
         return self._candidate.scores.get("rerank", self._candidate.scores.get(stage))
 
+    def _parent(self) -> Step:
+        if self._chunk.parent_id is None:
+            return Step(Stage.PARENT, State.NOT_ASKED, Reason.NO_PARENT)
+        if self._candidate is not None and self._candidate.cut_by == "parent":
+            stands = stands_for_parent(self._result.candidates, self._candidate)
+            return Step(Stage.PARENT, State.LOST, Reason.SAME_PARENT, {"chunk_id": stands})
+        return Step(Stage.PARENT, State.PASSED)
+
     def _per_source(self) -> Step:
         if self._config.general_retrieval:
             return Step(Stage.PER_SOURCE, State.NOT_ASKED, Reason.NO_CAPS)
@@ -329,7 +338,7 @@ class _Walk:
         for candidate in self._result.candidates:
             if candidate.chunk_id == self._chunk.pk:
                 break
-            if candidate.cut_by not in ("fusion", "gate"):
+            if candidate.cut_by not in ("fusion", "gate", "parent"):
                 before.append(candidate)
         return before
 

@@ -72,6 +72,11 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
     (Stage.GATE, Reason.BELOW): gettext_noop(
         "Its score %(score)s is below the threshold %(threshold)s on the scale %(scale)s."
     ),
+    (Stage.PARENT, State.PASSED): gettext_noop("No other chunk of the same longer passage stands for it."),
+    (Stage.PARENT, Reason.NO_PARENT): gettext_noop("It was not cut from a longer passage."),
+    (Stage.PARENT, Reason.SAME_PARENT): gettext_noop(
+        "Chunk %(chunk_id)s is a result and gives the longer passage that both were cut from, this one’s text included."
+    ),
     (Stage.PER_SOURCE, State.PASSED): gettext_noop("It is number %(place)s of the %(cap)s of its kind, “%(kind)s”."),
     (Stage.PER_SOURCE, Reason.NO_CAPS): gettext_noop("Kinds of source have no caps."),
     (Stage.PER_SOURCE, Reason.CAP_FULL): gettext_noop(
@@ -160,6 +165,7 @@ def stage_in_words(stage: Stage) -> str:
         Stage.FUSION: _("Fusion"),
         Stage.RERANK: _("Rerank"),
         Stage.GATE: _("Gate"),
+        Stage.PARENT: _("Passage"),
         Stage.PER_SOURCE: _("Kind of source"),
         Stage.TOP_K: _("Top K"),
         Stage.FOUND: _("Results"),

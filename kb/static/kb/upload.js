@@ -1,43 +1,176 @@
 "use strict";
-// The drop zone is a label of the file field: without this script a click on it still works.
+// Sends each file in a request of its own, a few at a time, so that ten thousand neither fill the memory of the browser nor
+// block the server. The drop zone is a label of the file field: without this script a click on it still works.
 (() => {
     const zone = document.getElementById("drop-zone");
     if (!zone) return;
+    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 50;
+    const form = document.getElementById("upload-form");
     const input = zone.querySelector("input[type=file]");
+    const folder = document.getElementById("folder-field");
     const list = document.getElementById("chosen-files");
-    const tooMany = document.getElementById("too-many-files");
+    const more = document.getElementById("more-files");
     const submit = document.getElementById("upload-submit");
     const button = submit.querySelector("button");
+    const bar = document.getElementById("upload-progress");
+    const troubles = document.getElementById("upload-troubles");
+    let chosen = [];  // {file, path}
 
-    function show() {
-        list.replaceChildren(...Array.from(input.files, (file) => {
-            const item = document.createElement("li");
-            const name = document.createElement("span");
-            const size = document.createElement("span");
-            name.textContent = file.name;
-            size.textContent = `${Math.max(1, Math.round(file.size / 1024)).toLocaleString()} KB`;
-            item.append(name, size);
-            return item;
+    function line(...texts) {
+        const item = document.createElement("li");
+        item.append(...texts.map((text) => {
+            const span = document.createElement("span");
+            span.textContent = text;
+            return span;
         }));
-        button.disabled = input.files.length > Number(submit.dataset.maxFiles);
-        tooMany.hidden = !button.disabled;
+        return item;
     }
 
-    input.addEventListener("change", show);
+    function show() {
+        const size = (file) => `${Math.max(1, Math.round(file.size / 1024)).toLocaleString()} KB`;
+        list.replaceChildren(...chosen.slice(0, SHOWN).map(({file, path}) => line(path, size(file))));
+        more.hidden = chosen.length <= SHOWN;
+        more.textContent = more.dataset.words.replace("{count}", (chosen.length - SHOWN).toLocaleString());
+    }
+
+    function choose(entries) {
+        const known = new Set(chosen.map(({path, file}) => `${path} ${file.size}`));
+        const hidden = (path) => path.split("/").some((part) => part.startsWith("."));
+        chosen = chosen.concat(entries.filter((each) => !hidden(each.path) && !known.has(`${each.path} ${each.file.size}`)));
+        show();
+    }
+
+    async function walk(entry) {
+        if (entry.isFile) {
+            const file = await new Promise((found, failed) => entry.file(found, failed));
+            return [{file, path: entry.fullPath.replace(/^\//, "")}];
+        }
+        const reader = entry.createReader(), all = [];
+        for (;;) {  // a reader hands out a hundred entries at a time
+            const some = await new Promise((found, failed) => reader.readEntries(found, failed));
+            if (!some.length) return all;
+            for (const each of some) all.push(...await walk(each));
+        }
+    }
+
+    input.addEventListener("change", () => {
+        chosen = Array.from(input.files, (file) => ({file, path: file.name}));
+        show();
+    });
+    folder.addEventListener("change", () => {
+        choose(Array.from(folder.files, (file) => ({file, path: file.webkitRelativePath || file.name})));
+    });
     for (const type of ["dragenter", "dragover"]) {
         zone.addEventListener(type, (event) => { event.preventDefault(); zone.classList.add("over"); });
     }
     for (const type of ["dragleave", "drop"]) zone.addEventListener(type, () => zone.classList.remove("over"));
-    zone.addEventListener("drop", (event) => {
+    zone.addEventListener("drop", async (event) => {
         event.preventDefault();
-        const all = new DataTransfer();
-        for (const file of [...input.files, ...event.dataTransfer.files]) all.items.add(file);
-        input.files = all.files;
-        show();
+        const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
+        if (!entries.length) return choose([...event.dataTransfer.files].map((file) => ({file, path: file.name})));
+        for (const entry of entries) choose(await walk(entry));
     });
-    document.getElementById("upload-form").addEventListener("submit", () => {
+
+    async function post(url, values) {
+        const body = new FormData();
+        for (const [name, value] of Object.entries(values)) if (value) body.append(name, value);
+        const token = form.querySelector("[name=csrfmiddlewaretoken]").value;
+        const answer = await fetch(url, {method: "POST", body, headers: {"X-CSRFToken": token}});
+        const isJson = (answer.headers.get("Content-Type") || "").startsWith("application/json");
+        return {status: answer.status, ...(isJson ? await answer.json() : {})};
+    }
+
+    async function send(url, {file, path}) {
+        for (let attempt = 1; ; attempt += 1) {
+            let answer = null;
+            try {
+                answer = await post(url, {file, path, source_type: form.elements.source_type.value});
+            } catch (error) {
+                if (!(error instanceof TypeError)) throw error;  // what fetch raises when the network fails
+            }
+            if (answer && answer.status < 500) return answer;
+            if (attempt === TRIES) return {status: 0, message: submit.dataset.unreachable};
+            await new Promise((resume) => setTimeout(resume, 1000 * attempt));
+        }
+    }
+
+    function trouble(path, answer) {
+        if (troubles.childElementCount >= SHOWN_TROUBLES) return;
+        const item = line(path, answer.url ? "" : answer.message || submit.dataset.unreachable);
+        if (answer.url) {
+            const link = document.createElement("a");
+            link.href = answer.url;
+            link.className = "kb-link";
+            link.textContent = answer.message;
+            item.lastChild.append(link);
+        }
+        troubles.append(item);
+    }
+
+    async function sendAll(batch) {
+        const waiting = chosen.slice(), total = waiting.length;
+        let done = 0, refused = 0;
+        const tell = () => {
+            bar.querySelector(".kb-progress-bar").style.width = `${100 * done / total}%`;
+            bar.setAttribute("aria-valuenow", Math.round(100 * done / total));
+            bar.lastElementChild.textContent = `${done.toLocaleString()} / ${total.toLocaleString()}`;
+        };
+        const worker = async () => {
+            for (let next = waiting.shift(); next; next = waiting.shift()) {
+                const answer = await send(batch.file, next);
+                if (answer.status >= 300 || !answer.status) {
+                    refused += 1;
+                    trouble(next.path, answer);
+                }
+                done += 1;
+                tell();
+            }
+        };
+        bar.hidden = false;
+        tell();
+        await Promise.all(Array.from({length: AT_ONCE}, worker));
+        return refused;
+    }
+
+    form.addEventListener("submit", async (event) => {
+        const words = button.lastChild.textContent;
         button.disabled = true;
         button.lastChild.textContent = submit.dataset.busy;
+        if (!chosen.length) return;  // a pasted text goes as the form that it is
+        event.preventDefault();
+        const name = chosen.length === 1 ? chosen[0].path : submit.dataset.name.replace("{count}", chosen.length);
+        const table = form.elements.table.files[0];
+        const leave = (e) => e.preventDefault();
+        addEventListener("beforeunload", leave);
+        let batch = null, refused = 0;
+        try {
+            batch = await post(form.dataset.begin, {knowledge_base: form.elements.knowledge_base.value, name, table});
+            if (batch.status === 201) refused = await sendAll(batch);
+        } catch (error) {
+            if (!(error instanceof TypeError)) throw error;
+            batch = {status: 0};
+        } finally {
+            removeEventListener("beforeunload", leave);
+        }
+        if (batch.status === 201 && !refused) {
+            location.assign(chosen.length > LISTED ? batch.page : batch.documents);
+            return;
+        }
+        if (batch.status === 201) {
+            const link = document.getElementById("upload-page");
+            link.href = batch.page;
+            link.hidden = false;
+        } else {
+            trouble("", batch);
+        }
+        button.disabled = false;
+        button.lastChild.textContent = words;
+        input.value = folder.value = "";
+        chosen = [];
+        show();
     });
-    addEventListener("pageshow", show);
+    addEventListener("pageshow", () => {
+        chosen = Array.from(input.files, (file) => ({file, path: file.name}));
+        show();
+    });
 })();

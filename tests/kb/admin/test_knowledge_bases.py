@@ -30,6 +30,8 @@ def form(**changes):
         "chunk_size": 500,
         "chunk_overlap": 50,
         "chunk_unit": "characters",
+        "chunk_strategy": "recursive",
+        "parent_size": 2_000,
         **changes,
     }
 
@@ -218,7 +220,7 @@ def test_deleting_leaves_nothing(
     path = settings.MEDIA_ROOT / stored.file.name
     assert path.exists()
 
-    with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(40):
+    with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(50):
         client.post(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]), {"post": "yes"})
 
     assert not path.exists()

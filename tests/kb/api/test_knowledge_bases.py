@@ -39,6 +39,8 @@ def test_a_knowledge_base_is_described_by_the_documented_fields(client, kb):
         "chunk_size",
         "chunk_overlap",
         "chunk_unit",
+        "chunk_strategy",
+        "parent_size",
         "document_count",
         "chunk_count",
         "role",
@@ -138,6 +140,8 @@ def test_creating_takes_every_setting(client):
         "chunk_size": 300,
         "chunk_overlap": 30,
         "chunk_unit": "tokens",
+        "chunk_strategy": "parent_child",
+        "parent_size": 1_000,
     }
 
     row = client.post(URL, settings, format="json").json()
@@ -204,6 +208,9 @@ def test_another_owner_may_use_the_same_name(client_of, kb):
         ({"name": "x", "chunk_size": True}, "chunk_size"),
         ({"name": "x", "chunk_size": 300.5}, "chunk_size"),
         ({"name": "x", "chunk_size": 100, "chunk_overlap": 100}, "chunk_overlap"),
+        ({"name": "x", "chunk_strategy": "random"}, "chunk_strategy"),
+        ({"name": "x", "parent_size": 99}, "parent_size"),
+        ({"name": "x", "chunk_strategy": "parent_child", "chunk_size": 300, "parent_size": 300}, "parent_size"),
         ({"name": "x", "colour": "red"}, "colour"),
         ({"name": "x", "\ud800": "red"}, "\\ud800"),
         ({"name": "x", "language": "\ud800"}, "language"),

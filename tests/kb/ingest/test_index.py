@@ -1,17 +1,34 @@
+from contextlib import closing
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from kb.conf import tokenizer
-from kb.ingest.index import Prepared, Source, prepare, replace_vectors, tokenize, write_chunks
+from kb.ingest.index import (
+    Prepared,
+    Source,
+    add_vectors,
+    prepare,
+    rebuild_vectors,
+    replace_vectors,
+    tokenize,
+    write_chunks,
+)
+from kb.ingest.llm_keywords import LlmReader
+from kb.ingest.terms import Extraction
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.providers import embedder
+from retrieval.generation import OpenAIGenerator
 from tests.factories import make_kb
+from tests.servers import ModelServer, Reply
 
 TEXT = "《民法典》规定租赁合同的租赁期限不得超过二十年。租赁期限超过二十年的，超过部分无效。"
 
 
 def ready(*sources, language=None):
-    return prepare(sources, tokenizers=[tokenizer()], embedder=embedder("hashing"), keyword_language=language)
+    extraction = Extraction(language) if language else None
+    return prepare(sources, tokenizers=[tokenizer()], embedder=embedder("hashing"), extraction=extraction)
 
 
 @pytest.mark.django_db
@@ -60,6 +77,13 @@ class TestPrepare:
         expected = embedder("hashing").embed_documents(["保修多久?", "谁来修?"])
         assert np.array_equal(np.stack(asked.question_vectors), expected)
 
+    def test_keywords_of_a_curator_are_embedded_and_none_are_looked_for(self):
+        [prepared] = ready(Source(TEXT, TEXT, keywords=("租期",)), language="zh")
+        [without] = ready(Source(TEXT, TEXT, keywords=("租期",)))
+
+        assert prepared.keywords == without.keywords == ("租期",)
+        assert np.array_equal(prepared.keyword_vector, embedder("hashing").embed_documents(["租期"])[0])
+
     def test_progress_goes_from_none_to_all(self):
         shares = []
         prepare([Source("甲", "甲", ("乙",))], tokenizers=[], embedder=embedder("hashing"), on_embedded=shares.append)
@@ -68,6 +92,76 @@ class TestPrepare:
 
     def test_nothing_becomes_nothing(self):
         assert ready() == []
+
+
+@pytest.mark.django_db
+class TestTermsOfALanguageModel:
+    @pytest.fixture
+    def server(self):
+        with ModelServer() as server:
+            yield server
+
+    @pytest.fixture
+    def read(self, server):
+        model = OpenAIGenerator(server.base_url, "", "terms", sleep=lambda _: None)
+        model.load()
+
+        def read(*sources, **options):
+            extraction = Extraction("zh", reader=LlmReader(model, timeout_s=5), **options)
+            return prepare(sources, tokenizers=[], embedder=embedder("hashing"), extraction=extraction)
+
+        yield read
+        model.close()
+
+    def test_keywords_and_questions_come_from_one_answer_and_are_embedded(self, server, read):
+        server.always("chat", Reply('{"keywords": ["租期"], "questions": ["最长多久?"]}'))
+
+        [prepared] = read(Source(TEXT, TEXT), by_model=True, questions=True)
+
+        assert (prepared.keywords, prepared.questions, prepared.problem) == (("租期",), ("最长多久?",), "")
+        assert prepared.keyword_vector is not None
+        assert len(prepared.question_vectors) == 1
+        assert server.calls["chat"] == 1
+
+    def test_what_the_model_does_not_give_is_extracted_and_the_reason_is_kept(self, server, read):
+        server.always("chat", Reply(status=503))
+
+        [prepared] = read(Source(TEXT, TEXT), by_model=True, questions=True)
+
+        assert "民法典" in prepared.keywords
+        assert prepared.questions == ()
+        assert "LLM_BASE_URL" in prepared.problem
+
+    def test_without_a_language_model_the_reason_says_what_to_set(self):
+        extraction = Extraction("zh", by_model=True)
+
+        [prepared] = prepare([Source(TEXT, TEXT)], tokenizers=[], embedder=embedder("hashing"), extraction=extraction)
+
+        assert "民法典" in prepared.keywords
+        assert "set LLM_BASE_URL" in prepared.problem
+
+    @pytest.mark.parametrize("source", [Source(TEXT, TEXT, ("谁?",)), Source(TEXT, TEXT, own_questions=True)])
+    def test_a_chunk_that_has_its_questions_is_not_asked_for_others(self, server, read, source):
+        [prepared] = read(source, keywords=False, questions=True)
+
+        assert prepared.questions == source.questions
+        assert server.calls["chat"] == 0
+
+    def test_progress_is_told_of_every_chunk_that_is_read(self, server):
+        server.always("chat", Reply('{"questions": []}'))
+        shares = []
+        with closing(OpenAIGenerator(server.base_url, "", "terms")) as model:
+            extraction = Extraction("zh", keywords=False, questions=True, reader=LlmReader(model, timeout_s=5))
+            sources = [Source("甲", "甲"), Source("乙", "乙")]
+            prepare(
+                sources,
+                tokenizers=[],
+                embedder=embedder("hashing"),
+                extraction=extraction,
+                on_embedded=shares.append,
+            )
+
+        assert shares == [0.0, 0.0, 0.0, 1.0]
 
 
 @pytest.mark.django_db
@@ -108,12 +202,36 @@ class TestWriting:
         assert self.stored(chunk) == [("content", 0, "m"), ("question", 0, "m")]
         assert Chunk.objects.get().keywords == []
 
-    def test_the_vectors_of_another_model_stay(self, chunk):
+    def test_the_vectors_of_another_model_go_with_the_text_that_they_were_of(self, chunk):
         write_chunks([chunk], [self.prepared()], model_id="old")
 
         replace_vectors([(chunk, self.prepared())], "new")
 
+        assert {model for _kind, _ordinal, model in self.stored(chunk)} == {"new"}
+
+    def test_vectors_are_rebuilt_beside_those_of_another_model(self, chunk):
+        write_chunks([chunk], [self.prepared()], model_id="old")
+
+        rebuild_vectors([(chunk, self.prepared())], "new")
+
         assert len(self.stored(chunk)) == 8
+
+    def test_vectors_are_added_without_a_change_to_the_keywords(self, chunk):
+        write_chunks([chunk], [self.prepared()], model_id="old")
+
+        add_vectors([(chunk, self.prepared(keywords=()))], "new")
+
+        assert len(self.stored(chunk)) == 7
+        assert Chunk.objects.get().keywords == ["甲"]
+
+    def test_questions_that_were_found_are_stored_and_others_stay(self, chunk):
+        write_chunks([chunk], [self.prepared()], model_id="m")
+        replace_vectors([(chunk, replace(self.prepared(), questions=("何时?",)))], "m")
+        assert Chunk.objects.get().questions == ["何时?"]
+
+        replace_vectors([(chunk, self.prepared())], "m")
+
+        assert Chunk.objects.get().questions == ["何时?"]
 
     def test_lexemes_are_stored_with_the_postings(self, kb, chunk):
         [prepared] = ready(Source("保修期", "保修期"))

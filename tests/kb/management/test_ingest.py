@@ -8,6 +8,7 @@ from kb.models import Document, KnowledgeBase
 from kb.services.indexing import index_document
 from tests.factories import make_kb, make_user
 
+PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"
 pytestmark = pytest.mark.django_db
 
 
@@ -84,7 +85,7 @@ def test_does_not_follow_links_out_of_the_folder(kb, folder, tmp_path):
 
 
 def test_lists_files_of_other_types_as_skipped(kb, folder):
-    (folder / "photo.png").write_bytes(b"\x89PNG")
+    (folder / "photo.png").write_bytes(PNG)
     output = ingest(folder, "--kb", "faq")
     assert "2 added, 0 already there, 1 skipped" in output
     assert "photo.png" in output
@@ -92,7 +93,7 @@ def test_lists_files_of_other_types_as_skipped(kb, folder):
 
 def test_a_file_of_another_type_that_was_named_is_an_error_and_stops_no_other(kb, folder, tmp_path):
     photo = tmp_path / "photo.png"
-    photo.write_bytes(b"\x89PNG")
+    photo.write_bytes(PNG)
     with pytest.raises(CommandError, match=r"photo\.png.*upload one of"):
         ingest(photo, folder / "a.txt", "--kb", "faq")
     assert sources() == ["a.txt"]

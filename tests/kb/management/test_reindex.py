@@ -1,11 +1,16 @@
 from io import StringIO
 
 import pytest
-from django.core.management import call_command
+from django.core.files.base import ContentFile
+from django.core.management import CommandError, call_command
+from django.core.management.base import CommandError
 
-from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase, Reembedding
+from kb.services.documents import document_add
+from kb.services.indexing import index_document
 from kb.services.tokenizing import read_settings, tokenizer_change
 from tests.factories import make_document, make_kb
+from tests.kb.letters_model import letters_models
 
 pytestmark = pytest.mark.django_db
 
@@ -68,3 +73,70 @@ def test_keyword_vectors_go_when_the_knowledge_base_keeps_none_any_longer(kb):
 
     assert set(ChunkEmbedding.objects.values_list("kind", flat=True)) == {"content"}
     assert all(chunk.keywords == [] for chunk in Chunk.objects.all())
+
+
+def test_documents_are_queued_to_be_cut_anew(kb):
+    added = document_add(knowledge_base=kb, file=ContentFile("新的内容".encode()), name="a.txt", user=kb.owner)
+    index_document(added.pk)
+    output = StringIO()
+    call_command("reindex", "--kb", "faq", "--chunks", stdout=output)
+    assert "faq: 1 documents wait" in output.getvalue()
+    added.refresh_from_db()
+    assert (added.status, added.keep_chunks) == ("pending", False)
+
+
+@pytest.mark.parametrize("arguments", [["--chunks"], ["--chunks", "--kb", "faq", "--bm25"]])
+def test_cutting_anew_is_for_one_knowledge_base_and_nothing_else(kb, arguments):
+    with pytest.raises(CommandError, match="add --kb NAME"):
+        call_command("reindex", *arguments)
+
+
+class TestChangingTheModel:
+    MODEL = "test/letters"
+
+    @pytest.fixture(autouse=True)
+    def _model(self, monkeypatch):
+        letters_models(monkeypatch, self.MODEL)
+
+    def run(self, *arguments):
+        output = StringIO()
+        call_command("reindex", "--kb", "faq", "--embeddings", *arguments, stdout=output)
+        return output.getvalue()
+
+    def model(self):
+        return KnowledgeBase.objects.get(name="faq").embedding_model
+
+    def test_it_builds_swaps_and_says_how_to_go_back(self, kb):
+        output = self.run("--model", self.MODEL)
+
+        assert self.model() == self.MODEL
+        assert "--rollback" in output
+        assert "--drop-old" in output
+
+    def test_it_builds_without_a_swap_and_swaps_later(self, kb):
+        assert "--swap" in self.run("--model", self.MODEL, "--no-swap")
+        assert self.model() == "hashing"
+        make_document(kb, "新的一段", source="new.txt")
+
+        assert f"searches use {self.MODEL!r}" in self.run("--swap")
+
+        assert ChunkEmbedding.objects.filter(model=self.MODEL).count() == 3
+
+    def test_it_goes_back_and_drops(self, kb):
+        self.run("--model", self.MODEL)
+        assert "searches use 'hashing'" in self.run("--rollback")
+        Reembedding.objects.update(swapped_at=None)
+
+        assert "2 former vectors are gone" in self.run("--drop-old")
+
+    @pytest.mark.parametrize("arguments", [("--swap",), ("--rollback",), ("--drop-old",)])
+    def test_there_has_to_be_something_to_change(self, kb, arguments):
+        with pytest.raises(CommandError):
+            self.run(*arguments)
+
+    @pytest.mark.parametrize(
+        "arguments", [("--no-swap",), ("--swap", "--model", MODEL), ("--swap", "--bm25"), ("--swap", "--rollback")]
+    )
+    def test_options_that_do_not_go_together_are_refused(self, kb, arguments):
+        with pytest.raises(CommandError, match="--model|--embeddings|not allowed with"):
+            self.run(*arguments)

@@ -3,6 +3,7 @@ import uuid
 from datetime import timedelta
 
 import pytest
+from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.files.base import ContentFile
 from django.utils import timezone
@@ -11,7 +12,7 @@ from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.services.documents import document_add, document_add_text, document_requeue, document_update
 from kb.services.errors import AlreadyThere, Rejected
-from kb.services.indexing import LEASE, MAX_ATTEMPTS, Job, LeaseLost, chunk_update, index_document
+from kb.services.indexing import MAX_ATTEMPTS, Job, LeaseLost, chunk_update, index_document
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms
 from tests.factories import make_document, make_kb
@@ -88,7 +89,7 @@ def test_a_file_that_cannot_be_read_fails_with_a_sentence_and_harms_nothing(kb, 
 
 def test_a_type_that_cannot_be_read_is_refused_at_the_door(kb):
     with pytest.raises(Rejected, match=r"\.pdf") as caught:
-        add(kb, b"MZ", name="setup.exe")
+        add(kb, b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", name="notes.txt")
     assert caught.value.code == "unsupported_type"
     assert not Document.objects.exists()
 
@@ -142,7 +143,7 @@ def test_progress_renews_the_lease(kb):
     job.report(Document.Stage.EMBED, 50)
     document = Document.objects.get()
     assert (document.stage, document.progress) == ("embed", 50)
-    assert document.lease_until > timezone.now() + LEASE / 2
+    assert document.lease_until > timezone.now() + timedelta(seconds=settings.INGEST_LEASE_SECONDS) / 2
 
 
 def test_a_document_that_kills_its_worker_again_and_again_is_given_up(kb):
@@ -174,7 +175,7 @@ def test_the_sweep_finds_lost_documents_and_only_those(kb):
     old = timezone.now() - timedelta(minutes=10)
     waiting, _fresh, lost, working = (add(kb, f"text {n}".encode(), name=f"{n}.txt") for n in range(4))
     Document.objects.filter(pk=waiting.pk).update(updated_at=old)
-    for document, until in ((lost, old), (working, timezone.now() + LEASE)):
+    for document, until in ((lost, old), (working, timezone.now() + timedelta(seconds=settings.INGEST_LEASE_SECONDS))):
         Document.objects.filter(pk=document.pk).update(status="processing", lease=uuid.uuid4(), lease_until=until)
     assert sweep_lost_documents() == 2
 

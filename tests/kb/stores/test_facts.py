@@ -1,6 +1,6 @@
 import pytest
 
-from kb.models import Chunk, GraphFact
+from kb.models import Chunk, Entity, EntityName, GraphFact
 from kb.stores.facts import FactReader
 from tests.factories import make_document, make_kb, principal
 
@@ -90,3 +90,48 @@ def test_a_text_without_entities_takes_one_query(kb, django_assert_num_queries):
 
     with django_assert_num_queries(1):
         assert reader.facts([kb.pk], "温控器", (), 5) == ()
+
+
+def make_entity(kb, name, *aliases):
+    entity = Entity.objects.create(knowledge_base=kb, name=name)
+    for text in (name, *aliases):
+        EntityName(entity=entity, text=text).save()
+    return entity
+
+
+def test_a_query_that_names_an_alias_finds_the_facts_of_the_entity(kb, django_assert_num_queries):
+    make_fact(kb, "国际商业机器公司", "总部", "阿蒙克")
+    make_entity(kb, "国际商业机器公司", "IBM", "蓝色巨人")
+    reader = FactReader(principal(kb.owner))
+
+    with django_assert_num_queries(2):
+        found = reader.facts([kb.pk], "蓝色巨人的总部在哪里", (), 5)
+
+    assert [fact.object for fact in found] == ["阿蒙克"]
+    assert subjects(kb, names=["ibm"]) == ["国际商业机器公司"]
+
+
+def test_a_fact_that_is_stated_by_an_alias_is_found_by_the_name(kb):
+    make_fact(kb, "IBM", "总部", "阿蒙克")
+    make_entity(kb, "国际商业机器公司", "IBM")
+
+    assert subjects(kb, "国际商业机器公司在哪里") == ["IBM"]
+
+
+def test_an_alias_counts_in_its_own_knowledge_base_only(kb):
+    other = make_kb(kb.owner)
+    make_entity(kb, "国际商业机器公司", "IBM")
+    make_fact(other, "国际商业机器公司", "总部", "阿蒙克")
+
+    found = FactReader(principal(kb.owner)).facts([kb.pk, other.pk], "IBM", (), 5)
+
+    assert found == ()
+
+
+def test_a_fact_whose_two_ends_are_named_is_found_once_by_the_longer_name(kb):
+    make_fact(kb, "温控", "一", "东西")
+    make_fact(kb, "门", "二", "智能温控器")
+
+    found = FactReader(principal(kb.owner)).facts([kb.pk], "温控 门 智能温控器 东西", (), 5)
+
+    assert [fact.predicate for fact in found] == ["二", "一"]

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.models import Chunk
+from kb.models import Chunk, ChunkParent
 from kb.stores.passages import PassageReader
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
@@ -131,3 +131,47 @@ def test_a_passage_without_neighbours_has_none(kb, reader_of):
         chunk_id: (),
         0: (),
     }
+
+
+def give_parent(document, text):
+    parent = ChunkParent.objects.create(
+        knowledge_base=document.knowledge_base, document=document, position=0, text=text
+    )
+    Chunk.objects.filter(document=document).update(parent=parent)
+    return parent
+
+
+def test_a_chunk_knows_the_longer_passage_that_is_given_in_its_place(kb, reader_of, django_assert_num_queries):
+    document = make_document(kb, "第一句。", "第二句。")
+    parent = give_parent(document, "第一句。第二句。")
+    reader, wanted = reader_of(make_member(kb)), ids(document)
+    passages = reader.fetch(wanted)
+    assert {each.parent_id for each in passages.values()} == {parent.pk}
+    with django_assert_num_queries(1):
+        given = reader.parents(list(passages.values()))
+    assert given == dict.fromkeys(wanted, "第一句。第二句。")
+
+
+def test_a_longer_passage_shows_what_a_curator_has_changed_and_not_what_is_switched_off(kb, reader_of):
+    document = make_document(kb, "第一句。", "第二句。", "第三句。")
+    give_parent(document, "第一句。第二句。第三句。")
+    chunks = Chunk.objects.filter(document=document)
+    chunks.filter(position=0).update(text="改过了。", cut_text="第一句。")
+    chunks.filter(position=1).update(enabled=False)
+    reader = reader_of(kb.owner)
+    [passage] = reader.fetch(ids(document)[2:]).values()
+    assert reader.parents([passage]) == {passage.chunk_id: "改过了。第三句。"}
+
+
+def test_a_longer_passage_of_another_knowledge_base_is_not_given(kb, reader_of):
+    document = make_document(kb, "第一句。", "第二句。")
+    give_parent(document, "第一句。第二句。")
+    passages = list(reader_of(kb.owner).fetch(ids(document)).values())
+    assert reader_of(make_user()).parents(passages) == {}
+
+
+def test_chunks_without_a_longer_passage_cost_no_query(kb, reader_of, django_assert_num_queries):
+    reader = reader_of(kb.owner)
+    passages = list(reader.fetch(ids(make_document(kb, "甲"))).values())
+    with django_assert_num_queries(0):
+        assert reader.parents(passages) == {}

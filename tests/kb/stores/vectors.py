@@ -4,7 +4,7 @@ import numpy as np
 from django.db import connection
 from pgvector import HalfVector
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Document
 
 MODEL = "hashing"

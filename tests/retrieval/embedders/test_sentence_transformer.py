@@ -118,6 +118,11 @@ def test_tokens_are_the_model_s_own_without_special_ones(minilm):
     assert minilm.count_tokens("") == 0
 
 
+def test_tokens_end_where_the_model_s_own_do(minilm):
+    assert minilm.token_ends("hello worldwide retrieval") == [5, 15, 25]
+    assert len(minilm.token_ends(LONG_TEXT)) == minilm.count_tokens(LONG_TEXT)
+
+
 def test_counting_tokens_does_not_truncate(minilm):
     assert minilm.count_tokens(LONG_TEXT) == 2000
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.embedders.text import code_points, estimate_tokens, is_cjk, is_word_character
+from retrieval.embedders.text import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
 
 
 @given(st.text())
@@ -33,3 +33,15 @@ def test_a_cjk_character_is_a_token_and_four_others_are_one(text, tokens):
 def test_classes_of_an_empty_text_are_empty():
     assert is_cjk(code_points("")).dtype == np.bool_
     assert len(is_word_character("")) == 0
+
+
+@given(st.text(alphabet="知识ab. \n"))
+def test_every_estimated_token_has_an_end(text):
+    ends = estimate_token_ends(text)
+    assert len(ends) == estimate_tokens(text)
+    assert ends == sorted(set(ends))
+    assert not ends or ends[-1] == len(text)
+
+
+def test_tokens_end_behind_every_cjk_character_and_every_fourth_other():
+    assert estimate_token_ends("知words识 x") == [1, 5, 7, 9]

@@ -1,8 +1,8 @@
 import pytest
 
-from kb.ingest.formats.detect import BINARY, DOCX, HTML, PDF, TEXT, detect
+from kb.ingest.formats.detect import BINARY, HTML, PDF, TEXT, XLSB, detect
 from kb.ingest.parse import ErrorCode, ParseError, parse
-from tests.kb.ingest.documents import make_docx, make_pdf, make_zip
+from tests.kb.ingest.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)
 EXE = b"MZ\x90\x00\x03\x00\x00\x00\x04\x00\x00\x00\xff\xff\x00\x00" + bytes(64)
@@ -16,30 +16,77 @@ def refusal(data, name):
 
 
 @pytest.mark.parametrize(
+    ("data", "name", "mime"),
+    [
+        (make_docx("正文"), "report.pdf", "application/vnd.openxmlformats-officedocument.wordprocessingml.document"),
+        (
+            make_xlsx(["名", "值"], ["甲", "乙"]),
+            "report.docx",
+            "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet",
+        ),
+        (
+            make_pptx(("题", "正文")),
+            "notes.txt",
+            "application/vnd.openxmlformats-officedocument.presentationml.presentation",
+        ),
+        (make_pdf(["正文"]), "report.docx", "application/pdf"),
+        (make_pdf(["正文"]), "report.html", "application/pdf"),
+        (make_pdf(["正文"]), "no extension", "application/pdf"),
+        (make_epub({"甲": "正文"}), "book.zip", "application/epub+zip"),
+        (b"<!DOCTYPE html><title>x</title><p>y", "notes.txt", "text/html"),
+        (b"<!DOCTYPE html><table><tr><td>y</table>", "export.csv", "text/html"),
+        (b"plain words", "report.pdf", "text/plain"),
+        (b"plain words", "script.py", "text/plain"),
+        (b'{"question": "q", "answer": "a"}\n', "pairs.txt", "application/jsonl"),
+    ],
+)
+def test_a_file_is_read_as_what_its_bytes_are_whatever_its_name_says(data, name, mime):
+    assert parse(data, name).mime == mime
+
+
+@pytest.mark.parametrize(
+    ("name", "mime"),
+    [("a.md", "text/markdown"), ("a.csv", "text/csv"), ("a.txt", "text/plain"), ("a.html", "text/html")],
+)
+def test_the_name_chooses_between_kinds_of_plain_text(name, mime):
+    assert parse(b"# one, two\n", name).mime == mime
+
+
+@pytest.mark.parametrize(
     ("data", "name", "detected"),
     [
         (PNG, "report.pdf", "PNG (image/png)"),
         (EXE, "notes.txt", "EXE (application/x-msdownload)"),
         (EXE, "notes.md", "EXE (application/x-msdownload)"),
-        (make_zip(**{"a.txt": "x"}), "report.docx", "ZIP (application/zip)"),
-        (make_zip(**{"[Content_Types].xml": "x", "xl/workbook.xml": "x"}), "report.docx", "XLSX (spreadsheet)"),
-        (make_zip(**{"[Content_Types].xml": "x", "other/part": "x"}), "report.docx", "ZIP (application/zip)"),
-        (make_docx("正文"), "report.pdf", DOCX),
-        (make_pdf(["正文"]), "report.docx", PDF),
-        (make_pdf(["正文"]), "report.html", PDF),
-        (b"<!DOCTYPE html><title>x</title><p>y", "notes.txt", HTML),
-        (b"plain words", "report.pdf", TEXT),
-        (b"plain words", "report.docx", TEXT),
         (rb"{\rtf1 words}", "notes.txt", "RTF (application/rtf)"),
+        (
+            make_zip(mimetype="application/vnd.oasis.opendocument.text"),
+            "a.odt",
+            "application/vnd.oasis.opendocument.text",
+        ),
+        (make_zip(**{"[Content_Types].xml": "x", "xl/workbook.bin": "x"}), "a.xlsb", XLSB),
     ],
 )
-def test_a_name_that_disagrees_with_the_bytes_is_refused_and_the_bytes_are_named(data, name, detected):
+def test_a_type_without_a_reader_is_named_with_those_that_are_read(data, name, detected):
     error = refusal(data, name)
-    assert error.code is ErrorCode.TYPE_MISMATCH
-    assert f"its content is {detected}." in error.message
+    assert error.code is ErrorCode.UNSUPPORTED_TYPE
+    assert f"is {detected}, which" in error.message
+    assert ".docx" in error.message
 
 
-@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html"])
+@pytest.mark.parametrize("name", ["a.zip", "a.pdf", "a"])
+def test_an_archive_is_no_document(name):
+    assert refusal(make_zip(**{"a.txt": "x"}), name).code is ErrorCode.ARCHIVE
+
+
+@pytest.mark.parametrize("name", ["a.docx", "a.xlsx", "a.pptx", "a.epub"])
+def test_an_archive_named_as_a_document_is_a_damaged_one(name):
+    error = refusal(make_zip(**{"[Content_Types].xml": "x", "other/part": "x"}), name)
+    assert error.code is ErrorCode.DAMAGED_FILE
+    assert name[2:].upper() in error.message
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.md", "a.html", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("data", [b"text\x00text", b"\x01\x02\x03abc" * 9], ids=["NUL", "control characters"])
 def test_text_with_binary_content_is_refused(data, name):
     assert refusal(data, name).code is ErrorCode.BINARY_CONTENT
@@ -91,10 +138,19 @@ def test_text_about_pdf_headers_is_text():
     assert detect(b"The header is %PDF-1.7") == TEXT
 
 
-def test_a_docx_behind_a_password_is_told_apart_from_a_legacy_document():
+def test_an_office_document_behind_a_password_is_told_apart_from_a_legacy_one():
     encrypted = OLE + "EncryptedPackage".encode("utf-16-le")
-    assert refusal(encrypted, "a.docx").code is ErrorCode.ENCRYPTED_DOCX
-    assert refusal(OLE, "a.docx").code is not ErrorCode.ENCRYPTED_DOCX
+    assert refusal(encrypted, "a.docx").code is ErrorCode.PROTECTED
+    assert refusal(OLE, "a.docx").code is ErrorCode.BINARY_CONTENT
+
+
+@pytest.mark.parametrize(
+    ("stream", "wanted"), [("WordDocument", ".docx"), ("Workbook", ".xlsx"), ("PowerPoint Document", ".pptx")]
+)
+def test_a_legacy_document_is_told_what_to_save_it_as(stream, wanted):
+    error = refusal(OLE + stream.encode("utf-16-le"), "a.doc")
+    assert error.code is ErrorCode.LEGACY_OFFICE
+    assert f"save it as {wanted}" in error.message
 
 
 def test_a_docx_cut_off_in_the_middle_is_damaged():

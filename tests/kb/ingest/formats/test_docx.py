@@ -6,15 +6,15 @@ import pytest
 from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
-from kb.ingest.formats import docx as docx_format
+from kb.ingest.formats import package
 from kb.ingest.parse import ErrorCode, ParseError, Section, parse
-from tests.kb.ingest.documents import make_docx, make_zip, read_part, replace_part, save_docx
+from tests.kb.ingest.documents import make_docx, make_zip, read_part, replace_part, save
 
 DOCUMENT = "word/document.xml"
 
 
 def read(document):
-    return parse(document if isinstance(document, bytes) else save_docx(document), "a.docx")
+    return parse(document if isinstance(document, bytes) else save(document), "a.docx")
 
 
 def failure(data):
@@ -167,7 +167,7 @@ def test_a_part_that_unpacks_to_far_more_than_it_packs_is_a_bomb():
 
 @pytest.mark.parametrize("name", ["_MAX_ENTRIES", "_MAX_UNPACKED", "_MAX_XML"])
 def test_each_limit_of_the_archive_is_checked(name, monkeypatch):
-    monkeypatch.setattr(docx_format, name, 5)
+    monkeypatch.setattr(package, name, 5)
     assert failure(make_docx("正文")).code is ErrorCode.ZIP_BOMB
 
 
@@ -177,3 +177,42 @@ def test_a_blank_picture_is_no_bomb():
 
 def test_a_long_repetitive_document_is_no_bomb():
     assert len(read(make_docx(*["同样的一段话。"] * 3000)).sections[0].text) > 3000
+
+
+NOTES_TYPE = "http://schemas.openxmlformats.org/officeDocument/2006/relationships/{}s"
+
+
+def add_notes(document, kind, **texts):
+    """Notes by id, as Word stores them: in a part of their own."""
+    notes = "".join(
+        f'<w:{kind} w:id="{key[1:]}"><w:p><w:r><w:t>{text}</w:t></w:r></w:p></w:{kind}>' for key, text in texts.items()
+    )
+    xml = f"<w:{kind}s {nsdecls('w')}>{notes}</w:{kind}s>"
+    name = docx.opc.packuri.PackURI(f"/word/{kind}s.xml")
+    part = docx.opc.part.Part(name, f"application/vnd.x.{kind}s+xml", xml.encode(), document.part.package)
+    document.part.relate_to(part, NOTES_TYPE.format(kind))
+
+
+@pytest.mark.parametrize("kind", ["footnote", "endnote"])
+def test_a_note_follows_the_paragraph_that_refers_to_it(kind):
+    document = docx.Document()
+    reference = f'<w:r><w:{kind}Reference w:id="2"/></w:r>'
+    insert(document, f"<w:p {nsdecls('w')}><w:r><w:t>正文</w:t></w:r>{reference}</w:p>")
+    document.add_paragraph("下一段")
+    add_notes(document, kind, _1="没有引用", _2="注释内容")
+    assert read(document).sections[0].text == "正文\n注释内容\n\n下一段"
+
+
+def test_headers_and_footers_are_read_once_and_page_numbers_are_not():
+    document = docx.Document()
+    document.add_heading("章", 1)
+    first = document.sections[0]
+    first.header.paragraphs[0].text = "内部资料"
+    first.footer.paragraphs[0].text = "3"
+    document.add_section().header.is_linked_to_previous = True
+    assert read(document).sections == (Section("内部资料"), Section("章", None, ("章",)))
+
+
+def test_a_document_with_macros_is_refused():
+    error = failure(replace_part(make_docx("正文"), "word/vbaProject.bin", b"program"))
+    assert error.code is ErrorCode.MACROS

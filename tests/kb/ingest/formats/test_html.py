@@ -133,3 +133,11 @@ def test_entities_are_resolved():
 
 def test_sections_carry_no_page():
     assert read("<p>正文</p>").sections == (Section("正文", None, ()),)
+
+
+def test_a_page_of_one_article_keeps_its_headings_where_the_extraction_loses_them():
+    page = f"<html><body><h1>总则</h1><p>{'一段很长的文字。' * 60}</p><h2>退货</h2><p>七天内。</p></body></html>"
+    assert [section.heading_path for section in parse(page.encode(), "a.html").sections] == [
+        ("总则",),
+        ("总则", "退货"),
+    ]

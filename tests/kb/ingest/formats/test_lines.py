@@ -92,9 +92,9 @@ def test_list_marks_begin_a_paragraph():
     assert paragraphs(made) == ["包括：", "• 苹果", "1. first", "（二）其次", "三、再次", "第十二条 规定3.5 percent"]
 
 
-def test_rows_of_a_table_stay_apart():
+def test_rows_of_a_table_stay_on_lines_of_their_own():
     tabular = {"tabular": True}
-    assert paragraphs(lines(("甲 10", tabular), ("乙 20", tabular), "正文")) == ["甲 10", "乙 20", "正文"]
+    assert paragraphs(lines(("甲 10", tabular), ("乙 20", tabular), "正文")) == ["甲 10\n乙 20", "正文"]
 
 
 def test_a_sentence_goes_on_in_the_next_column():

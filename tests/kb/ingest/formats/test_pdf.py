@@ -1,7 +1,8 @@
 import pytest
 
-from kb.ingest.parse import ErrorCode, ParseError, Section, parse
-from tests.kb.ingest.documents import make_pdf, make_scan
+from kb.ingest.formats.pdf import ranges
+from kb.ingest.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
+from tests.kb.ingest.documents import make_pdf, make_scan, make_table_pdf
 
 LINE = "机器学习是人工智能的一个分支，研究计算机怎样模拟"
 
@@ -40,10 +41,10 @@ def test_a_gap_between_lines_separates_paragraphs():
     assert texts(make_pdf([LINE, LINE, "", LINE])) == [f"{LINE}{LINE}\n\n{LINE}"]
 
 
-def test_lines_with_wide_gaps_stay_rows():
+def test_lines_with_wide_gaps_are_rows_of_a_table():
     page = ["商品名称", "", LINE, LINE]
     document = make_pdf([*page, "手机名称" + " " * 20 + "七天", "电脑名称" + " " * 20 + "九天"])
-    assert texts(document)[0].split("\n\n")[-2:] == ["手机名称 七天", "电脑名称 九天"]
+    assert texts(document)[0].split("\n\n")[-1] == "手机名称 | 七天\n电脑名称 | 九天"
 
 
 def test_a_page_without_text_is_left_out_and_the_others_keep_their_numbers():
@@ -69,8 +70,8 @@ def test_a_real_title_that_names_a_program_is_kept():
 
 def test_an_encrypted_pdf_asks_to_remove_the_password():
     error = failure(make_pdf(["秘密"], password="secret"))
-    assert error.code is ErrorCode.ENCRYPTED_PDF
-    assert "Remove the password" in error.message
+    assert error.code is ErrorCode.PROTECTED
+    assert "Remove the protection" in error.message
 
 
 def test_a_scan_is_reported_as_such_with_its_number_of_pages():
@@ -101,3 +102,51 @@ def test_a_pdf_without_pages_is_damaged():
 def test_a_page_that_cannot_be_loaded_is_damage_and_not_a_missing_page():
     data = make_pdf(["第一页"], ["第二页"])
     assert failure(data.replace(b"/Type /Page\n", b"/Type /Pogo\n", 1)).code is ErrorCode.DAMAGED_FILE
+
+
+def test_rows_of_a_ruled_table_are_cells_on_lines():
+    rows = [["商品", "期限", "价格"], ["手机", "七天", "3000"], ["电脑", "九天", "5000"]]
+    [section] = parse(make_table_pdf(rows), "a.pdf").sections
+    assert section.text == "商品 | 期限 | 价格\n手机 | 七天 | 3000\n电脑 | 九天 | 5000"
+
+
+def test_bookmarks_are_the_headings_of_what_follows_them():
+    pages = (["前言。"], ["第一章 退款", "七天内。", "", "第二章 换货", "十天内。"], ["又一页。"])
+    bookmarks = ((2, 0, "第一章 退款"), (2, 1, "第二章 换货"))
+    assert parse(make_pdf(*pages, bookmarks=bookmarks), "a.pdf").sections == (
+        Section("前言。", 1, ()),
+        Section("第一章 退款\n\n七天内。", 2, ("第一章 退款",)),
+        Section("第二章 换货\n\n十天内。", 2, ("第一章 退款", "第二章 换货")),
+        Section("又一页。", 3, ("第一章 退款", "第二章 换货")),
+    )
+
+
+def test_a_bookmark_whose_words_are_not_on_its_page_begins_with_the_page():
+    document = parse(make_pdf(["前言。"], ["正文。"], bookmarks=((2, 0, "题外"),)), "a.pdf")
+    assert [section.heading_path for section in document.sections] == [(), ("题外",)]
+
+
+def test_scanned_pages_among_others_are_told_by_their_numbers():
+    document = parse(make_pdf(["一"], None, None, ["四"], None), "a.pdf")
+    assert [section.page for section in document.sections] == [1, 4]
+    assert document.remarks == (Remark(RemarkCode.PAGES_WITHOUT_TEXT, {"pages": "2–3, 5"}),)
+    assert "2–3, 5" in document.remarks[0].message
+
+
+def test_a_blank_page_is_no_scan():
+    assert parse(make_pdf(["一"], []), "a.pdf").remarks == ()
+
+
+@pytest.mark.parametrize(("numbers", "text"), [([1], "1"), ([1, 2], "1–2"), ([1, 3, 4, 5, 9], "1, 3–5, 9"), ([], "")])
+def test_page_numbers_are_written_as_ranges(numbers, text):
+    assert ranges(numbers) == text
+
+
+def test_a_tree_of_pages_that_contains_itself_ends():
+    data = make_pdf(["正文"])
+    start = data.index(b"/Kids [") + len(b"/Kids [")
+    number = data.rindex(b" 0 obj", 0, start)
+    number = data[data.rindex(b"\n", 0, number) + 1 : number]
+    end = data.index(b"]", start)
+    cyclic = data[:start] + f" {number.decode()} 0 R".encode().ljust(end - start) + data[end:]
+    assert failure(cyclic).code in (ErrorCode.DAMAGED_FILE, ErrorCode.NO_TEXT_LAYER)

@@ -1,6 +1,6 @@
 """Chunks and questions about them, for the tests of why a chunk was not found."""
 
-from kb.ingest.chunk import hash_content
+from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Chunk, Document
 from kb.services.search import SearchRequest
 from kb.services.why_not import why_not_found

@@ -1,10 +1,9 @@
-import dataclasses
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.ingest.chunk import ChunkDraft, ChunkSettings, approximate_tokens, hash_content, split
+from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, approximate_tokens
+from kb.ingest.chunkers.registry import split
 from kb.ingest.parse import ParsedDocument, Section
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"
@@ -17,7 +16,7 @@ def document(*sections):
 
 
 def texts(parsed, **settings):
-    return [draft.text for draft in split(parsed, settings=ChunkSettings(**settings))]
+    return [draft.text for draft in split(parsed, ChunkSettings(**settings))]
 
 
 def visible(text):
@@ -26,7 +25,7 @@ def visible(text):
 
 def test_a_short_section_is_one_chunk_with_all_its_facts():
     parsed = document(Section("退款 policy", 3, ("手册", "退款")))
-    assert split(parsed, settings=ChunkSettings()) == [ChunkDraft("退款 policy", 0, 3, ("手册", "退款"), 4)]
+    assert split(parsed, ChunkSettings()) == [ChunkDraft("退款 policy", 0, 3, ("手册", "退款"), 4)]
 
 
 def test_chinese_text_is_cut_after_its_sentences():
@@ -80,14 +79,14 @@ def test_the_overlap_repeats_whole_sentences():
 
 def test_chunks_do_not_cross_headings():
     parsed = document(Section("甲", None, ("一",)), Section("乙", None, ("二",)))
-    assert [(draft.text, draft.heading_path) for draft in split(parsed, settings=ChunkSettings())] == [
+    assert [(draft.text, draft.heading_path) for draft in split(parsed, ChunkSettings())] == [
         ("甲", ("一",)),
         ("乙", ("二",)),
     ]
 
 
 def test_chunks_do_not_cross_pages():
-    drafts = split(document(Section("甲", 1), Section("乙", 2)), settings=ChunkSettings())
+    drafts = split(document(Section("甲", 1), Section("乙", 2)), ChunkSettings())
     assert [(draft.text, draft.page) for draft in drafts] == [("甲", 1), ("乙", 2)]
 
 
@@ -97,14 +96,12 @@ def test_short_neighbours_under_one_heading_share_a_chunk():
 
 def test_a_heading_that_returns_later_is_not_merged_with_the_first():
     paths = [("一",), ("二",), ("一",)]
-    drafts = split(document(*(Section("x", None, path) for path in paths)), settings=ChunkSettings())
+    drafts = split(document(*(Section("x", None, path) for path in paths)), ChunkSettings())
     assert [draft.heading_path for draft in drafts] == paths
 
 
 def test_positions_count_through_the_whole_document():
-    drafts = split(
-        document(Section(SENTENCE * 4, 1), Section(SENTENCE * 4, 2)), settings=ChunkSettings(size=20, overlap=0)
-    )
+    drafts = split(document(Section(SENTENCE * 4, 1), Section(SENTENCE * 4, 2)), ChunkSettings(size=20, overlap=0))
     assert [draft.position for draft in drafts] == list(range(8))
 
 
@@ -118,43 +115,25 @@ def test_without_a_tokenizer_tokens_are_approximated():
 
 def test_a_given_tokenizer_counts_sizes_and_the_drafts_tokens():
     settings = ChunkSettings(size=20, overlap=0, unit="tokens", count_tokens=lambda text: 2 * len(text))
-    drafts = split(document("字" * 25), settings=settings)
+    drafts = split(document("字" * 25), settings)
     assert [(len(draft.text), draft.token_count) for draft in drafts] == [(10, 20), (10, 20), (5, 10)]
 
 
 def test_characters_may_be_the_unit_while_a_tokenizer_counts_the_tokens():
     settings = ChunkSettings(size=20, overlap=0, count_tokens=lambda _text: 7)
-    assert [draft.token_count for draft in split(document("字" * 20), settings=settings)] == [7]
+    assert [draft.token_count for draft in split(document("字" * 20), settings)] == [7]
 
 
 def test_a_tokenizer_that_counts_more_for_a_whole_than_for_its_parts_still_bounds_the_chunks():
     settings = ChunkSettings(size=20, overlap=0, unit="tokens", count_tokens=lambda text: len(text) ** 2 // 10)
-    drafts = split(document("字" * 100), settings=settings)
+    drafts = split(document("字" * 100), settings)
     assert max(draft.token_count for draft in drafts) <= 20
     assert "".join(draft.text for draft in drafts) == "字" * 100
 
 
 def test_a_character_that_counts_more_than_a_chunk_is_a_chunk_of_its_own():
     settings = ChunkSettings(size=20, overlap=0, unit="tokens", count_tokens=lambda text: 30 * len(text))
-    assert [draft.text for draft in split(document("甲 乙"), settings=settings)] == ["甲", "乙"]
-
-
-@pytest.mark.parametrize(
-    ("values", "remedy"),
-    [
-        ({"size": 19}, "set it to 20 or more"),
-        ({"overlap": -1}, "set it between 0 and 499"),
-        ({"size": 100, "overlap": 100}, "set it between 0 and 99"),
-        ({"unit": "words"}, "use one of characters, tokens"),
-    ],
-)
-def test_settings_that_cannot_work_name_the_remedy(values, remedy):
-    with pytest.raises(ValueError, match=remedy):
-        ChunkSettings(**values)
-
-
-def test_the_smallest_settings_are_accepted():
-    assert dataclasses.asdict(ChunkSettings(size=20, overlap=19))["overlap"] == 19
+    assert [draft.text for draft in split(document("甲 乙"), settings)] == ["甲", "乙"]
 
 
 @settings(deadline=None)
@@ -184,7 +163,7 @@ def test_with_overlap_every_word_is_in_some_chunk(separators, data):
 )
 def test_no_chunk_is_blank_or_longer_than_the_size(text, size, overlap, unit):
     settings = ChunkSettings(size=size, overlap=overlap, unit=unit)
-    for draft in split(document(text), settings=settings):
+    for draft in split(document(text), settings):
         assert 0 < settings.length(draft.text) <= size
         assert draft.text == draft.text.strip()
         assert draft.token_count == approximate_tokens(draft.text)
@@ -194,46 +173,9 @@ def test_no_chunk_is_blank_or_longer_than_the_size(text, size, overlap, unit):
 @given(st.text(alphabet=MIXED, max_size=300))
 def test_splitting_is_deterministic(text):
     settings = ChunkSettings(size=30, overlap=10)
-    assert split(document(text), settings=settings) == split(document(text), settings=settings)
+    assert split(document(text), settings) == split(document(text), settings)
 
 
 @pytest.mark.parametrize("text", ["." * 200_000, "。" * 200_000, "\n" * 200_000, ")" * 200_000, "a\n" + " " * 200_000])
 def test_long_runs_of_one_character_are_split(text):
     assert visible("".join(texts(document(text), overlap=0))) == visible(text)
-
-
-@pytest.mark.parametrize(
-    ("text", "count"),
-    [
-        ("", 0),
-        (" \n", 0),
-        ("中文", 2),
-        ("中文。", 3),
-        ("word", 1),
-        ("words", 2),
-        ("BM25 检索", 3),
-        ("a, b", 3),
-        ("слово", 2),
-        ("か한", 2),
-    ],
-)
-def test_tokens_are_approximated_by_script(text, count):
-    assert approximate_tokens(text) == count
-
-
-@settings(deadline=None)
-@given(st.text(alphabet=MIXED), st.text(alphabet=MIXED))
-def test_a_text_never_counts_more_tokens_than_its_parts(first, second):
-    assert approximate_tokens(first + second) <= approximate_tokens(first) + approximate_tokens(second)
-
-
-def test_texts_that_read_the_same_have_one_hash():
-    assert hash_content("caf\u00e9  au\nlait ") == hash_content("cafe\u0301 au lait")
-
-
-def test_texts_that_differ_have_different_hashes():
-    assert hash_content("退款") != hash_content("退货")
-
-
-def test_the_hash_is_sha256_in_hexadecimal():
-    assert hash_content("") == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"

@@ -1,0 +1,1 @@
+"""Cuts parsed documents into chunks: one strategy a module, none of which knows a database."""

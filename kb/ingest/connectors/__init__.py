@@ -1,0 +1,1 @@
+"""Where documents come from by themselves: pages, sitemaps, crawls and feeds of the web."""

@@ -1,0 +1,130 @@
+"""What was read of an address, as a file that the parser takes, and what the parser makes of it."""
+
+import hashlib
+import re
+import tempfile
+from dataclasses import dataclass
+from datetime import datetime
+from html import escape
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import httpx
+
+from kb.ingest.connectors.listing import Candidate
+from kb.ingest.connectors.markup import read_markup
+from kb.ingest.formats.decode import decode
+from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.sandbox import Limits, parse_file
+from kb.net.client import Fetched
+
+EXTENSIONS: Final = {
+    "text/html": ".html",
+    "application/xhtml+xml": ".html",
+    "text/plain": ".txt",
+    "text/markdown": ".md",
+    "application/pdf": ".pdf",
+    "text/csv": ".csv",
+    "application/epub+zip": ".epub",
+    "application/vnd.openxmlformats-officedocument.wordprocessingml.document": ".docx",
+    "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
+    "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
+}
+READABLE: Final = frozenset(EXTENSIONS)
+_TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
+_NAME_CHARACTERS: Final = 150
+_UNSAFE: Final = re.compile(r"[^\w.-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class PageContent:
+    """A page as it is kept.
+
+    Attributes:
+        name: of the file, whose extension says how it is read.
+        text_hash: SHA-256 of the text that is read from it, so that another advertisement makes no change.
+        links: where it leads, normalised.
+        published: None: unknown.
+    """
+
+    data: bytes
+    name: str
+    title: str
+    text: str
+    text_hash: str
+    links: tuple[str, ...] = ()
+    published: datetime | None = None
+
+
+def content_of_page(fetched: Fetched, limits: Limits) -> PageContent:
+    """What a page holds; it is read in the sandbox.
+
+    Raises:
+        ParseError: no text can be read from it.
+    """
+    extension = EXTENSIONS[fetched.media_type]
+    data = _as_utf8(fetched) if extension in _TEXTS else fetched.content
+    return _content(data, fetched.url, extension, limits)
+
+
+def content_of_entry(candidate: Candidate, limits: Limits) -> PageContent:
+    """What an entry of a feed holds, whose content came with it.
+
+    Raises:
+        ParseError: it holds no text.
+    """
+    title = escape(candidate.title)
+    page = (
+        f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title}</title></head>'
+        f"<body><article><h1>{title}</h1>{candidate.content}</article></body></html>"
+    )
+    return _content(page.encode("utf-8", "replace"), candidate.url, ".html", limits)
+
+
+def links_in(data: bytes, url: str) -> tuple[tuple[str, ...], datetime | None]:
+    """Where a page leads, and when it was published; none where its characters cannot be read."""
+    try:
+        found = read_markup(decode(data), url)
+    except ParseError:
+        return (), None
+    return tuple(found.links), found.published
+
+
+def _content(data: bytes, url: str, extension: str, limits: Limits) -> PageContent:
+    name = file_name(url, extension)
+    parsed = _parse(data, name, limits)
+    text = "\n\n".join(section.text for section in parsed.sections)
+    links, published = links_in(data, url) if extension == ".html" else ((), None)
+    return PageContent(
+        data=data,
+        name=name,
+        title="" if parsed.title == PurePosixPath(name).stem else parsed.title,
+        text=text,
+        text_hash=hashlib.sha256(f"{parsed.title}\n{text}".encode()).hexdigest(),
+        links=links,
+        published=published,
+    )
+
+
+def _parse(data: bytes, name: str, limits: Limits) -> ParsedDocument:
+    with tempfile.NamedTemporaryFile(prefix="page-") as file:
+        file.write(data)
+        file.flush()
+        return parse_file(Path(file.name), name, limits=limits)
+
+
+def _as_utf8(fetched: Fetched) -> bytes:
+    """What the header says of the characters is lost with it, so they are written as UTF-8."""
+    try:
+        return fetched.content.decode(fetched.charset).encode() if fetched.charset else fetched.content
+    except (LookupError, UnicodeError):
+        return fetched.content
+
+
+def file_name(url: str, extension: str) -> str:
+    """A name that tells an address: "example.org_guide_start.html"."""
+    parsed = httpx.URL(url)
+    path = PurePosixPath(parsed.path)
+    path = path.with_suffix("") if path.suffix.lower() in {".html", ".htm", *EXTENSIONS.values()} else path
+    words = _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")
+    return words[:_NAME_CHARACTERS] + extension

@@ -1,0 +1,42 @@
+"""The listing of each kind of source."""
+
+from typing import Final
+
+from kb.ingest.connectors.crawl import CrawlListing
+from kb.ingest.connectors.feed import FeedListing
+from kb.ingest.connectors.listing import Listing, Order, Scope, site_of
+from kb.ingest.connectors.page import PageListing
+from kb.ingest.connectors.robots import Robots
+from kb.ingest.connectors.sitemap import SitemapListing
+from kb.models import WebSource
+from kb.net.backend import Deadline
+from kb.net.client import WebClient
+
+LISTINGS: Final[dict[str, type[Listing]]] = {
+    WebSource.Kind.PAGE: PageListing,
+    WebSource.Kind.SITEMAP: SitemapListing,
+    WebSource.Kind.CRAWL: CrawlListing,
+    WebSource.Kind.FEED: FeedListing,
+}
+ONE_SITE: Final = frozenset({WebSource.Kind.SITEMAP, WebSource.Kind.CRAWL})
+
+
+def scope_of(source: WebSource) -> Scope:
+    """Sitemaps and crawls stay at their host; entries of a feed lead wherever they lead."""
+    if source.kind == WebSource.Kind.PAGE:
+        return Scope()
+    site = site_of(source.url) if source.kind in ONE_SITE else None
+    return Scope(site, tuple(source.include), tuple(source.exclude))
+
+
+def listing_of(
+    source: WebSource,
+    client: WebClient,
+    robots: Robots,
+    *,
+    known: tuple[str, ...] = (),
+    deadline: Deadline | None = None,
+) -> Listing:
+    """The candidates of a source, saved or not; the other arguments as in `Order`."""
+    order = Order(source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline)
+    return LISTINGS[source.kind](client, robots, order)

@@ -1,0 +1,110 @@
+"""What Office documents and EPUB books have in common: a ZIP archive of parts, judged before a part is parsed."""
+
+import io
+import re
+import zipfile
+import zlib
+from dataclasses import dataclass
+from typing import Any, Final
+
+from lxml import etree
+
+from kb.ingest.parse import ErrorCode, ParseError
+
+# lxml ships no types that mypy reads.
+Element = Any
+
+# Far above real documents (a text of a million characters has about 10 MB of XML), far below the memory limit.
+_MAX_ENTRIES = 10_000
+_MAX_UNPACKED = 512 * 1024**2
+_MAX_XML = 128 * 1024**2
+# Deflate cannot pass 1,032; Word's repetitive XML reaches about 100. A blank picture passes it, so small parts may.
+_MAX_RATIO = 300
+_RATIO_FROM = 16 * 1024**2
+
+_XML: Final = (".xml", ".rels", ".opf", ".ncx", ".xhtml", ".html", ".htm")
+# In UTF-8, and in both byte orders of UTF-16 and UTF-32.
+_Z = rb"\0{0,3}"
+_DOCTYPE = re.compile(_Z.join([b"<", b"!", b"D", b"O", b"C", b"T", b"Y", b"P", b"E"]))
+_ENTITY = re.compile(_Z.join([b"<", b"!", b"E", b"N", b"T", b"I", b"T", b"Y"]))
+# What the libraries, zipfile and lxml raise for packages of another shape than they expect.
+DAMAGE: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    EOFError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    etree.LxmlError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a format forbids in its parts.
+
+    Attributes:
+        format: its name, for the sentences.
+        doctype: whether parts may name a document type, as pages of books do; entities they never may declare.
+        macros: the names of parts that are programs.
+    """
+
+    format: str
+    doctype: bool = False
+    macros: tuple[str, ...] = ("vbaproject.bin", "vbadata.xml")
+
+
+def check_package(data: bytes, rules: Rules) -> None:
+    """Judges the archive by its directory, which bounds what is unpacked later, and each XML part by its bytes.
+
+    Raises:
+        ParseError: it would unpack to too much, is damaged or protected, holds programs, or declares XML entities.
+    """
+    forbidden = _ENTITY if rules.doctype else re.compile(_DOCTYPE.pattern + b"|" + _ENTITY.pattern)
+    try:
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            entries = archive.infolist()
+            if is_bomb(entries):
+                raise ParseError(ErrorCode.ZIP_BOMB, format=rules.format)
+            if any(entry.flag_bits & 1 for entry in entries):
+                raise ParseError(ErrorCode.PROTECTED, format=rules.format)
+            if any(entry.filename.lower().rpartition("/")[2] in rules.macros for entry in entries):
+                raise ParseError(ErrorCode.MACROS, format=rules.format)
+            for entry in entries:
+                if is_xml(entry) and forbidden.search(archive.read(entry)):
+                    raise ParseError(ErrorCode.UNSAFE_XML, format=rules.format)
+    except DAMAGE as error:
+        raise ParseError(ErrorCode.DAMAGED_FILE, format=rules.format) from error
+
+
+def is_bomb(entries: list[zipfile.ZipInfo]) -> bool:
+    return (
+        len(entries) > _MAX_ENTRIES
+        or sum(entry.file_size for entry in entries) > _MAX_UNPACKED
+        or sum(entry.file_size for entry in entries if is_xml(entry)) > _MAX_XML
+        or any(has_bomb_ratio(entry) for entry in entries)
+    )
+
+
+def has_bomb_ratio(entry: zipfile.ZipInfo) -> bool:
+    return entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size)
+
+
+def is_xml(entry: zipfile.ZipInfo) -> bool:
+    return entry.filename.lower().endswith(_XML)
+
+
+def parse_xml(data: bytes) -> Element:
+    """The root of a small part; no entity is expanded and nothing is fetched.
+
+    Raises:
+        etree.XMLSyntaxError: it is not XML.
+    """
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    return etree.fromstring(data, parser=parser)

@@ -1,0 +1,72 @@
+"""PowerPoint by python-pptx: a section a slide, under its title, with tables and notes."""
+
+import io
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pptx
+from pptx.enum.shapes import PP_PLACEHOLDER
+from pptx.exc import PythonPptxError
+
+from kb.ingest.formats.package import DAMAGE, Rules, check_package
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
+
+# python-pptx's shapes have no types that mypy reads.
+Shape = Any
+
+_MIME = "application/vnd.openxmlformats-officedocument.presentationml.presentation"
+_MAX_GROUPS = 50
+# They repeat on every slide.
+_LEFT_OUT = (PP_PLACEHOLDER.SLIDE_NUMBER, PP_PLACEHOLDER.DATE, PP_PLACEHOLDER.FOOTER, PP_PLACEHOLDER.HEADER)
+
+
+def read(data: bytes) -> ParsedDocument:
+    check_package(data, Rules("PPTX"))
+    try:
+        presentation = pptx.Presentation(io.BytesIO(data))
+        slides = list(enumerate(presentation.slides, start=1))
+        hidden = [number for number, slide in slides if slide.element.get("show") in ("0", "false")]
+        sections = tuple(_section(slide, number) for number, slide in slides if number not in hidden)
+        title = str(presentation.core_properties.title or "")
+    except (PythonPptxError, *DAMAGE) as error:
+        raise ParseError(ErrorCode.DAMAGED_FILE, format="PPTX") from error
+    remarks = (Remark(RemarkCode.HIDDEN_LEFT_OUT, {"names": ", ".join(map(str, hidden))}),) if hidden else ()
+    first = next((section.heading_path[0] for section in sections if section.heading_path), "")
+    # The template's own name of python-pptx and PowerPoint says nothing.
+    return ParsedDocument("" if title == "PowerPoint Presentation" else title or first, _MIME, sections, remarks)
+
+
+def _section(slide: Any, number: int) -> Section:
+    title = slide.shapes.title
+    heading = " ".join(title.text_frame.text.split()) if title is not None else ""
+    blocks = [heading, *_blocks(slide.shapes, title)]
+    if slide.has_notes_slide and (notes := slide.notes_slide.notes_text_frame) is not None:
+        blocks.append(_lines(notes.text))
+    return Section("\n\n".join(filter(None, blocks)), number, (heading,) if heading else ())
+
+
+def _blocks(shapes: Iterable[Shape], title: Shape | None, depth: int = 0) -> Iterator[str]:
+    """Texts and tables in the order of the slide's tree, also inside groups."""
+    for shape in shapes:
+        if title is not None and shape.shape_id == title.shape_id:
+            continue
+        if shape.is_placeholder and shape.placeholder_format.type in _LEFT_OUT:
+            continue
+        if hasattr(shape, "shapes"):
+            if depth == _MAX_GROUPS:
+                raise ParseError(ErrorCode.NESTED_TOO_DEEPLY)
+            yield from _blocks(shape.shapes, title, depth + 1)
+        elif shape.has_text_frame:
+            yield _lines(shape.text_frame.text)
+        elif getattr(shape, "has_table", False):
+            yield _table(shape.table)
+
+
+def _table(table: Any) -> str:
+    rows = ([" ".join(cell.text_frame.text.split()) for cell in row.cells] for row in table.rows)
+    return "\n".join(" | ".join(row) for row in rows if any(row))
+
+
+def _lines(text: str) -> str:
+    """A slide's lines; PowerPoint breaks them with a vertical tab."""
+    return "\n".join(filter(None, (line.strip() for line in text.replace("\v", "\n").split("\n"))))

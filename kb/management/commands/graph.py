@@ -1,0 +1,89 @@
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import Document, GraphExtraction, KnowledgeBase
+from kb.services.graph.exporting import graph_export
+from kb.services.graph.extraction import extract_document
+from kb.services.graph.importing import graph_import, graph_import_plan
+from kb.services.graph.requests import graph_request, graph_request_all
+from kb.services.graph.tables import Table, read_bytes
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Imports and exports the graph of a knowledge base, and has a language model read its documents for it."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+        def action(name: str, words: str) -> ArgumentParser:
+            added = actions.add_parser(name, help=words, description=words)
+            self.add_kb_argument(added)
+            return added
+
+        importing = action("import", "take entities, facts or concepts in from a CSV file")
+        importing.add_argument("table", choices=list(Table), help="what the file holds")
+        importing.add_argument("file", type=Path, metavar="FILE", help="CSV in UTF-8 or GB18030")
+        importing.add_argument("--dry-run", action="store_true", help="only tell what would change")
+        importing.add_argument("--skip-errors", action="store_true", help="leave lines with errors out")
+        importing.add_argument("--json", action="store_true", help="print JSON")
+        exporting = action("export", "write entities, facts or concepts as CSV")
+        exporting.add_argument("table", choices=list(Table))
+        exporting.add_argument("--out", type=Path, metavar="FILE", help="instead of stdout")
+        extracting = action("extract", "have the documents read; passages that were read before are not read again")
+        extracting.add_argument("--wait", action="store_true", help="read here, without a worker")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        kb = self.knowledge_base(options)
+        {"import": self._import, "export": self._export, "extract": self._extract}[options["action"]](kb, options)
+
+    def _import(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        table = Table(options["table"])
+        try:
+            text = read_bytes(options["file"].read_bytes())
+        except OSError as error:
+            raise CommandError(f"{options['file']} cannot be read: {error.strerror}") from error
+        if options["dry_run"]:
+            plan = graph_import_plan(kb, table, text)
+        else:
+            plan = graph_import(kb, table, text, skip_errors=options["skip_errors"])
+        errors = [{"line": row.line, "message": row.message} for row in plan.errors]
+        if options["json"]:
+            self.print_json({"counts": plan.counts, "errors": errors})
+            return
+        for each in errors:
+            self.stderr.write(f"line {each['line']}: {each['message']}")
+        self.stdout.write(", ".join(f"{count} {effect}" for effect, count in plan.counts.items()))
+
+    def _export(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        lines = graph_export(kb, Table(options["table"]))
+        if options["out"] is None:
+            for line in lines:
+                self.stdout.write(line, ending="")
+            return
+        with options["out"].open("w", encoding="utf-8", newline="") as file:
+            file.writelines(lines)
+
+    def _extract(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        if not options["wait"]:
+            self.stdout.write(f"{graph_request_all(kb)} documents are read by the workers")
+            return
+        documents = list(Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk"))
+        failed = []
+        for document in self.progress(documents, total=len(documents), unit="documents"):
+            extraction = self._read(document)
+            if extraction.error:
+                failed.append(f"{document}: {extraction.error}")
+        facts = sum(GraphExtraction.objects.filter(document__in=documents).values_list("fact_count", flat=True))
+        self.stdout.write(f"{len(documents) - len(failed)} documents were read; they state {facts} facts")
+        if failed:
+            raise CommandError("\n".join(failed))
+
+    def _read(self, document: Document) -> GraphExtraction:
+        graph_request(document)
+        while extract_document(document.pk):
+            pass
+        return GraphExtraction.objects.get(document=document)

@@ -1,0 +1,1 @@
+"""Requests to addresses that people give: every one is checked before it is connected to."""

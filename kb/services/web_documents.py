@@ -1,0 +1,74 @@
+"""A page of the web as a document that is read once, without a source."""
+
+from typing import Any
+
+from django.conf import settings
+from django.core.files.base import ContentFile
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.ingest.connectors.content import READABLE, content_of_page
+from kb.ingest.connectors.robots import Robots
+from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
+from kb.ingest.parse import ParseError
+from kb.ingest.sandbox import Limits
+from kb.models import Document, KnowledgeBase, User
+from kb.net.backend import Deadline
+from kb.net.client import Ask, WebClient
+from kb.net.errors import MESSAGES as FETCH_MESSAGES
+from kb.net.errors import FetchError
+from kb.net.settings import web_client
+from kb.services.documents import document_add
+from kb.services.errors import Rejected
+
+SECONDS = 30.0
+
+
+def document_add_url(
+    *,
+    knowledge_base: KnowledgeBase,
+    url: str,
+    user: User | None,
+    title: str = "",
+    metadata: dict[str, Any] | None = None,
+    client: WebClient | None = None,
+    **details: Any,
+) -> Document:
+    """Reads a page now, and takes it in as a file like any other.
+
+    Args:
+        knowledge_base: where it goes; the caller has checked that the user may write there.
+        url: of the page.
+        user: who added it.
+        title: blank: the page's.
+        metadata: beside the address and when it was read and published.
+        client: None: as the installation is configured.
+        details: further ones of `document_add`.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same page.
+        Rejected: it cannot be read, or must not be.
+    """
+    deadline = Deadline(SECONDS)
+    client = client or web_client()
+    try:
+        robots = Robots(client, deadline)
+        fetched = client.fetch(url, Ask(types=READABLE, before_hop=robots.check, deadline=deadline))
+        limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(url))
+        content = content_of_page(fetched, limits)
+    except FetchError as error:
+        raise Rejected("url_refused", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
+    except ParseError as error:
+        raise Rejected("url_refused", _(PARSE_MESSAGES[error.code]).format(**error.params)) from error
+    found = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
+    if content.published:
+        found["published"] = content.published.isoformat(timespec="seconds")
+    return document_add(
+        knowledge_base=knowledge_base,
+        file=ContentFile(content.data),
+        name=content.name,
+        user=user,
+        title=title or content.title,
+        metadata={**(metadata or {}), **found},
+        **({"source_type": Document.SourceType.WEB} | details),
+    )

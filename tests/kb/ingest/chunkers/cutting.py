@@ -1,0 +1,22 @@
+"""Documents to cut, and what became of them."""
+
+from kb.ingest.chunkers.drafts import ChunkSettings
+from kb.ingest.chunkers.registry import split
+from kb.ingest.parse import ParsedDocument, Section
+
+
+def document(*sections):
+    made = (section if isinstance(section, Section) else Section(section) for section in sections)
+    return ParsedDocument("title", "text/plain", tuple(made))
+
+
+def cut(strategy, *sections, **settings):
+    return split(document(*sections), ChunkSettings(strategy=strategy, **settings))
+
+
+def texts(drafts):
+    return [draft.text for draft in drafts]
+
+
+def visible(text):
+    return "".join(text.split())

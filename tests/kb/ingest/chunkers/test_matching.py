@@ -1,0 +1,78 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kb.ingest.chunkers.matching import edited_part, holders, pairs
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "paired"),
+    [
+        ("abc", "abc", {0: 0, 1: 1, 2: 2}),
+        ("abc", "axc", {0: 0, 2: 2}),
+        ("ab", "ba", {0: 1, 1: 0}),
+        ("xax", "ax", {0: 1, 1: 2}),
+        ("xax", "xa", {0: 0, 1: 1}),
+        ("aaa", "aa", {0: 0, 1: 1}),
+        ("", "a", {}),
+        ("a", "", {}),
+    ],
+)
+def test_equal_ones_are_paired_with_their_neighbours(old, new, paired):
+    assert pairs(old, new) == paired
+
+
+@given(st.text(alphabet="abcd", max_size=40), st.text(alphabet="abcd", max_size=40))
+def test_every_equal_one_is_paired_once(old, new):
+    paired = pairs(old, new)
+    assert all(old[other] == new[position] for position, other in paired.items())
+    assert len(set(paired.values())) == len(paired) == sum(min(old.count(key), new.count(key)) for key in "abcd")
+
+
+def test_many_equal_ones_are_paired_in_order():
+    assert pairs(["a"] * 50_000, ["a"] * 50_000) == {place: place for place in range(50_000)}
+
+
+def test_a_part_is_found_in_the_whole_that_holds_it():
+    assert holders(["一。", "三。", "五。"], ["一。二。", "三。四。"]) == [0, 1, None]
+
+
+def test_repeated_text_is_found_where_the_order_has_it():
+    assert holders(["同样。", "甲。", "同样。"], ["同样。甲。", "乙。同样。"]) == [0, 0, 1]
+
+
+def test_no_part_is_found_across_two_texts():
+    assert holders(["一。二。"], ["一。", "二。"]) == [None]
+
+
+@given(st.lists(st.text(alphabet="ab。", min_size=1, max_size=9), min_size=1, max_size=20))
+def test_what_is_told_to_hold_a_part_holds_it(wholes):
+    parts = [whole[: len(whole) // 2 + 1] for whole in wholes]
+    for part, holder in zip(parts, holders(parts, wholes), strict=True):
+        assert holder is not None
+        assert part in wholes[holder]
+
+
+CUT = "第一句说甲。第二句说乙。第三句说丙。"
+
+
+@pytest.mark.parametrize(
+    ("edited", "parts"),
+    [
+        (CUT, ["第一句说甲。", "第二句说乙。", "第三句说丙。"]),
+        ("第一句说甲。第二句说丁。第三句说丙。", ["第一句说甲。", "第二句说丁。", "第三句说丙。"]),
+        ("第一句说甲。第三句说丙。", ["第一句说甲。", "", "第三句说丙。"]),
+        ("前言。" + CUT + "后记。", ["前言。第一句说甲。", "第二句说乙。", "第三句说丙。后记。"]),
+    ],
+)
+def test_the_parts_of_a_text_have_their_parts_of_its_edit(edited, parts):
+    cut = ["第一句说甲。", "第二句说乙。", "第三句说丙。"]
+    assert [edited_part(CUT, edited, part) for part in cut] == parts
+
+
+@given(st.lists(st.text(alphabet="ab。 ", min_size=1, max_size=6), min_size=1, max_size=8), st.text(alphabet="abc。 "))
+def test_parts_share_all_of_an_edit(parts, edited):
+    text = "".join(f"{number}:{part}|" for number, part in enumerate(parts))
+    cut = [f"{number}:{part}|" for number, part in enumerate(parts)]
+    shared = "".join(edited_part(text, edited, part) for part in cut)
+    assert "".join(shared.split()) == "".join(edited.split())
