@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 RUN_EXTRAS := embedded,models
-DEV_EXTRAS := embedded,models,test,check
+DEV_EXTRAS := embedded,models,ocr,vertex,test,check
 INSTALLED_RUN := $(VENV)/.installed-run
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check -q --constraint constraints.txt
