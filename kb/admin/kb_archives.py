@@ -77,7 +77,7 @@ class ArchivePages(ScopedModelAdmin):
             *super().get_urls(),
         ]
 
-    @action(description=gettext_lazy("Import an archive"), icon="upload_file", url_path="import-archive")
+    @action(description=gettext_lazy("Import an archive"), icon="upload_file", url_path="import-archive")  # type: ignore[untyped-decorator]
     def import_archive(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the framework's interface
         return HttpResponseRedirect(reverse("admin:kb_knowledgebase_import"))
 

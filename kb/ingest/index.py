@@ -237,7 +237,7 @@ def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> lis
 
 
 def write_vectors(
-    pairs: Iterable[tuple[Chunk, NDArray[np.float32]]],
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]],
     model_id: str,
     kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
 ) -> None:
@@ -252,7 +252,7 @@ def write_vectors(
 
 
 def _vector_rows(
-    pairs: Iterable[tuple[Chunk, NDArray[np.float32]]], model_id: str, kind: ChunkEmbedding.Kind
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]], model_id: str, kind: ChunkEmbedding.Kind
 ) -> list[ChunkEmbedding]:
     written: Counter[int] = Counter()
     rows = []

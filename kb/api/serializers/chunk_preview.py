@@ -34,7 +34,7 @@ class ShownChunkSerializer(serializers.Serializer[Any]):
     heading_path = serializers.ListField(child=serializers.CharField())
     tokens = serializers.IntegerField()
     questions = serializers.ListField(child=serializers.CharField())
-    parent = serializers.IntegerField(
+    parent = serializers.IntegerField(  # type: ignore[assignment]  # not the serializer that holds this one
         allow_null=True, help_text="Number from 1 of the longer passage that is returned in its place."
     )
     survives = serializers.BooleanField(help_text="A chunk of this text is there already, and would stay.")

@@ -54,6 +54,7 @@ class Staged:
         """
         with ExitStack() as stack:
             names = vector_parts(kind)
+            streams: list[IO[bytes]]
             if self.counts:
                 count = self.counts[kind]
                 streams = [stack.enter_context((self.folder / Path(name).name).open("rb")) for name in names]

@@ -263,9 +263,10 @@ class _Original(File):  # type: ignore[type-arg]
 
     def __init__(self, stream: IO[bytes]) -> None:
         super().__init__(stream, name="original")
+        self._stream = stream
 
     def chunks(self, chunk_size: int | None = None) -> Iterator[bytes]:
-        while piece := self.file.read(chunk_size or _PIECE):
+        while piece := self._stream.read(chunk_size or _PIECE):
             yield piece
 
 

@@ -62,7 +62,7 @@ def checked_fields(model: type[models.Model], names: tuple[str, ...], row: Mappi
     Raises:
         WrongRow: one is of another type, too long, out of range or none of its choices.
     """
-    return {name: _checked(model._meta.get_field(name), row[name]) for name in names}  # type: ignore[arg-type]
+    return {name: _checked(model._meta.get_field(name), row[name]) for name in names}
 
 
 def instance_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | None], kb_id: int) -> Any:
@@ -82,7 +82,7 @@ def instance_of(table: Table, row: Mapping[str, Any], keys: Mapping[str, int | N
     values = checked_fields(table.model, table.fields, row)
     for name, key in keys.items():
         field = table.model._meta.get_field(name)
-        if key is None and not field.null:  # type: ignore[union-attr]
+        if key is None and not field.null:
             raise WrongRow(name)
         values[field.attname] = key  # type: ignore[union-attr]
     if any(field.name == "knowledge_base" for field in table.model._meta.concrete_fields):
@@ -108,7 +108,7 @@ def _checked(field: Any, value: Any) -> Any:
     ):
         raise WrongRow(field.name)
     if isinstance(field, models.DateTimeField):
-        return _moment(field, value)
+        return _moment(field, str(value))
     if field.choices and value not in dict(field.flatchoices):
         raise WrongRow(field.name)
     try:

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 from kb.ingest.index import ROWS_A_STATEMENT, write_postings, write_vectors
-from kb.models import Chunk, Concept, Document, Judgment, KnowledgeBase, RetrievalProfile, WebSource
+from kb.models import Chunk, ChunkEmbedding, Concept, Document, Judgment, KnowledgeBase, RetrievalProfile, WebSource
 from kb.services.archives.checking import rows_of
 from kb.services.archives.derive import Staged, VectorsInOrder, in_pieces, numbered
 from kb.services.archives.format import VECTOR_KINDS, Table
@@ -95,7 +95,7 @@ class _ChunkIndexes:
             of_kind = [
                 (chunk, vector) for line, chunk in zip(lines, chunks, strict=True) for vector in vectors.of_chunk(line)
             ]
-            write_vectors(of_kind, self._kb.embedding_model, kind)
+            write_vectors(of_kind, self._kb.embedding_model, ChunkEmbedding.Kind(kind))
 
     def finish(self) -> None:
         for vectors in self._vectors.values():

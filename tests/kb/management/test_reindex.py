@@ -3,7 +3,6 @@ from io import StringIO
 import pytest
 from django.core.files.base import ContentFile
 from django.core.management import CommandError, call_command
-from django.core.management.base import CommandError
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase, Reembedding
 from kb.services.documents import document_add
@@ -138,5 +137,5 @@ class TestChangingTheModel:
         "arguments", [("--no-swap",), ("--swap", "--model", MODEL), ("--swap", "--bm25"), ("--swap", "--rollback")]
     )
     def test_options_that_do_not_go_together_are_refused(self, kb, arguments):
-        with pytest.raises(CommandError, match="--model|--embeddings|not allowed with"):
+        with pytest.raises(CommandError, match=r"--model|--embeddings|not allowed with"):
             self.run(*arguments)
