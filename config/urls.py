@@ -2,13 +2,13 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
-from kb.admin.ask import ask_urls
-from kb.admin.compare import compare_urls
-from kb.admin.judge import judge_urls
-from kb.admin.keyword_cache import keyword_cache_urls
-from kb.admin.profiles import profile_urls
-from kb.admin.search_debug import search_debug_urls
-from kb.admin.why_not import why_not_urls
+from kb.admin.compare.page import compare_urls
+from kb.admin.profiles.profiles import profile_urls
+from kb.admin.search.ask import ask_urls
+from kb.admin.search.debug import search_debug_urls
+from kb.admin.search.judge import judge_urls
+from kb.admin.search.keyword_cache import keyword_cache_urls
+from kb.admin.why_not.page import why_not_urls
 from kb.api.views.metrics import MetricsView
 
 admin_urls = [

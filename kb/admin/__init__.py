@@ -1,19 +1,13 @@
-from kb.admin import (
-    accounts,
-    batches,
-    chunks,
-    concepts,
-    documents,
-    entities,
-    eval_runs,
-    eval_sets,
-    facts,
-    failed_queries,
-    graph_extractions,
-    knowledge_bases,
-    search_log,
-    web_sources,
-)
+"""Importing these modules registers the pages of the admin."""
+
+from kb.admin import accounts
+from kb.admin.content import batches, chunks, documents, knowledge_bases
+from kb.admin.eval_runs import runs
+from kb.admin.eval_sets import sets
+from kb.admin.failed_queries import queries
+from kb.admin.graph import concepts, entities, extractions, facts
+from kb.admin.search import log
+from kb.admin.web_sources import sources
 
 __all__ = [
     "accounts",
@@ -22,12 +16,12 @@ __all__ = [
     "concepts",
     "documents",
     "entities",
-    "eval_runs",
-    "eval_sets",
+    "extractions",
     "facts",
-    "failed_queries",
-    "graph_extractions",
     "knowledge_bases",
-    "search_log",
-    "web_sources",
+    "log",
+    "queries",
+    "runs",
+    "sets",
+    "sources",
 ]

@@ -75,7 +75,7 @@ def few_flights(curator):
 @pytest.fixture
 def open_debug(client):
     """Opens search debug as the curator; see `search_debug_page.open_page`."""
-    from tests.kb.admin.search_debug_page import open_page
+    from tests.kb.admin.search.debug_page import open_page
 
     return partial(open_page, client)
 

@@ -3,7 +3,7 @@
 import pytest
 from django.core.files.base import ContentFile
 
-from kb.admin.explain_cuts import why_cut
+from kb.admin.explain.cuts import why_cut
 from kb.models import Chunk, EvalSet, KnowledgeBase
 from kb.services.documents import document_add
 from kb.services.evaluation.observe import observe

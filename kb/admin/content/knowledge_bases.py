@@ -1,0 +1,407 @@
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from unfold.admin import TabularInline
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from kb.admin.content.archives import ArchivePages
+from kb.admin.content.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated_count, recut_url, recut_view
+from kb.admin.content.reembedding import ReembeddingView, reembedding_url
+from kb.admin.content.reembedding import progress_view as reembedding_progress_view
+from kb.admin.content.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
+from kb.admin.counts import count_of
+from kb.admin.profiles.page import PAGE, copy_url
+from kb.admin.scoped import column, signed_in, visible
+from kb.admin.search.keyword_cache import INDEX_LABELS, index_state_in_words
+from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
+from kb.services.keyword_cache import IndexState, index_state, with_base
+from kb.services.knowledge_bases import (
+    default_embedding_model,
+    knowledge_base_delete,
+    knowledge_base_update,
+    prepare_knowledge_base,
+)
+from kb.services.profiles import choosable_profiles
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.embedders.registry import normalize_model_id
+from retrieval.model_files import libraries_available, local_path
+
+
+class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
+    """A text field with suggestions."""
+
+    suggestions: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        list_id = f"{name}_suggestions"
+        field = super().render(name, value, {**(attrs or {}), "list": list_id}, renderer)
+        options = format_html_join("", '<option value="{}"></option>', ((each,) for each in self.suggestions))
+        return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
+
+
+def check_embedding_model(model_id: str) -> str:
+    """The model's id in its one spelling.
+
+    Raises:
+        ValidationError: no text could be embedded with it here; the message says what to do.
+    """
+    name = normalize_model_id(model_id)
+    if name == HASHING_MODEL_ID:
+        return name
+    if name.startswith(OPENAI_PREFIX):
+        if not settings.EMBEDDING_BASE_URL:
+            raise ValidationError(
+                _("Models behind an OpenAI-compatible server need its address: set EMBEDDING_BASE_URL and restart.")
+            )
+        return name
+    if not libraries_available():
+        raise ValidationError(
+            _("Local models need packages that are not installed: run “pip install 'zhiku[models]'”, or use hashing.")
+        )
+    if local_path(name) is None:
+        message = _(
+            "The weights of “%(model)s” are not on this server: run “manage.py download_model %(model)s” there and save "
+            "again, or use one of the suggested models."
+        )
+        raise ValidationError(message % {"model": name})
+    return name
+
+
+class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A profile by its name, which stands for its published version also where that changes while the form is open."""
+
+    widget = UnfoldAdminSelectWidget
+    default_error_messages = {
+        "invalid_choice": gettext_lazy("There is no such published profile any more: choose another one."),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(
+            RetrievalProfile.objects.none(),
+            to_field_name="name",
+            label=gettext_lazy("Retrieval profile"),
+            empty_label=gettext_lazy("the one that suits the model"),
+        )
+
+    def label_from_instance(self, profile: RetrievalProfile) -> str:
+        words = (
+            _("%(name)s, its own (version %(version)d)")
+            if profile.knowledge_base_id
+            else _("%(name)s (version %(version)d)")
+        )
+        return words % {"name": profile.name, "version": profile.version}
+
+
+class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
+    request: HttpRequest
+    profile = ProfileField()
+
+    class Meta:
+        model = KnowledgeBase
+        fields = (
+            "name",
+            "description",
+            "language",
+            "embedding_model",
+            "profile",
+            "keyword_vectors",
+            "keyword_method",
+            "ask_questions",
+            "no_answer",
+            "chunk_strategy",
+            "chunk_size",
+            "chunk_overlap",
+            "chunk_unit",
+            "parent_size",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "embedding_model" in self.fields:
+            usual = default_embedding_model()
+            used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
+            self.fields["embedding_model"].initial = usual
+            self.fields["embedding_model"].widget = ModelIdWidget()
+            self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL_ID]))
+        if "description" in self.fields:
+            self.fields["description"].widget.attrs["rows"] = 3
+        if "profile" in self.fields:
+            is_there = self.instance.pk is not None
+            field = cast(ProfileField, self.fields["profile"])
+            field.queryset = choosable_profiles(self.instance if is_there else None)
+            field.required = is_there
+            if is_there:
+                field.empty_label = None
+                self.initial["profile"] = self.instance.profile
+
+    def clean_embedding_model(self) -> str:
+        return check_embedding_model(self.cleaned_data["embedding_model"])
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        owner = self.instance.owner if self.instance.pk else signed_in(self.request)
+        named = KnowledgeBase.objects.filter(owner=owner, name=values.get("name")).exclude(pk=self.instance.pk)
+        if named.exists():
+            message = _("You have a knowledge base named “%(name)s” already: choose another name.")
+            self.add_error("name", message % {"name": values["name"]})
+        size, overlap = values.get("chunk_size"), values.get("chunk_overlap")
+        if size is not None and overlap is not None and overlap >= size:
+            self.add_error("chunk_overlap", _("The overlap must be smaller than the chunk size."))
+        return values
+
+
+class UsernameField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A user by the exact name: nobody can read from it who else has an account."""
+
+    widget = UnfoldAdminTextInputWidget
+    default_error_messages = {
+        "invalid_choice": gettext_lazy("There is no active user of this name: ask the person for the exact user name."),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(User.objects.filter(is_active=True), to_field_name="username", label=gettext_lazy("User name"))
+
+
+class MembershipForm(forms.ModelForm):  # type: ignore[type-arg]
+    user = UsernameField()
+
+    class Meta:
+        model = Membership
+        fields = ("user", "role")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if self.instance.pk:
+            self.initial["user"] = self.instance.user.username
+
+
+class MembershipInline(TabularInline):  # type: ignore[misc]
+    model = Membership
+    form = MembershipForm
+    extra = 0
+    verbose_name = gettext_lazy("member")
+    verbose_name_plural = gettext_lazy("Sharing: who else may use this knowledge base")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
+        rows: QuerySet[Membership] = super().get_queryset(request).select_related("user")
+        return rows
+
+    def _owns(self, request: HttpRequest, obj: Any = None) -> bool:
+        site_admin = self.admin_site.get_model_admin(KnowledgeBase)
+        return bool(site_admin.is_granted(request, obj, "owned_by"))
+
+    has_view_permission = has_add_permission = has_change_permission = has_delete_permission = _owns
+
+
+@admin.register(KnowledgeBase)
+class KnowledgeBaseAdmin(ArchivePages):
+    form = KnowledgeBaseForm
+    delete_grant = "owned_by"
+    inlines = (MembershipInline,)
+    list_display = ("name", "index_state", "documents", "chunks", "failed", "embedder", "owner", "created_at")
+    list_select_related = ("owner", "version_row")
+    search_fields = ("name", "description")
+    search_help_text = gettext_lazy("Search by name or description")
+    list_filter = ("language",)
+    list_filter_sheet = True
+    change_form_outer_before_template = "admin/kb/knowledge_base_panel.html"
+    warn_unsaved_form = True
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name", "description", "language")}),
+        (
+            gettext_lazy("Search"),
+            {
+                "fields": ("embedding_model", "profile", "keyword_vectors", "keyword_method", "ask_questions"),
+                "description": gettext_lazy(
+                    "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
+                    "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "
+                    "the one that suits its model."
+                ),
+            },
+        ),
+        (gettext_lazy("Answers"), {"fields": ("no_answer",)}),
+        (
+            gettext_lazy("Chunking"),
+            {
+                "fields": ("chunk_strategy", ("chunk_size", "chunk_overlap"), "chunk_unit", "parent_size"),
+                "description": gettext_lazy(
+                    "Applies to documents that are uploaded or processed again from now on. “Preview chunks” on the page of "
+                    "a knowledge base shows what other settings would do."
+                ),
+            },
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[KnowledgeBase]:
+        rows: QuerySet[KnowledgeBase] = (
+            super()
+            .get_queryset(request)
+            .select_related("owner", "version_row", "profile")
+            .annotate(
+                document_count=count_of(Document, "knowledge_base"),
+                failed_count=count_of(Document, "knowledge_base", status=Document.Status.FAILED),
+                chunk_count=count_of(Chunk, "knowledge_base"),
+            )
+        )
+        return with_base(rows)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        form.request = request
+        return form
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        return ("embedding_model",) if obj else ()
+
+    def get_inlines(self, request: HttpRequest, obj: Any) -> Sequence[Any]:
+        return self.inlines if obj and self.is_granted(request, obj, "owned_by") else ()
+
+    def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
+        if change:
+            knowledge_base_update(obj, **{name: form.cleaned_data[name] for name in form.changed_data})
+            return
+        obj.owner = signed_in(request)
+        prepare_knowledge_base(obj)
+        super().save_model(request, obj, form, change)
+
+    def response_post_save_add(self, request: HttpRequest, obj: KnowledgeBase) -> HttpResponse:  # noqa: ARG002
+        """The next step with a new knowledge base is to fill it."""
+        return HttpResponseRedirect(f"{reverse('admin:kb_document_upload')}?kb={obj.pk}")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        kb = kwargs.get("obj")
+        if kb is not None:
+            context |= {
+                "kb": kb,
+                "index_state": index_state_in_words(state_of_index(kb), kb.changes),
+                "tokenizer": tokenizer_in_words(kb.tokenizer_id),
+                "tokenizer_url": tokenizer_url(kb),
+                "reembedding_url": reembedding_url(kb),
+                "outdated": outdated_count(kb),
+                "chunk_preview_url": chunk_preview_url(kb),
+                "recut_url": recut_url(kb),
+                "may_edit": context.get("has_change_permission"),
+                "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
+                "profile_description": _(kb.profile.description) if kb.profile.description else "",
+                "profile_url": reverse(PAGE, args=[kb.profile_id]),
+                "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
+                "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL_ID else "",
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        def page(route: str, view: Any, name: str) -> URLPattern:
+            route, name = f"<int:object_id>/tokenizer/{route}", f"kb_knowledgebase_tokenizer{name}"
+            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=name)
+            return pattern
+
+        return [
+            page("", TokenizerView.as_view(model_admin=self), ""),
+            page("progress/", require_GET(self.tokenizer_progress_view), "_progress"),
+            page("cancel/", require_POST(self.tokenizer_cancel_view), "_cancel"),
+            path(
+                "<int:object_id>/chunk-preview/",
+                self.admin_site.admin_view(ChunkPreviewView.as_view(model_admin=self)),
+                name="kb_knowledgebase_chunk_preview",
+            ),
+            path(
+                "<int:object_id>/recut/",
+                self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.recut_view)),
+                name="kb_knowledgebase_recut",
+            ),
+            path(
+                "<int:object_id>/embedding-model/",
+                self.admin_site.admin_view(ReembeddingView.as_view(model_admin=self)),
+                name="kb_knowledgebase_reembedding",
+            ),
+            path(
+                "<int:object_id>/embedding-model/progress/",
+                self.admin_site.admin_view(require_GET(self.reembedding_progress_view)),
+                name="kb_knowledgebase_reembedding_progress",
+            ),
+            *super().get_urls(),
+        ]
+
+    def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def recut_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        context = self.admin_site.each_context(request)
+        return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
+
+    # -- Deletion ------------------------------------------------------------------------------------------------------
+    def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:
+        ids = list(rows.values_list("pk", flat=True))
+        models = (Document, Chunk, Membership)
+        counts = {
+            str(model._meta.verbose_name_plural): model._default_manager.filter(knowledge_base__in=ids).count()
+            for model in models
+        }
+        bound = ApiKey.objects.filter(knowledge_bases__in=ids).distinct().count()
+        return counts | ({_("API keys that lose access"): bound} if bound else {})
+
+    def delete_model(self, request: HttpRequest, obj: KnowledgeBase) -> None:  # noqa: ARG002
+        knowledge_base_delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[KnowledgeBase]) -> None:  # noqa: ARG002
+        for kb in queryset:
+            knowledge_base_delete(kb)
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("index"), label=INDEX_LABELS)
+    def index_state(self, kb: Any) -> tuple[str, str]:
+        state = state_of_index(kb)
+        return state, index_state_in_words(state, kb.changes)
+
+    @column(gettext_lazy("documents"), ordering="document_count")
+    def documents(self, kb: Any) -> str:
+        url = reverse("admin:kb_document_changelist")
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count
+        )
+
+    @column(gettext_lazy("chunks"), ordering="chunk_count")
+    def chunks(self, kb: Any) -> str:
+        url = reverse("admin:kb_chunk_changelist")
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count
+        )
+
+    @column(gettext_lazy("failed"), ordering="failed_count")
+    def failed(self, kb: Any) -> str:
+        if not kb.failed_count:
+            return "0"
+        url = f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}&status__exact=failed"
+        return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
+
+    @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL_ID: "warning"})
+    def embedder(self, kb: KnowledgeBase) -> tuple[str, str]:
+        if kb.embedding_model == HASHING_MODEL_ID:
+            return HASHING_MODEL_ID, _("hashing: degraded")
+        return kb.embedding_model, kb.embedding_model
+
+
+def state_of_index(kb: Any) -> IndexState:
+    """The state of a row of the list."""
+    return index_state(kb, has_chunks=bool(kb.chunk_count))

