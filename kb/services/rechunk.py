@@ -254,7 +254,10 @@ def to_index(kb: KnowledgeBase, plan: Recut, *, is_retitled: bool) -> list[Chunk
     return [
         chunk
         for chunk in plan.chunks
-        if is_retitled or chunk.pk not in complete or _indexed(chunk) != _indexed(plan.before[chunk.pk])
+        if is_retitled
+        or chunk.pk not in complete
+        or (kb.ask_questions and not chunk.questions and not chunk.own_questions)
+        or _indexed(chunk) != _indexed(plan.before[chunk.pk])
     ]
 
 
