@@ -3,6 +3,7 @@ from kb.models.accounts import ApiKey, User
 from kb.models.batches import FileDetails, IngestBatch
 from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
+from kb.models.duplicates import DuplicateScan
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.models.graph import (
     Concept,
@@ -35,6 +36,7 @@ __all__ = [
     "Conversation",
     "Document",
     "DocumentConcept",
+    "DuplicateScan",
     "Entity",
     "EntityName",
     "EvalQuery",

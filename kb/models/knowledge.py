@@ -267,6 +267,7 @@ class Chunk(models.Model):
         cut_text: as it was cut from the document, where a curator has changed it since; blank: as `text`.
         own_keywords: whether a curator has given the keywords, so that none are extracted.
         own_questions: likewise.
+        own_cut: whether a curator has said where it begins and ends, by merging or splitting: no strategy cuts it anew.
     """
 
     knowledge_base = models.ForeignKey(
@@ -287,6 +288,7 @@ class Chunk(models.Model):
     questions = ArrayField(models.TextField(), verbose_name=_("questions"), default=list, db_default=[], blank=True)
     own_keywords = models.BooleanField(default=False, db_default=False, editable=False)
     own_questions = models.BooleanField(default=False, db_default=False, editable=False)
+    own_cut = models.BooleanField(default=False, db_default=False, editable=False)
     enabled = models.BooleanField(_("enabled"), default=True)
     content_hash = models.CharField(max_length=64, editable=False)
     token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)

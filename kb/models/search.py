@@ -5,7 +5,7 @@ import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
-from django.contrib.postgres.indexes import GinIndex
+from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
@@ -101,6 +101,13 @@ def _bases() -> Any:
     return KnowledgeBase.objects.all()
 
 
+class ResultIds(models.Func):
+    """The chunks that a trace's results are, as a JSON array in their order; the index `searchlog_by_result` holds it."""
+
+    template = "jsonb_path_query_array(%(expressions)s, '$.results[*].chunk_id')"
+    output_field = models.JSONField()
+
+
 class SearchLog(models.Model):
     """One search as it was run: its trace and the resolved configuration, enough to run it again.
 
@@ -144,7 +151,10 @@ class SearchLog(models.Model):
         verbose_name = _("search log entry")
         verbose_name_plural = _("search log")
         ordering = ("-created_at",)
-        indexes: ClassVar = [GinIndex(fields=["knowledge_base_ids"], name="searchlog_by_kb")]
+        indexes: ClassVar = [
+            GinIndex(fields=["knowledge_base_ids"], name="searchlog_by_kb"),
+            GinIndex(OpClass(ResultIds("trace"), name="jsonb_path_ops"), name="searchlog_by_result"),
+        ]
 
     def __str__(self) -> str:
         return self.query

@@ -112,7 +112,7 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
         return _preview(drafts, frozenset(), is_partial=True, present=len(before))
     plan = recut(document, before, drafts)
     kept = frozenset(chunk.position for chunk in plan.chunks if chunk.pk)
-    return replace(_preview(drafts, kept, is_partial=False, present=len(before)), survival=plan.survival)
+    return replace(_preview(plan.drafts, kept, is_partial=False, present=len(before)), survival=plan.survival)
 
 
 def preview_text(kb: KnowledgeBase, text: str, chunking: Mapping[str, Any]) -> Preview:

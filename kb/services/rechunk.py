@@ -10,7 +10,9 @@ from django.db.models import QuerySet
 from django.utils import timezone
 
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content
+from kb.ingest.chunkers.joining import stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs
+from kb.ingest.chunkers.pinning import Pin, pin_texts
 from kb.ingest.index import (
     ROWS_A_STATEMENT,
     Prepared,
@@ -20,6 +22,7 @@ from kb.ingest.index import (
     write_chunks,
 )
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, KnowledgeBase
+from kb.providers import embedder
 from kb.services.chunk_batches import source_of
 from kb.services.documents import document_requeue
 from kb.services.writing import keyword_language, tokenizers_of
@@ -44,7 +47,17 @@ _WRITTEN = (
     "token_count",
     "parent",
 )
-_OWN_TO_CHUNK = ("pk", "text", "cut_text", "keywords", "questions", "own_keywords", "own_questions", "enabled")
+_OWN_TO_CHUNK = (
+    "pk",
+    "text",
+    "cut_text",
+    "keywords",
+    "questions",
+    "own_keywords",
+    "own_questions",
+    "own_cut",
+    "enabled",
+)
 
 
 class ChunksChanged(Exception):
@@ -79,11 +92,13 @@ class Recut:
     Attributes:
         before: the chunks as they were read, by id.
         chunks: in order; those without an id are new, the others copies of rows.
+        drafts: what the chunks were made of: the strategy's, but for the passages that it may not cut.
         parents: the passage that is returned in place of each, by position; one missing is returned itself.
     """
 
     before: Mapping[int, Chunk]
     chunks: tuple[Chunk, ...]
+    drafts: tuple[ChunkDraft, ...]
     parents: Mapping[int, ParentDraft]
     survival: Survival = field(default_factory=Survival)
 
@@ -96,7 +111,9 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     """What drafts make of a document's chunks; nothing is written.
 
     A chunk of the same text keeps its row. Where a text is cut otherwise, an edit goes with the text into a larger
-    chunk that holds it, or into the smaller ones that it holds; so do questions and keywords that a curator gave.
+    chunk that holds it, or into the smaller ones that it holds; so do questions and keywords that a curator gave. Where
+    new chunks would divide such a text, it stays a chunk, and they lose their part of it. What a curator merged or split
+    stays as it is.
 
     Args:
         document: whose they are; new chunks get it as it is.
@@ -107,6 +124,7 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     old_hashes = [
         hash_content(text) if chunk.cut_text else chunk.content_hash for chunk, text in zip(before, cut, strict=True)
     ]
+    drafts = _pinned(document, before, cut, old_hashes, drafts)
     paired = pairs(old_hashes, [hash_content(draft.text) for draft in drafts])
     chunks = [
         _survivor(before[paired[position]], draft) if position in paired else _new_chunk(document, draft)
@@ -121,9 +139,29 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     return Recut(
         {chunk.pk: chunk for chunk in before},
         tuple(chunks),
+        tuple(drafts),
         {draft.position: draft.parent for draft in drafts if draft.parent},
         survival,
     )
+
+
+def _pinned(
+    document: Document,
+    before: Sequence[Chunk],
+    cut: Sequence[str],
+    hashes: Sequence[str],
+    drafts: Sequence[ChunkDraft],
+) -> Sequence[ChunkDraft]:
+    """The drafts with the passages that a curator cut, and those that carry a curator's work which no draft would."""
+    if not any(chunk.own_cut or _is_touched(chunk) for chunk in before):
+        return drafts
+    there = {hash_content(draft.text) for draft in drafts}
+    pins = [
+        Pin(text, start, always=chunk.own_cut)
+        for chunk, text, key, (start, _) in zip(before, cut, hashes, stream(cut).spans, strict=True)
+        if chunk.own_cut or (_is_touched(chunk) and key not in there)
+    ]
+    return pin_texts(drafts, pins, embedder(document.knowledge_base.embedding_model).count_tokens) if pins else drafts
 
 
 def _survivor(chunk: Chunk, draft: ChunkDraft) -> Chunk:

@@ -145,6 +145,7 @@ _CHUNKS: Final = Table(
         "questions",
         "own_keywords",
         "own_questions",
+        "own_cut",
         "enabled",
         "token_count",
     ),
