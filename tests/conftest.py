@@ -61,6 +61,15 @@ def _fresh_process_state(monkeypatch):
     query_caches.forget()
 
 
+@pytest.fixture
+def english():
+    """Sentences in English; without it those of a test are in the language of the site."""
+    from django.utils import translation
+
+    with translation.override("en"):
+        yield
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown():
     """Builders go on after they have handed out their index, to publish it; the tables must not be emptied under them."""

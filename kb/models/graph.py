@@ -7,6 +7,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models.functions import Left
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import Chunk, Document, KnowledgeBase
@@ -297,7 +298,7 @@ class GraphExtraction(models.Model):
     class Status(models.TextChoices):
         WAITING = "waiting", _("waiting")
         RUNNING = "running", _("being read")
-        DONE = "done", _("read")
+        DONE = "done", pgettext_lazy("of a document", "read")
         FAILED = "failed", _("failed")
 
     document = models.OneToOneField(

@@ -11,7 +11,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
 from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
@@ -229,7 +229,7 @@ class WebPageAdmin(ScopedModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
-    @column(gettext_lazy("page"), ordering="url")
+    @column(pgettext_lazy("of the web", "page"), ordering="url")
     def address(self, page: WebPage) -> str:
         text = '<span class="kb-name">{}</span><a class="kb-link kb-block kb-mono" href="{}" rel="noreferrer">{}</a>'
         return format_html(text, page.title, page.url, shortened(page.url))
@@ -260,7 +260,8 @@ class WebPageAdmin(ScopedModelAdmin):
     def what_happened(self, page: WebPage) -> str:
         words = error_in_words(page.error, page.error_code, page.error_params)
         if page.state == WebPage.State.GONE and page.document_id is not None:
-            words = f"{words} {_('Its document is deleted if the next run does not find it either.')}".strip()
+            next_time = _("Its document is deleted if the next run does not find it either.")
+            words = f"{words} {next_time}".strip()
         return format_html('<span class="kb-excerpt">{}</span>', words)
 
 

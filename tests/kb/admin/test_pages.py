@@ -5,7 +5,7 @@ import re
 import lxml.html
 import pytest
 from django.urls import reverse
-from tests.kb.admin.test_failed_queries import make_failed
+from tests.kb.admin.failed_queries.test_queries import make_failed
 
 from kb.models import Concept, EvalRun, GraphFact, RetrievalProfile
 from kb.services.profiles import create_version

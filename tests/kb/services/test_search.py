@@ -37,7 +37,7 @@ def test_the_response_has_the_contracts_fields(kb):
     first = response["results"][0]
     assert set(first) == {
         "chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text", "score", "score_scale",
-        "ranks", "scores", "metadata", "neighbours",
+        "ranks", "scores", "metadata", "neighbours", "matched_text",
     }  # fmt: skip
     assert first["text"] == "智能温控器的保修期是两年"
     assert first["ranks"] == {"vector": 1, "bm25": 1, "lexical": 1, "fused": 1, "rerank": 1}
@@ -46,6 +46,7 @@ def test_the_response_has_the_contracts_fields(kb):
     assert first["score_scale"] == "overlap"
     assert first["metadata"]["year"] == 2024
     assert first["neighbours"] == []
+    assert first["matched_text"] == ""
 
 
 def test_neighbours_come_with_a_result_on_request(kb):

@@ -1,3 +1,5 @@
+from string import Formatter
+
 import pytest
 from django.core.files.base import ContentFile
 from django.urls import reverse
@@ -77,7 +79,7 @@ def test_the_fragment_knows_nothing_of_a_stranger_s_document(client, foreign):
 
 @pytest.mark.parametrize("code", ErrorCode)
 def test_every_parser_error_is_said_in_the_reader_s_language(code):
-    params = dict.fromkeys(("extension", "format", "pages", "megabytes", "seconds", "detected", "supported"), "7")
+    params = {name: "7" for _text, name, _format, _conversion in Formatter().parse(MESSAGES[code]) if name}
     document = Document(status="failed", error_code=code, error="stored", error_params=params)
 
     with translation.override("zh-hans"):

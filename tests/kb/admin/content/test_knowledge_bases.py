@@ -32,6 +32,7 @@ def form(**changes):
         "chunk_unit": "characters",
         "chunk_strategy": "recursive",
         "parent_size": 2_000,
+        "keyword_method": "tfidf",
         **changes,
     }
 

@@ -80,7 +80,8 @@ def test_originals_come_with_their_documents(kb, archive):
     restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
     ours, theirs = (Document.objects.get(knowledge_base=base, source="a.md") for base in (restored, kb))
     assert ours.file.name != theirs.file.name
-    assert ours.file.read() == theirs.file.read()
+    with ours.file.open() as copy, theirs.file.open() as original:
+        assert copy.read() == original.read()
 
 
 def test_all_versions_of_a_profile_come_under_a_free_name(kb, archive):

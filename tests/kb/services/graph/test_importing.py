@@ -8,7 +8,7 @@ from kb.services.graph.importing import graph_import, graph_import_plan
 from kb.services.graph.tables import MAX_BYTES, Table, read_bytes
 from tests.factories import make_document, make_kb
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("english")]
 
 
 @pytest.fixture
@@ -59,13 +59,14 @@ def test_a_row_that_names_two_entities_is_an_error_and_nothing_is_imported(kb):
     assert Entity.objects.count() == 3
 
 
-def test_facts_are_imported_with_the_chunk_that_states_them(kb):
+@pytest.mark.parametrize("header", ["主体\t关系\t客体\t文档\t块", "主语\t谓词\t宾语\t文档\t块"])
+def test_facts_are_imported_with_the_chunk_that_states_them(kb, header):
     document = make_document(kb, "一", "智能温控器由 Acme 生产。", source="手册.pdf", title="手册")
     entity_create(knowledge_base=kb, name="Acme", aliases=["艾克美"])
     found = GraphFact.objects.create(
         knowledge_base=kb, subject="门锁", predicate="生产商", object="Acme", origin=Origin.LLM
     )
-    text = "主体\t关系\t客体\t文档\t块\n智能温控器\t生产商\t艾克美\t手册.pdf\t2\n门锁\t生产商\tAcme\t\t\n"
+    text = f"{header}\n智能温控器\t生产商\t艾克美\t手册.pdf\t2\n门锁\t生产商\tAcme\t\t\n"
 
     plan = graph_import(kb, Table.FACTS, text)
 
