@@ -97,6 +97,13 @@ def _lucene_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> ND
     return np.log1p((chunk_count - document_frequencies + 0.5) / (document_frequencies + 0.5))
 
 
+def _saturated(frequencies: NDArray[Any], lengths: NDArray[Any], average_length: float) -> NDArray[np.float64]:
+    parameters = okapi_parameters()
+    norm = 1 - parameters.b + parameters.b * lengths / average_length
+    weights: NDArray[np.float64] = frequencies / (frequencies + parameters.k1 * norm)
+    return weights
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
     """Live postings with the statistics of the whole index.
@@ -114,10 +121,7 @@ class _Part:
     @classmethod
     def of(cls, live: LivePostings, average_length: float) -> Self:
         """With the weights that follow from the average length."""
-        parameters = okapi_parameters()
-        frequencies = live.segment.impact_frequencies
-        norm = 1 - parameters.b + parameters.b * live.segment.impact_lengths / average_length
-        weights = frequencies / (frequencies + parameters.k1 * norm)
+        weights = _saturated(live.segment.impact_frequencies, live.segment.impact_lengths, average_length)
         return cls(live, weights, weights.astype(np.float32))
 
 
@@ -135,8 +139,8 @@ class OkapiIndex:
         self._gain = okapi_parameters().k1 + 1
         self.chunk_count = sum(part.chunk_count for part in parts)
         # 1 where it would not matter, since no chunk holds a term.
-        average_length = sum(part.total_length for part in parts) / max(self.chunk_count, 1) or 1.0
-        self._parts = tuple(_Part.of(part, average_length) for part in parts)
+        self._average_length = sum(part.total_length for part in parts) / max(self.chunk_count, 1) or 1.0
+        self._parts = tuple(_Part.of(part, self._average_length) for part in parts)
         self._terms, document_frequencies = merge_lexicons(parts)
         self._document_frequencies = document_frequencies.astype(np.int32)
         self.posting_count = int(document_frequencies.sum())
@@ -245,7 +249,7 @@ class OkapiIndex:
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """What each query term adds to each chunk's score, shape `(n_chunks, n_terms)`."""
-        return self.idf(terms) * self._gain * self.saturation(terms, chunk_ids)
+        return self.most(terms) * self.saturation(terms, chunk_ids)
 
     def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The share that each chunk has of the most that each term can add, shape `(n_chunks, n_terms)`, below 1.
@@ -257,6 +261,14 @@ class OkapiIndex:
             for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
                 weights[rows, position] = part.weights[impacts]
         return weights
+
+    def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `saturation`, of texts that are not in the index: by their terms' frequencies and their lengths."""
+        return _saturated(frequencies, lengths[:, np.newaxis], self._average_length)
+
+    def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """What each query term adds at full saturation, shape `(n_terms,)`."""
+        return self.idf(terms) * self._gain
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """How often each chunk holds each term, shape `(n_chunks, n_terms)`."""

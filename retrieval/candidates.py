@@ -23,7 +23,8 @@ from retrieval.types import Analysis, Candidate, Passage, Ranking
 
 # N-grams find what only looks alike, so they weigh less than the words that they stand in for.
 LEXICAL_SHARE = 0.5
-# Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them.
+# Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them; likewise what
+# is found elsewhere, by channels with weights of their own.
 _MAY_NOT_KNOW = frozenset({"question"})
 
 
@@ -82,14 +83,16 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
-        weighted = [WeightedScores(column, weights[channel]) for channel, column in exact.items()]
+        weighted = [WeightedScores(exact[each.channel], _weight(each, weights)) for each in rankings]
         chunk_ids, scores = weighted_sum(union, weighted)
         best = most = 1.0
     else:
-        listed = [WeightedRanking(ranking.chunk_ids, weights[ranking.channel]) for ranking in rankings]
+        listed = [WeightedRanking(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings]
         chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
         agreeing = [
-            each for ranking, each in zip(rankings, listed, strict=True) if ranking.channel not in _MAY_NOT_KNOW
+            each
+            for ranking, each in zip(rankings, listed, strict=True)
+            if ranking.channel not in _MAY_NOT_KNOW and ranking.weight is None
         ]
         best = best_fused_score(agreeing or listed, config.rrf_k)
         # N-grams alone stay as far behind words as their weight says.
@@ -125,6 +128,10 @@ def channel_weights(config: RetrievalConfig) -> dict[str, float]:
         "fts": keyword,
         "lexical": keyword * LEXICAL_SHARE,
     }
+
+
+def _weight(ranking: Ranking, weights: Mapping[str, float]) -> float:
+    return weights[ranking.channel] if ranking.weight is None else ranking.weight
 
 
 def _scores_of(ranking: Ranking, union: NDArray[np.int64]) -> NDArray[np.float64]:

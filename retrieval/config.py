@@ -20,12 +20,15 @@ RANGES: Mapping[str, tuple[int, int]] = {
     "candidate_floor": (1, 2_000),
     "vector_timeout_ms": (1, 60_000),
     "keyword_timeout_ms": (1, 60_000),
+    "external_timeout_ms": (1, 60_000),
+    "external_top_k": (1, 50),
     "rerank_candidates": (1, 500),
     "rerank_top_k": (1, 500),
     "rrf_k": (1, 10_000),
     "vector_weight": (0, 1_000),
     "keyword_weight": (0, 1_000),
     "question_weight": (0, 1_000),
+    "external_weight": (0, 1_000),
     "hybrid_vector_weight": (0, 1_000),
     "hybrid_text_weight": (0, 1_000),
     "keyword_vector_share": (0, 1),
@@ -59,6 +62,10 @@ class RetrievalConfig:
         candidate_floor: least number of candidates a channel, so that asking for more results does not reorder the first.
         vector_timeout_ms: how long the channels of vectors may take; None: as long as the latency budget lasts.
         keyword_timeout_ms: likewise for those of keywords.
+        external: whether the knowledge bases' live pages, feeds and search services are asked.
+        external_top_k: how many results of each of them are candidates.
+        external_timeout_ms: how long each of them may take, where it has no limit of its own.
+        external_weight: weight of each of them in the fusion, where it has none of its own.
         enable_fts: PostgreSQL's full text serves where the keyword index cannot.
         lexical_fallback: character n-grams serve where keywords find next to nothing or the embedder is out.
         fusion: `rrf`, or `weighted` for a sum of min-max normalised scores.
@@ -97,6 +104,10 @@ class RetrievalConfig:
     candidate_floor: int = 60
     vector_timeout_ms: int | None = None
     keyword_timeout_ms: int | None = None
+    external: bool = True
+    external_top_k: int = 10
+    external_timeout_ms: int | None = 3_000
+    external_weight: float = 0.4
     enable_fts: bool = True
     lexical_fallback: bool = True
     fusion: Fusion = "rrf"

@@ -78,6 +78,9 @@ def merge_queries(rankings: Sequence[Ranking]) -> list[Ranking]:
 def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) -> Deduplicated:
     """Merges the queries of each channel, then the chunks of equal content across channels and knowledge bases.
 
+    What comes from elsewhere has the same content as a chunk where the texts are the same but for blanks: the addresses and
+    headings of the two may well differ. The chunk stands for both.
+
     Of equal chunks the one with the best rank in any ranking stands for all; ties go by the order in which the rankings
     name their knowledge bases, then by chunk id. In a channel's ranking of its knowledge base it takes the best rank that
     any of them has in that channel; rankings of other knowledge bases lose them. Scores follow the chunks, so they need
@@ -137,8 +140,11 @@ def _with_passages(ranking: Ranking, passages: Mapping[int, Passage]) -> Ranking
 
 def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) -> list[list[int]]:
     """Chunks of equal fingerprints; only those of one text are hashed, as most have no equal."""
+    found = dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist())
+    if any(chunk_id < 0 for chunk_id in found):
+        return _equal_with_external(list(found), passages)
     similar: dict[str, list[int]] = defaultdict(list)
-    for chunk_id in dict.fromkeys(chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()):
+    for chunk_id in found:
         similar[passages[chunk_id].text].append(chunk_id)
     equal: dict[bytes, list[int]] = defaultdict(list)
     for chunk_ids in similar.values():
@@ -146,6 +152,17 @@ def _equal_chunks(rankings: Iterable[Ranking], passages: Mapping[int, Passage]) 
             for chunk_id in chunk_ids:
                 equal[fingerprint(passages[chunk_id])].append(chunk_id)
     return [chunk_ids for chunk_ids in equal.values() if len(chunk_ids) > 1]
+
+
+def _equal_with_external(chunk_ids: Sequence[int], passages: Mapping[int, Passage]) -> list[list[int]]:
+    """What comes from elsewhere joins the first group of chunks that has its text."""
+    by_text: dict[str, dict[bytes, list[int]]] = defaultdict(dict)
+    for chunk_id in sorted(chunk_ids, key=lambda each: each < 0):
+        passage = passages[chunk_id]
+        groups = by_text[" ".join(passage.text.split())]
+        key = next(iter(groups), b"") if chunk_id < 0 else fingerprint(passage)
+        groups.setdefault(key, []).append(chunk_id)
+    return [members for groups in by_text.values() for members in groups.values() if len(members) > 1]
 
 
 def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]) -> dict[int, _Representative]:
@@ -158,8 +175,8 @@ def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]
             homes[chunk_id] = ranking.kb_id
     bases = list(dict.fromkeys(ranking.kb_id for ranking in rankings))
 
-    def precedence(chunk_id: int) -> tuple[int, int, int]:
-        return ranks[chunk_id], bases.index(homes[chunk_id]), chunk_id
+    def precedence(chunk_id: int) -> tuple[bool, int, int, int]:
+        return chunk_id < 0, ranks[chunk_id], bases.index(homes[chunk_id]), chunk_id
 
     representatives: dict[int, _Representative] = {}
     for members in alike:

@@ -55,7 +55,7 @@ class Fragment:
             passage.source,
             passage.page,
             passage.chunk_id,
-            passage.document_id,
+            passage.stored_document_id,
             passage.kb_id,
             before=tuple(each for each in hit.neighbours if each.position < passage.position),
             after=tuple(each for each in hit.neighbours if each.position > passage.position),

@@ -11,6 +11,7 @@ from retrieval.candidates import fuse, match_terms
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import Deduplicated, deduplicate
 from retrieval.execution import Budget
+from retrieval.external import brought_along, with_external_scores
 from retrieval.gate import Cut, ScoreScale, cut_for
 from retrieval.lexicons import RememberingLexicon
 from retrieval.protocols import FactStore, Lexicon, PassageStore
@@ -97,14 +98,15 @@ class Pipeline:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
             fused = _fused_channels(unique.rankings, config)
+            fused = with_external_scores(fused, passages, analysis, self.scopes, budget.channels_end)
             candidates = self._fuse(fused, passages, depth, trace)
             detail |= {"method": config.fusion, "candidates": len(candidates)}
             if explain and len(fused) < len(unique.rankings):
                 known = {candidate.chunk_id for candidate in candidates}
                 trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
-        lexicons = _lexicons(unique.rankings)
+        lexicons = _lexicons(fused if config.use_rerank else unique.rankings)
         candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
-        job = self._job(analysis, unique.rankings, lexicons)
+        job = self._job(analysis, fused, lexicons)
         scored = self._rerank(job, candidates, config, budget, trace)
         candidates, cut = self._gate(scored, lexicons, config, trace)
         with trace.span("selection") as detail:
@@ -162,12 +164,17 @@ class Pipeline:
     def _load_passages(self, rankings: Sequence[Ranking], trace: Trace) -> Mapping[int, Passage]:
         """A chunk that was deleted since an index was read, or that the caller may not see, is not among them."""
         with trace.span("passages") as detail:
-            wanted = list({chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()})
+            brought = brought_along(rankings)
+            wanted = list(
+                {chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()} - brought.keys()
+            )
             passages = self.passages.fetch(wanted) if wanted else {}
             detail["loaded"] = len(passages)
+            if brought:
+                detail["brought"] = len(brought)
             if trace.explains and len(passages) < len(wanted):
                 trace.dropped += dropped_chunks("passages", rankings, lambda chunk_id: chunk_id not in passages)
-        return passages
+        return {**passages, **brought} if brought else passages
 
     def _fuse(
         self, rankings: list[Ranking], passages: Mapping[int, Passage], depth: int | None, trace: Trace
@@ -266,7 +273,8 @@ class Pipeline:
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
         # A longer passage holds its chunks' neighbours.
-        chosen = [c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is None]
+        alone = (c.passage for c in candidates if c.cut_by is None and c.passage and c.passage.parent_id is None)
+        chosen = [passage for passage in alone if passage.origin is None]
         if not config.neighbours or not chosen:
             return candidates
         beside = self.passages.neighbours(chosen, config.neighbours)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.gate import ScoreScale
-from retrieval.types import Analysis, ConceptMention, Fact, Passage, Ranking, RerankJob, Rewritten, Turn
+from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob, Rewritten, Turn
 
 
 class Tokenizer(Protocol):
@@ -79,6 +79,19 @@ class Lexicon(Protocol):
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns what each term, named once, adds to each chunk's score, shape (n_chunks, n_terms)."""
+        ...
+
+    def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        """As `saturation`, of texts that are no chunks.
+
+        Args:
+            frequencies: how often each text holds each term, shape (n_texts, n_terms).
+            lengths: of the texts in terms, shape (n_texts,).
+        """
+        ...
+
+    def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
+        """Returns the bound of what each term, named once, can add to a score, shape (n_terms,)."""
         ...
 
 
@@ -176,6 +189,45 @@ class TextStore(Protocol):
         self, kb_id: int, tokenizer_id: str, text: str, k: int, *, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns chunks and the share of the text's character n-grams that they hold, best first, ties by chunk id."""
+        ...
+
+
+class ExternalProvider(Protocol):
+    """A search elsewhere whose results join those of a knowledge base."""
+
+    @property
+    def kind(self) -> str:
+        """As in `Origin`."""
+        ...
+
+    @property
+    def name(self) -> str:
+        """Of the source, told in provenance and degradations."""
+        ...
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
+        """Returns at most k results, best first.
+
+        Args:
+            analysis: the query; `text` is what may be sent out.
+            k: how many at most.
+            deadline: of `time.monotonic`.
+
+        Raises:
+            ChannelUnavailable: it cannot answer, with one of the codes EXTERNAL_...; the search goes on without it.
+        """
+        ...
+
+
+class TextVectors(Protocol):
+    """Cosines of texts that are no chunks, in the space of a knowledge base's model."""
+
+    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
+        """Returns shape (n_texts,).
+
+        Raises:
+            ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
+        """
         ...
 
 

@@ -4,7 +4,7 @@ import hashlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
 from functools import partial
@@ -29,6 +29,10 @@ PATIENCE_SECONDS = 5.0
 LOAD_SECONDS = 120.0
 MOST_FLIGHTS = 64
 """Queries that a model is asked for at once or that wait for it, those included whose searches have given up."""
+
+PASSAGE = "passage\0"
+"""Before the text of a passage, which has another vector than a query of the same words."""
+MOST_CHARACTERS = 2_000
 
 _FORMAT = b"1"
 _STORED: Final = np.dtype("<f4")
@@ -173,6 +177,44 @@ class QueryEmbedder:
             if not self.embedder.is_loaded:
                 self._loaded(self._guard, deadline)
             return self._landed(text, text, self._guard, deadline, self._patience_s), MODEL
+
+    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
+        """Cosines of texts to a query, both in this model's space, shape (n_texts,).
+
+        The texts' vectors are kept in this process, since a page that is read for one query is read for the next.
+
+        Args:
+            query: the query.
+            texts: each at most MOST_CHARACTERS of it.
+            deadline: of `time.monotonic`.
+
+        Raises:
+            ChannelUnavailable: as `embed`.
+        """
+        vector, _ = self.embed(query, deadline)
+        held = {text: self._cache.held(self.model_id, PASSAGE + text) for text in texts}
+        lacking = [text for text, entry in held.items() if entry is None]
+        made: dict[str, Vector] = {}
+        if lacking:
+            with _as_channel_fault():
+                work = partial(self._passages_made, lacking)
+                made = work() if self._guard is None else self._guard.call(work, deadline)
+        rows = [made[text] if entry is None else entry[0] for text in texts for entry in [held[text]]]
+        return np.array([float(row @ vector) if row.size == vector.size else np.nan for row in rows], dtype=np.float64)
+
+    def _passages_made(self, texts: Sequence[str]) -> dict[str, Vector]:
+        try:
+            rows = np.asarray(self.embedder.embed_documents([text[:MOST_CHARACTERS] for text in texts]), np.float32)
+        except ModelUnavailable:
+            raise
+        except Exception as error:  # the boundary between a search and a model
+            logger.exception("model %r failed on passages", self.model_id)
+            raise UnusableVectors(f"model {self.model_id!r} failed on passages: see the log") from error
+        if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
+            raise UnusableVectors(f"model {self.model_id!r} gave no usable vectors of passages: check its files")
+        for text, row in zip(texts, rows, strict=True):
+            self._cache.keep(self.model_id, PASSAGE + text, row)
+        return dict(zip(texts, rows, strict=True))
 
     def _cached(self, text: str) -> tuple[Vector, str] | None:
         """Another model of the same name may have left a vector of another dimension with the other processes."""

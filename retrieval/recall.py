@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
+from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
@@ -62,8 +63,10 @@ def search_channels(
         _Job(scope, channel, query, _deadline(scope, channel, budget))
         for scope in scopes
         for channel in scope.channels
-        for query in range(len(analysis.queries))
+        for query in range(1 if isinstance(channel, ExternalChannel) else len(analysis.queries))
     ]
+    for degradation in (note for scope in scopes for note in scope.notes):
+        trace.degrade(degradation)
     rankings, failed = _run(jobs, analysis, executor, trace)
     stand_ins = [(scope, stand_in) for scope in scopes for stand_in in scope.stand_ins]
     late = (budget.channels_end + budget.end) / 2
@@ -84,11 +87,9 @@ def search_channels(
 
 def _of_candidates(scope: Scope, rankings: Sequence[Ranking], trace: Trace) -> list[Ranking]:
     own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
-    if all(len(ranking.chunk_ids) <= _depth(scope, ranking.channel) for ranking in own):
+    if all(len(ranking.chunk_ids) <= _places(scope, ranking) for ranking in own):
         return own
-    candidates = {
-        chunk_id for ranking in own for chunk_id in ranking.chunk_ids[: _depth(scope, ranking.channel)].tolist()
-    }
+    candidates = {chunk_id for ranking in own for chunk_id in ranking.chunk_ids[: _places(scope, ranking)].tolist()}
     limited = []
     for ranking in own:
         kept = [chunk_id in candidates for chunk_id in ranking.chunk_ids.tolist()]
@@ -98,12 +99,17 @@ def _of_candidates(scope: Scope, rankings: Sequence[Ranking], trace: Trace) -> l
     return limited
 
 
+def _places(scope: Scope, ranking: Ranking) -> int:
+    """How many first places of a ranking make a candidate; a source elsewhere gives no more than are wanted of it."""
+    return len(ranking.chunk_ids) if ranking.passages else _depth(scope, ranking.channel)
+
+
 def dropped_chunks(stage: str, rankings: Iterable[Ranking], is_dropped: Callable[[int], bool]) -> list[Dropped]:
-    """What a stage drops of rankings, the best first by their best ranks."""
+    """The chunks that a stage drops of rankings, the best first by their best ranks; what has no chunk is not told."""
     ranks: dict[tuple[int, int], dict[str, int]] = {}
     for ranking in rankings:
         for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
-            if is_dropped(chunk_id):
+            if chunk_id >= 0 and is_dropped(chunk_id):
                 by_channel = ranks.setdefault((ranking.kb_id, chunk_id), {})
                 by_channel[ranking.channel] = min(rank, by_channel.get(ranking.channel, rank))
     dropped = [Dropped(stage, kb_id, chunk_id, by_channel) for (kb_id, chunk_id), by_channel in ranks.items()]
@@ -116,6 +122,8 @@ def _depth(scope: Scope, channel: str) -> int:
 
 def _deadline(scope: Scope, channel: Channel, budget: Budget) -> float:
     config = scope.config
+    if isinstance(channel, ExternalChannel):
+        return budget.channel_deadline(channel.timeout_ms)
     return budget.channel_deadline(
         config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
     )
@@ -141,24 +149,39 @@ def _run(
     futures: dict[int, Future[_Outcome]] = {}
     # Those that wait for other servers start first, and wait while this thread does the rest.
     for place in sorted(range(len(jobs)), key=lambda place: jobs[place].channel.in_memory):
-        runs_here = jobs[place].channel.in_memory
-        futures[place] = (_OWN_THREAD if runs_here else executor).submit(_search, jobs[place], analysis)
+        futures[place] = _executor_of(jobs[place].channel, executor).submit(_search, jobs[place], analysis)
     rankings: list[Ranking] = []
     failed: dict[int, frozenset[str]] = {}
     for place, job in enumerate(jobs):
         outcome, milliseconds = _await(futures[place], job, analysis)
         name, kb_id = job.channel.name, job.channel.kb_id
-        about = {"kb_id": kb_id} | ({"query": job.query} if job.query else {})
+        about = {"kb_id": kb_id} | ({"query": job.query} if job.query else {}) | _named(job.channel)
+        stage = _stage_of(job.channel)
         if isinstance(outcome, Degradation):
             trace.degrade(outcome)
-            trace.add(Span(name, milliseconds, {**about, "error": outcome.code.value}))
+            trace.add(Span(stage, milliseconds, {**about, "error": outcome.code.value}))
             failed[kb_id] = failed.get(kb_id, frozenset()) | {name}
             continue
         for degradation in outcome.degradations:
             trace.degrade(degradation)
-        trace.add(Span(name, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
+        trace.add(Span(stage, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
         rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
     return rankings, failed
+
+
+def _executor_of(channel: Channel, executor: Executor) -> Executor:
+    if channel.in_memory:
+        return _OWN_THREAD
+    return (channel.executor if isinstance(channel, ExternalChannel) else None) or executor
+
+
+def _stage_of(channel: Channel) -> str:
+    """The stage of a trace; sources elsewhere share one, or metrics would know every one of them by name."""
+    return channel.stage if isinstance(channel, ExternalChannel) else channel.name
+
+
+def _named(channel: Channel) -> dict[str, str]:
+    return {"channel": channel.name, "source": channel.source} if isinstance(channel, ExternalChannel) else {}
 
 
 def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:
@@ -178,6 +201,8 @@ def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcom
 
 def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
     channel = job.channel
+    if isinstance(channel, ExternalChannel):
+        return channel.lateness()
     if has_begun and isinstance(channel, EmbeddingChannel):
         of_model = channel.lateness(analysis.queries[job.query])
         if of_model is not None:
@@ -189,18 +214,20 @@ def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
 def _search(job: _Job, analysis: Analysis) -> _Outcome:
     started = time.perf_counter()
     channel = job.channel
-    depth = RANKS_A_CANDIDATE * _depth(job.scope, channel.name)
+    depth = (
+        channel.most if isinstance(channel, ExternalChannel) else RANKS_A_CANDIDATE * _depth(job.scope, channel.name)
+    )
     outcome: Ranking | Degradation
     try:
         outcome = channel.search(analysis.queries[job.query], depth, job.deadline)
     except ScopeOutdated:
         raise
     except ChannelUnavailable as error:
-        outcome = Degradation(channel.name, error.code, str(error))
+        outcome = Degradation(_stage_of(channel), error.code, str(error))
     except Exception:
         logger.exception("channel %s of knowledge base %s failed", channel.name, channel.kb_id)
         outcome = Degradation(
-            channel.name,
+            _stage_of(channel),
             DegradationCode.CHANNEL_FAILED,
             f"the {channel.name} channel failed: see the server's log and run `manage.py doctor`",
         )

@@ -1,7 +1,8 @@
 from dataclasses import dataclass
 
 from retrieval.config import RetrievalConfig
-from retrieval.protocols import Channel, Tokenizer
+from retrieval.protocols import Channel, TextVectors, Tokenizer
+from retrieval.trace import Degradation
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,8 @@ class Scope:
         space: id of the embedding model; cosines of different spaces are never compared.
         tokenizer: None when there is none to be had.
         stand_ins: searched after the channels, in this order, where they are needed.
+        text_vectors: gives texts from elsewhere cosines in that space; None where that would take too long.
+        notes: what of the scope is left out of this search in any case.
     """
 
     kb_id: int
@@ -35,3 +38,5 @@ class Scope:
     channels: tuple[Channel, ...]
     config: RetrievalConfig
     stand_ins: tuple[StandIn, ...] = ()
+    text_vectors: TextVectors | None = None
+    notes: tuple[Degradation, ...] = ()

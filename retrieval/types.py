@@ -109,6 +109,8 @@ class Ranking:
         lexicon: term statistics of the knowledge base, if the channel has them.
         score: exact scores of any chunk ids of the knowledge base, shape (n,), NaN for a chunk that has none; None where
             the channel cannot tell.
+        passages: those that the channel brings along, by id, because no knowledge base holds them.
+        weight: of the channel in the fusion, where it has one of its own; None: the configuration's.
     """
 
     channel: str
@@ -120,15 +122,61 @@ class Ranking:
     degradations: tuple[Degradation, ...] = ()
     lexicon: "Lexicon | None" = None
     score: Callable[[NDArray[np.int64]], NDArray[np.float64]] | None = None
+    passages: Mapping[int, "Passage"] = field(default_factory=dict)
+    weight: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a passage comes from that no knowledge base holds.
+
+    Attributes:
+        kind: of the provider, as "feed" or "vertex_ai_search".
+        source: the name of the source, as the knowledge base knows it.
+        id: the provider's own.
+        url: where readers find it.
+        published: as the provider states it, blank where it does not.
+        rank: from 1, as the provider ranks it.
+        score: on the provider's own scale; None where it gives none.
+    """
+
+    kind: str
+    source: str
+    id: str
+    url: str
+    published: str = ""
+    rank: int = 0
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalHit:
+    """A result of a provider.
+
+    Attributes:
+        id: the provider's own; blank where it has none.
+        score: on the provider's own scale; None where it gives none.
+        published: a date or a time as it is stated; blank: unknown.
+    """
+
+    url: str
+    title: str
+    text: str
+    id: str = ""
+    score: float | None = None
+    published: str = ""
 
 
 class Passage(NamedTuple):
     """The envelope of a chunk: content and provenance. A search makes hundreds, hence no dataclass.
 
+    What comes from elsewhere has no chunk: its id is negative, made of its content, and means nothing outside of a search.
+
     Attributes:
         text: what is given to readers: the chunk, or the longer passage that it was cut from.
         parent_id: of the longer passage; None where there is none.
         matched: the chunk, where the longer passage is given in its place, else blank.
+        origin: None for a chunk.
     """
 
     chunk_id: int
@@ -144,6 +192,17 @@ class Passage(NamedTuple):
     position: int = 0
     parent_id: int | None = None
     matched: str = ""
+    origin: Origin | None = None
+
+    @property
+    def stored_chunk_id(self) -> int | None:
+        """The chunk's id; None where there is no chunk."""
+        return self.chunk_id if self.origin is None else None
+
+    @property
+    def stored_document_id(self) -> int | None:
+        """The document's id; None where there is no document."""
+        return self.document_id if self.origin is None else None
 
     @property
     def searched(self) -> str:

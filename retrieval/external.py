@@ -1,0 +1,285 @@
+"""Searches elsewhere as channels of a knowledge base, and their results among its chunks.
+
+A result has no chunk, so it is known by a negative id, made of what it is: the same result has the same one in every search.
+Where a chunk has the same content, that chunk stands for it, and keeps the provenance of both.
+"""
+
+import dataclasses
+import hashlib
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from retrieval.errors import ChannelUnavailable
+from retrieval.execution import CircuitBreaker
+from retrieval.lexicons import LexiconWithTexts
+from retrieval.postings import hash_terms
+from retrieval.protocols import ExternalProvider
+from retrieval.scope import Scope
+from retrieval.searchable import searchable_text
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Analysis, ExternalHit, Origin, Passage, Ranking
+
+logger = logging.getLogger(__name__)
+
+SOURCE_TYPE: Final = "web"
+PATIENCE_S: Final = 1.0
+"""A source that had less time than this is not judged by it."""
+# Such as a reader of JavaScript, whose numbers have 53 bits, can tell apart.
+_ID_BITS: Final = 52
+_FAULTS: Final = frozenset({DegradationCode.EXTERNAL_TIMEOUT, DegradationCode.EXTERNAL_UNAVAILABLE})
+
+
+class ExternalChannel:
+    """Asks one source. It is asked once a search, for the query itself: what is sent out is no more than needed.
+
+    Args:
+        stage: "web" or "external"; with the source's name it makes the channel's.
+        kb_id: the knowledge base that the source belongs to.
+        provider: answers.
+        weight: in the fusion.
+        most: results at most.
+        timeout_ms: after which the search goes on without it; None: as long as the latency budget lasts.
+        executor: whose threads may wait for it, apart from those that wait for the database.
+        breaker: shared by all searches that ask this source; None: it is asked each time.
+    """
+
+    in_memory = False
+
+    def __init__(
+        self,
+        stage: str,
+        kb_id: int,
+        provider: ExternalProvider,
+        *,
+        weight: float,
+        most: int,
+        timeout_ms: int | None = None,
+        executor: Executor | None = None,
+        breaker: CircuitBreaker | None = None,
+    ) -> None:
+        self.stage = stage
+        self.name = f"{stage}:{provider.name}"
+        self.kb_id = kb_id
+        self.most = most
+        self.timeout_ms = timeout_ms
+        self.executor = executor
+        self._provider = provider
+        self._weight = weight
+        self._breaker = breaker
+
+    @property
+    def source(self) -> str:
+        """The source's name, for the trace."""
+        return self._provider.name
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        hits = self._asked(analysis, min(k, self.most), deadline)[:k]
+        passages = {
+            passage.chunk_id: passage
+            for rank, hit in enumerate(hits, start=1)
+            if (passage := self._passage(hit, rank)) is not None
+        }
+        return Ranking(
+            self.name,
+            self.kb_id,
+            np.array(list(passages), dtype=np.int64),
+            _scores(list(passages.values())),
+            detail={"channel": self.name, "source": self.source, "provider": self._provider.kind},
+            passages=passages,
+            weight=self._weight,
+        )
+
+    def lateness(self) -> Degradation:
+        """What a search says that has waited in vain."""
+        message = f"the source {self.source!r} did not answer in time: allow more time, or switch it off"
+        return Degradation(self.stage, DegradationCode.EXTERNAL_TIMEOUT, message)
+
+    def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
+        breaker = self._breaker
+        if breaker is None:
+            return self._provider.search(analysis, k, deadline)
+        if not breaker.allows():
+            message = f"the source {self.source!r} failed repeatedly and is not asked for a while: see its test page"
+            raise ChannelUnavailable(DegradationCode.EXTERNAL_UNAVAILABLE, message)
+        has_patience = deadline - time.monotonic() >= PATIENCE_S
+        try:
+            hits = self._provider.search(analysis, k, deadline)
+        except ChannelUnavailable as error:
+            if error.code in _FAULTS and (has_patience or error.code != DegradationCode.EXTERNAL_TIMEOUT):
+                breaker.failed()
+            else:
+                breaker.undecided()
+            raise
+        except BaseException:
+            breaker.undecided()
+            raise
+        breaker.succeeded()
+        return hits
+
+    def _passage(self, hit: ExternalHit, rank: int) -> Passage | None:
+        """None for a result without any text, which nobody could read or cite."""
+        text = _storable(hit.text).strip() or _storable(hit.title).strip()
+        if not text:
+            return None
+        title, url = _storable(hit.title).strip(), _storable(hit.url).strip()
+        origin = Origin(
+            self._provider.kind, self.source, _storable(hit.id), url, _storable(hit.published), rank, _finite(hit.score)
+        )
+        told = {"kind": origin.kind, "source": origin.source, "id": origin.id, "url": url}
+        told |= {"published": origin.published, "rank": rank, "score": origin.score}
+        return Passage(
+            external_id(self.kb_id, self.name, url, text),
+            0,
+            self.kb_id,
+            title,
+            url,
+            None,
+            text,
+            metadata={"source_type": SOURCE_TYPE, "tags": [], "external": told},
+            source_type=SOURCE_TYPE,
+            origin=origin,
+        )
+
+
+def _scores(passages: Sequence[Passage]) -> NDArray[np.float64]:
+    """The provider's own; of one that does not score every result, the reciprocal ranks, since only their order is known."""
+    given = [passage.origin.score for passage in passages if passage.origin and passage.origin.score is not None]
+    if len(given) < len(passages):
+        given = [1 / rank for rank in range(1, len(passages) + 1)]
+    return np.array(given, dtype=np.float64)
+
+
+def external_id(kb_id: int, channel: str, url: str, text: str) -> int:
+    """Negative, and the same for the same result of the same source."""
+    parts = (str(kb_id), channel, url, text)
+    digest = hashlib.sha256("".join(f"{len(part)}:{part}" for part in parts).encode("utf-8", "surrogatepass")).digest()
+    return -1 - (int.from_bytes(digest[:8], "big") >> (64 - _ID_BITS))
+
+
+def brought_along(rankings: Sequence[Ranking]) -> dict[int, Passage]:
+    """The passages that no knowledge base holds."""
+    return {key: passage for ranking in rankings for key, passage in ranking.passages.items()}
+
+
+def with_external_scores(
+    rankings: Sequence[Ranking],
+    passages: Mapping[int, Passage],
+    analysis: Analysis,
+    scopes: Sequence[Scope],
+    deadline: float,
+) -> list[Ranking]:
+    """Rankings whose exact scores and term statistics know the passages that were brought along, as far as can be.
+
+    Keywords are scored as those of chunks are, by the knowledge base's statistics. Cosines are made when they are asked for,
+    where the scope can make them by the deadline; a passage without one is left out of that score.
+
+    Args:
+        rankings: as they are fused.
+        passages: of all of them.
+        analysis: the query.
+        scopes: of the knowledge bases.
+        deadline: of `time.monotonic`.
+    """
+    by_kb: dict[int, list[Passage]] = {}
+    for key in {key for ranking in rankings for key in ranking.chunk_ids.tolist() if key < 0}:
+        by_kb.setdefault(passages[key].kb_id, []).append(passages[key])
+    if not by_kb:
+        return list(rankings)
+    of = {scope.kb_id: scope for scope in scopes}
+    return [
+        _completed(ranking, of[ranking.kb_id], by_kb[ranking.kb_id], analysis, deadline)
+        if ranking.kb_id in by_kb
+        else ranking
+        for ranking in rankings
+    ]
+
+
+def _completed(
+    ranking: Ranking, scope: Scope, texts: Sequence[Passage], analysis: Analysis, deadline: float
+) -> Ranking:
+    if ranking.lexicon is not None and scope.tokenizer is not None:
+        words = {each.chunk_id: scope.tokenizer(_text_of(each)) for each in texts}
+        lexicon = LexiconWithTexts(ranking.lexicon, words)
+        keywords = None if ranking.score is None else partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
+        return dataclasses.replace(ranking, lexicon=lexicon, score=_for_texts(ranking.score, keywords))
+    if ranking.channel == "vector" and scope.text_vectors is not None:
+        cosines = _Cosines(scope, analysis, texts, deadline)
+        return dataclasses.replace(ranking, score=_for_texts(ranking.score, cosines))
+    return dataclasses.replace(ranking, score=_for_texts(ranking.score, None))
+
+
+Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
+
+
+def _for_texts(of_chunks: Score | None, of_texts: Score | None) -> Score | None:
+    """Scores chunks by the one, and texts by the other, or not at all."""
+    if of_chunks is None:
+        return None
+
+    def score(keys: NDArray[np.int64]) -> NDArray[np.float64]:
+        found = np.full(keys.size, np.nan)
+        is_text = keys < 0
+        if (~is_text).any():
+            found[~is_text] = of_chunks(keys[~is_text])
+        if is_text.any() and of_texts is not None:
+            found[is_text] = of_texts(keys[is_text])
+        return found
+
+    return score
+
+
+def _keyword_scores(
+    lexicon: LexiconWithTexts, analysis: Analysis, kb_id: int, keys: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """The best over the queries, as for chunks."""
+    queries = [hash_terms(query.search_tokens(kb_id)) for query in analysis.queries]
+    best: NDArray[np.float64] = np.max([lexicon.contributions(terms, keys).sum(axis=1) for terms in queries], axis=0)
+    return best
+
+
+class _Cosines:
+    """Cosines of some texts, made once, when they are asked for."""
+
+    def __init__(self, scope: Scope, analysis: Analysis, texts: Sequence[Passage], deadline: float) -> None:
+        self._scope = scope
+        self._analysis = analysis
+        self._texts = texts
+        self._deadline = deadline
+        self._made: dict[int, float] | None = None
+
+    def __call__(self, keys: NDArray[np.int64]) -> NDArray[np.float64]:
+        if self._made is None:
+            self._made = self._make()
+        return np.array([self._made.get(key, np.nan) for key in keys.tolist()], dtype=np.float64)
+
+    def _make(self) -> dict[int, float]:
+        vectors = self._scope.text_vectors
+        if vectors is None:
+            return {}
+        texts = [_text_of(each) for each in self._texts]
+        try:
+            found = vectors.similarities(self._analysis.text, texts, self._deadline)
+        except ChannelUnavailable as error:
+            logger.info("results from elsewhere have no cosines: %s", error)
+            return {}
+        return dict(zip((each.chunk_id for each in self._texts), found.tolist(), strict=True))
+
+
+def _text_of(passage: Passage) -> str:
+    return searchable_text(passage.title, passage.heading_path, passage.text)
+
+
+def _storable(text: str) -> str:
+    """What a database and a response can hold of it."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _finite(score: float | None) -> float | None:
+    return None if score is None or not np.isfinite(score) else float(score)
