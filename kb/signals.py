@@ -14,6 +14,7 @@ from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
 from kb.tasks import (
     enqueue,
+    enqueue_documents,
     feed_batch,
     ingest_document,
     read_web_source,
@@ -33,8 +34,7 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
 
 @receiver(documents_waiting)
 def documents_taken_in(ids: Sequence[int], **_: Any) -> None:
-    for document_id in ids:
-        enqueue(ingest_document, document_id)
+    enqueue_documents(ids)
 
 
 @receiver(batch_waiting)

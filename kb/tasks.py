@@ -1,6 +1,7 @@
 """Celery's way into the services; tasks carry ids only."""
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -18,6 +19,7 @@ from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requ
 from kb.services.indexing import index_document
 from kb.services.reembedding import AlreadyRunning as AlreadyEmbedding
 from kb.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
+from kb.services.small_documents import index_documents
 from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.services.web_runs import run_web_source
 from kb.services.web_sources import sweep_web_sources
@@ -31,6 +33,7 @@ logger = logging.getLogger(__name__)
 
 WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
+DOCUMENTS_A_TASK = 200
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
 BATCHES_TO_EMBED = 10
@@ -45,12 +48,29 @@ def ingest_document(document_id: int) -> None:
         enqueue(extract_graph, document_id)
 
 
+@shared_task(time_limit=SECONDS_FOR_INGESTION)
+def ingest_documents(*document_ids: int) -> None:
+    """Makes the small ones searchable together, and leaves each of the others to a task of its own."""
+    others = index_documents(document_ids)
+    read = Document.objects.filter(pk__in=document_ids, knowledge_base__extract_graph=True).exclude(pk__in=others)
+    for document_id in read.order_by("pk").values_list("pk", flat=True):
+        if graph_request_if_wanted(document_id):
+            enqueue(extract_graph, document_id)
+    for document_id in others:
+        enqueue(ingest_document, document_id)
+
+
+def enqueue_documents(document_ids: Sequence[int]) -> None:
+    """Sends tasks for documents that wait, a piece of them each."""
+    for start in range(0, len(document_ids), DOCUMENTS_A_TASK):
+        enqueue(ingest_documents, *document_ids[start : start + DOCUMENTS_A_TASK])
+
+
 @shared_task
 def feed_batch(batch_id: int, after: int) -> None:
     """Enqueues the documents of an upload that wait, a bounded portion at a time."""
     ids = waiting_ids(batch_id, after=after, limit=SWEEP_LIMIT)
-    for document_id in ids:
-        enqueue(ingest_document, document_id)
+    enqueue_documents(ids)
     if len(ids) == SWEEP_LIMIT:
         enqueue(feed_batch, batch_id, ids[-1])
 
@@ -69,8 +89,7 @@ def sweep_lost_documents() -> int:
     paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
     ids = list(Document.objects.filter(lost, ~paused).order_by("pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
     Document.objects.filter(pk__in=ids).update(updated_at=now)
-    for document_id in ids:
-        enqueue(ingest_document, document_id)
+    enqueue_documents(ids)
     return len(ids)
 
 

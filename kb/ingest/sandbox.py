@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 _MIB: Final = 1024**2
 # Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
 _BOOTSTRAP: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest import sandbox; sandbox.child()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest import {module}; {module}.child()"
 )
 # What a child may know of its parent's environment: where shared libraries lie, and no secret.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -84,7 +84,7 @@ def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) ->
         ParseError: the file cannot be read, or reading it broke a limit.
         OSError: there is no such file, or it may not be opened.
     """
-    return _decode_document(run_job("parse", path, limits=limits, filename=filename))
+    return decode_document(run_job("parse", path, limits=limits, filename=filename))
 
 
 def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
@@ -110,7 +110,7 @@ def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
     if status != 0:
         logger.warning("job %s of %r ended with status %d: %s", job, arguments, status, errors.decode(errors="replace"))
         raise _failure(status, errors, limits)
-    return _decode_answer(output)
+    return decode_answer(output)
 
 
 @contextmanager
@@ -118,24 +118,34 @@ def _child_process(
     path: Path, job: str, limits: Limits, arguments: Mapping[str, Any]
 ) -> Iterator[subprocess.Popen[bytes]]:
     order = json.dumps({"job": job, "limits": asdict(limits), "arguments": arguments})
-    command = [sys.executable, "-I", "-B", "-X", "utf8", "-c", _BOOTSTRAP, json.dumps(_import_path()), order]
     with (
         path.open("rb") as file,
         subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
-            command,
+            child_command("sandbox", order),
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env=_environment(),
+            env=child_environment(),
             start_new_session=True,
         ) as process,
     ):
         try:
             yield process
         finally:
-            if process.returncode is None:
-                with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
-                    os.killpg(process.pid, signal.SIGKILL)
+            kill(process)
+
+
+def child_command(module: str, order: str) -> list[str]:
+    """Of a child that runs `child()` of a module beside this one and finds its order in `sys.argv[2]`."""
+    bootstrap = _BOOTSTRAP.format(module=module)
+    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), order]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child that leads a session of its own, and whatever it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _import_path() -> list[str]:
@@ -143,7 +153,7 @@ def _import_path() -> list[str]:
     return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
 
 
-def _environment() -> dict[str, str]:
+def child_environment() -> dict[str, str]:
     return _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
 
 
@@ -184,8 +194,12 @@ def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
     return ParseError(ErrorCode.PARSER_CRASHED)
 
 
-def _decode_answer(output: bytes) -> Any:
-    """The child's word is not trusted: a file may have taken it over."""
+def decode_answer(output: bytes) -> Any:
+    """What a job has returned; the child's word is not trusted, since a file may have taken it over.
+
+    Raises:
+        ParseError: the job has raised it, or the answer has another shape.
+    """
     try:
         answer = json.loads(output)
         if "error" in answer:
@@ -195,7 +209,12 @@ def _decode_answer(output: bytes) -> Any:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
 
 
-def _decode_document(answer: Any) -> ParsedDocument:
+def decode_document(answer: Any) -> ParsedDocument:
+    """What `parse_job` has answered.
+
+    Raises:
+        ParseError: it is none of that shape.
+    """
     try:
         sections = tuple(_decode_section(*entry) for entry in answer["sections"])
         remarks = tuple(_decode_remark(*entry) for entry in answer["remarks"])
@@ -234,15 +253,16 @@ def child() -> None:
     """The child's whole life: limits, the file from stdin, the result or the error as JSON to stdout."""
     order = json.loads(sys.argv[2])
     limits = Limits(**order["limits"])
-    _apply(limits)
+    apply_limits(limits)
     # Libraries that print must not write into the answer.
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with answer_pipe:
-        answer_pipe.write(_answer(order["job"], sys.stdin.buffer, order["arguments"]))
+        answer_pipe.write(answer(order["job"], sys.stdin.buffer, order["arguments"]))
 
 
-def _apply(limits: Limits) -> None:
+def apply_limits(limits: Limits) -> None:
+    """Binds this process for good."""
     seconds = math.ceil(limits.seconds) + 1
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
@@ -258,13 +278,14 @@ def _apply(limits: Limits) -> None:
         resource.setrlimit(kind, (lowered, lowered))
 
 
-def _answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
+def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
+    """What a job returns or raises, as JSON."""
     module, _, name = JOBS[job].rpartition(".")
     try:
-        answer = {"done": getattr(importlib.import_module(module), name)(file, **arguments)}
+        told = {"done": getattr(importlib.import_module(module), name)(file, **arguments)}
     except ParseError as error:
-        answer = {"error": error.code, "params": error.params}
-    return json.dumps(answer, ensure_ascii=False).encode(errors="replace")
+        told = {"error": error.code, "params": error.params}
+    return json.dumps(told, ensure_ascii=False).encode(errors="replace")
 
 
 def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:

@@ -125,9 +125,12 @@ def batch_cancel(batch: IngestBatch) -> int:
         How many there were. What is searchable by now stays, and so do the files.
     """
     rows = Document.objects.filter(batch=batch, status__in=UNFINISHED)
-    return rows.update(
-        status=Status.CANCELLED, stage="", progress=0, lease=None, lease_until=None, updated_at=timezone.now()
-    )
+    with transaction.atomic():
+        # In the order in which a worker locks those that it writes together.
+        ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+        return Document.objects.filter(pk__in=ids).update(
+            status=Status.CANCELLED, stage="", progress=0, lease=None, lease_until=None, updated_at=timezone.now()
+        )
 
 
 def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:

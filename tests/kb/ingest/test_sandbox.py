@@ -200,7 +200,7 @@ def test_a_failed_child_is_logged_with_the_end_of_its_errors(stored, caplog):
 )
 def test_an_answer_of_another_shape_is_not_believed(output):
     with pytest.raises(ParseError) as caught:
-        sandbox._decode_answer(output)
+        sandbox.decode_answer(output)
     assert caught.value.code is ErrorCode.PARSER_CRASHED
 
 
@@ -218,7 +218,7 @@ def test_an_answer_of_another_shape_is_not_believed(output):
 )
 def test_a_document_of_another_shape_is_not_believed(changed):
     with pytest.raises(ParseError) as caught:
-        sandbox._decode_document({"title": "t", "mime": "m", "sections": [], "remarks": []} | changed)
+        sandbox.decode_document({"title": "t", "mime": "m", "sections": [], "remarks": []} | changed)
     assert caught.value.code is ErrorCode.PARSER_CRASHED
 
 
@@ -255,7 +255,7 @@ def test_the_child_starts_wherever_the_parent_stands_and_without_its_import_path
 def test_a_child_loads_the_parser_of_its_format_only_and_no_framework(stored, name, parser):
     script = (
         "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path; from kb.ingest import sandbox;"
-        "answer = sandbox._answer('parse', Path(sys.argv[2]).open('rb'), {'filename': sys.argv[3]});"
+        "answer = sandbox.answer('parse', Path(sys.argv[2]).open('rb'), {'filename': sys.argv[3]});"
         "assert b'sections' in answer; print(*sys.modules)"
     )
     command = [sys.executable, "-I", "-c", script, json.dumps(sandbox._import_path()), str(stored(FILES[name])), name]

@@ -125,9 +125,9 @@ def test_a_resumed_upload_is_fed_to_the_workers_in_bounded_portions(
 
     feed_batch(told[0], 0)
     first, second, third = [document.pk for document in documents]
-    assert sent == [("ingest_document", first), ("ingest_document", second), ("feed_batch", batch.pk, second)]
+    assert sent == [("ingest_documents", first, second), ("feed_batch", batch.pk, second)]
     feed_batch(batch.pk, second)
-    assert sent[3:] == [("ingest_document", third)]
+    assert sent[2:] == [("ingest_documents", third)]
 
 
 def test_cancelling_takes_what_is_not_done_out_of_the_queue(batch):

@@ -16,7 +16,7 @@ from django.utils import timezone
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.services.documents import document_add
-from kb.tasks import ingest_document, sweep_lost_documents
+from kb.tasks import ingest_document, ingest_documents, sweep_lost_documents
 from tests.factories import make_kb
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -143,3 +143,37 @@ def test_a_killed_workers_document_is_indexed_once_by_the_next(document, media, 
     assert len(positions) == ChunkPostings.objects.count() == ChunkEmbedding.objects.count() > 1
     joined = "".join(Chunk.objects.order_by("position").values_list("text", flat=True))
     assert all(f"第{number}段" in joined for number in range(5))
+
+
+@pytest.mark.parametrize(
+    ("module", "stage", "when"),
+    [
+        pytest.param("kb.services.small_documents", "_parse", "after", id="parse"),
+        pytest.param("kb.services.small_documents", "split", "before", id="chunk"),
+        pytest.param("kb.ingest.index", "tokenize", "before", id="tokenize"),
+        pytest.param("kb.ingest.index", "embed", "after", id="embed"),
+        pytest.param("kb.services.small_documents", "_finish", "after", id="write"),
+    ],
+)
+def test_a_killed_workers_small_documents_are_indexed_once_by_the_next(media, survivor, settings, module, stage, when):
+    settings.MEDIA_ROOT = media
+    kb = make_kb()
+    ids = [
+        document_add(knowledge_base=kb, file=ContentFile(f"第{number}条".encode()), name=f"{number}.txt", user=None).pk
+        for number in range(3)
+    ]
+    with running_worker(media, module, stage, when) as worker:
+        worker.send(ingest_documents, *ids)
+        worker.wait_for("there")
+        survivor.send(ingest_documents, *ids)
+        survivor.wait_for("done ingest_documents")
+        worker.kill()
+
+    assert set(Document.objects.values_list("status", flat=True)) == {"processing"}
+    assert not Chunk.objects.exists()
+    Document.objects.update(lease_until=timezone.now() - timedelta(seconds=1))  # as time would
+    survivor.send(sweep_lost_documents)
+    for _ in ids:
+        survivor.wait_for("done ingest_document")
+    assert set(Document.objects.values_list("status", "attempts")) == {("ready", 0)}
+    assert Chunk.objects.count() == ChunkPostings.objects.count() == ChunkEmbedding.objects.count() == len(ids)

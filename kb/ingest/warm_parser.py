@@ -1,0 +1,149 @@
+"""One parser's child for several small files, one after the other: starting a child costs more than such files do."""
+
+import json
+import logging
+import os
+import selectors
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Final
+
+from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.sandbox import (
+    DEFAULT_LIMITS,
+    Limits,
+    answer,
+    apply_limits,
+    child_command,
+    child_environment,
+    decode_answer,
+    decode_document,
+    kill,
+    parse_file,
+)
+
+logger = logging.getLogger(__name__)
+
+FILES_A_CHILD: Final = 500
+PATIENCE_SECONDS: Final = 10.0
+"""So long the common child may take over a small file."""
+_LENGTH_BYTES: Final = 8
+_READ_SIZE: Final = 65_536
+
+
+class _Fault(Exception):
+    """The child did not do what it was asked."""
+
+
+class WarmParser:
+    """Parses small files under the limits of the sandbox, in a child that lives on from file to file.
+
+    Only what goes well is believed: a file that fails in the common child is parsed once more in one of its own, so that what
+    earlier files have left behind is never blamed on it, and the common child is begun anew. Since a file may take its child
+    over, files that must not know of each other need parsers of their own.
+    """
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._warm = replace(limits, seconds=min(limits.seconds, PATIENCE_SECONDS))
+        self._child: subprocess.Popen[bytes] | None = None
+        self._parsed = 0
+
+    def parse(self, path: Path, filename: str) -> ParsedDocument:
+        """As `parse_file` of the sandbox.
+
+        Raises:
+            ParseError: the file cannot be read, or reading it broke a limit.
+            OSError: there is no such file, or it may not be opened.
+        """
+        if path.stat().st_size <= self._limits.input_bytes:
+            try:
+                return decode_document(decode_answer(self._ask(path, filename)))
+            except (ParseError, _Fault) as error:
+                logger.info("%r is parsed once more, by a child of its own: %s", filename, error)
+                self.close()
+        return parse_file(path, filename, limits=self._limits)
+
+    def close(self) -> None:
+        """Ends the child."""
+        child, self._child, self._parsed = self._child, None, 0
+        if child is None:
+            return
+        kill(child)
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        child.wait()
+
+    def _ask(self, path: Path, filename: str) -> bytes:
+        if self._parsed >= FILES_A_CHILD:
+            self.close()
+        child = self._child = self._child or _start(self._warm)
+        self._parsed += 1
+        order = json.dumps({"path": str(path.resolve()), "filename": filename}) + "\n"
+        try:
+            os.write(child.stdin.fileno(), order.encode())  # type: ignore[union-attr]
+        except BrokenPipeError as error:
+            raise _Fault("it had ended") from error
+        return self._receive(child)
+
+    def _receive(self, child: subprocess.Popen[bytes]) -> bytes:
+        deadline = time.monotonic() + self._warm.seconds
+        received, whole = bytearray(), _LENGTH_BYTES
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
+            while len(received) < whole:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise _Fault("it took too long")
+                data = os.read(child.stdout.fileno(), _READ_SIZE)  # type: ignore[union-attr]
+                if not data:
+                    raise _Fault("it ended")
+                received += data
+                if len(received) >= _LENGTH_BYTES:
+                    whole = _LENGTH_BYTES + int.from_bytes(received[:_LENGTH_BYTES], "big")
+                if whole > self._limits.output_bytes:
+                    raise _Fault("it answered too much")
+        if len(received) > whole:
+            raise _Fault("it said more than it was asked")
+        return bytes(received[_LENGTH_BYTES:])
+
+
+@contextmanager
+def warm_parser(limits: Limits = DEFAULT_LIMITS) -> Iterator[WarmParser]:
+    """A parser whose child ends with the block; it begins with the first file."""
+    parser = WarmParser(limits)
+    try:
+        yield parser
+    finally:
+        parser.close()
+
+
+def _start(limits: Limits) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
+        child_command("warm_parser", json.dumps(asdict(limits))),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,  # a child of its own says what is wrong with a file
+        env=child_environment(),
+        start_new_session=True,
+    )
+
+
+def child() -> None:
+    """The child's whole life: limits, then an order a line on stdin, and for each the answer's length and the answer."""
+    apply_limits(Limits(**json.loads(sys.argv[2])))
+    # Libraries that print must not write into the answers.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    for line in sys.stdin.buffer:
+        order = json.loads(line)
+        with Path(order["path"]).open("rb") as file:
+            told = answer("parse", file, {"filename": order["filename"]})
+        answers.write(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
+        answers.flush()

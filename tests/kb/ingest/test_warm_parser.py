@@ -1,0 +1,100 @@
+"""Small files in one parser's child: each is read as by a child of its own, whatever the others are."""
+
+import os
+import signal
+import time
+
+import psutil
+import pytest
+
+from kb.ingest import warm_parser as module
+from kb.ingest.parse import ParseError
+from kb.ingest.sandbox import Limits, parse_file
+from kb.ingest.warm_parser import warm_parser
+
+
+@pytest.fixture
+def stored(tmp_path):
+    def store(content, name="file"):
+        path = tmp_path / name
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        return path
+
+    return store
+
+
+def children():
+    return {each.pid for each in psutil.Process().children()}
+
+
+def test_files_share_a_child_and_are_read_as_by_a_child_of_their_own(stored):
+    paths = [stored(f"# 标题{number}\n\n正文", f"{number}.md") for number in range(3)]
+    before = children()
+    with warm_parser() as parser:
+        documents = [parser.parse(path, path.name) for path in paths]
+        [shared] = children() - before
+        assert parser.parse(paths[0], "0.md") == documents[0]
+        assert children() - before == {shared}
+
+    assert documents == [parse_file(path, path.name) for path in paths]
+    assert children() == before
+
+
+def test_a_file_that_cannot_be_read_ends_with_the_sandboxs_sentence_and_the_next_is_read(stored):
+    with warm_parser() as parser:
+        good = parser.parse(stored("文", "a.txt"), "a.txt")
+        with pytest.raises(ParseError) as refused:
+            parser.parse(stored(b"%PDF-1.7\n" + b"\0" * 5_000, "bad.pdf"), "bad.pdf")
+        assert refused.value.code == "damaged_file"
+        assert parser.parse(stored("文", "b.txt"), "a.txt") == good
+
+
+def test_a_child_that_was_killed_is_begun_anew(stored):
+    path = stored("文", "a.txt")
+    before = children()
+    with warm_parser() as parser:
+        first = parser.parse(path, "a.txt")
+        [shared] = children() - before
+        os.kill(shared, signal.SIGKILL)
+        assert parser.parse(path, "a.txt") == first
+        assert parser.parse(path, "a.txt") == first
+
+
+def test_a_child_that_hangs_is_given_up_for_one_of_the_files_own(stored, monkeypatch):
+    path = stored("文", "a.txt")
+    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.5)
+    before = children()
+    with warm_parser() as parser:
+        parser.parse(path, "a.txt")
+        [shared] = children() - before
+        os.kill(shared, signal.SIGSTOP)
+        started = time.monotonic()
+        assert parser.parse(path, "a.txt").sections[0].text == "文"
+        assert time.monotonic() - started >= 0.5
+        assert shared not in children()
+
+
+def test_what_earlier_files_have_left_of_the_memory_is_not_blamed_on_a_later_one(stored, monkeypatch):
+    monkeypatch.setattr(module, "FILES_A_CHILD", 2)
+    path = stored("文", "a.txt")
+    before = children()
+    with warm_parser() as parser:
+        seen = []
+        for _ in range(4):
+            parser.parse(path, "a.txt")
+            seen.append((children() - before).pop())
+    assert seen[0] == seen[1] != seen[2] == seen[3]
+
+
+def test_a_missing_file_is_the_callers_fault(tmp_path):
+    with warm_parser() as parser, pytest.raises(OSError, match="none"):
+        parser.parse(tmp_path / "none", "a.txt")
+
+
+def test_a_file_that_is_too_large_is_not_read_at_all(stored):
+    before = children()
+    with warm_parser(Limits(input_bytes=10)) as parser:
+        with pytest.raises(ParseError) as refused:
+            parser.parse(stored("0123456789a", "a.txt"), "a.txt")
+        assert children() == before
+    assert refused.value.code == "too_large"
