@@ -28,7 +28,6 @@ class Migration(migrations.Migration):
                 ("group_count", models.PositiveIntegerField(default=0)),
                 ("found_at", models.DateTimeField(null=True)),
                 ("asked_at", models.DateTimeField(null=True)),
-                ("error", models.TextField(blank=True, verbose_name="error")),
             ],
         ),
         migrations.AddField(

@@ -1,5 +1,4 @@
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import KnowledgeBase
@@ -14,16 +13,16 @@ class DuplicateScan(models.Model):
         group_count: of all that were found, of which the first are kept.
         found_at: None: it is the first look, and not done.
         asked_at: since when a worker is to look; None: nobody waits.
-        error: why the last look failed, for the curator.
     """
 
-    knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, primary_key=True, related_name="duplicate_scan")
+    knowledge_base = models.OneToOneField(
+        KnowledgeBase, models.CASCADE, primary_key=True, related_name="duplicate_scan"
+    )
     version = models.BigIntegerField(default=0)
     groups = models.JSONField(default=list)
     group_count = models.PositiveIntegerField(default=0)
     found_at = models.DateTimeField(null=True)
     asked_at = models.DateTimeField(null=True)
-    error = models.TextField(_("error"), blank=True)
 
     objects = ScopedQuerySet.as_manager()
 

@@ -1,5 +1,6 @@
 """From a document to searchable chunks: parse, chunk, tokenise, embed, write."""
 
+import copy
 import logging
 import uuid
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,6 @@ from django.conf import settings
 from django.db import OperationalError
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.ingest.archives import is_archive_name
@@ -21,22 +21,21 @@ from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace
 from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
-from kb.models import Chunk, ChunkEmbedding, Document, IngestBatch, KnowledgeBase
+from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
-from kb.services.errors import NotVisible, Rejected
+from kb.services.chunk_work.bulk import chunks_set_enabled
+from kb.services.chunk_work.checks import check_chunk, entries, locked_chunk, prepared_chunks, require_there
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
 from kb.services.unpacking import expand_archive
 from kb.services.writing import (
     Superseded,
     extraction_of,
-    prepare_chunks,
     tokenizers_of,
     unchanged,
     writing_chunks,
 )
 from retrieval.errors import RetrievalError
-from retrieval.searchable import searchable_text
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +260,14 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
     )
 
 
-def chunk_update(chunk: Chunk, *, text: str, enabled: bool, questions: Sequence[str] | None = None) -> None:
+def chunk_update(
+    chunk: Chunk,
+    *,
+    text: str,
+    enabled: bool,
+    questions: Sequence[str] | None = None,
+    keywords: Sequence[str] | None = None,
+) -> None:
     """Changes a chunk and what the indexes hold of it.
 
     Args:
@@ -269,34 +275,51 @@ def chunk_update(chunk: Chunk, *, text: str, enabled: bool, questions: Sequence[
         text: the new one.
         enabled: whether searches find it.
         questions: which it answers; None: those it has.
+        keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
 
     Raises:
-        Rejected: the text is blank, or the model is out of reach; nothing was changed.
+        Rejected: the text is blank, something is too long, the model is out of reach, or the document got another title
+            meanwhile; nothing was changed.
         Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
-    if not text.strip():
-        raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
-    kb = chunk.knowledge_base
-    answered = tuple(chunk.questions if questions is None else filter(None, map(str.strip, questions)))
-    model = embedder(kb.embedding_model)
-    source = Source(searchable_text(chunk.document.title, chunk.heading_path, text), text, answered)
-    try:
-        [prepared] = prepare_chunks(kb, [source])
-    except RetrievalError as error:
-        raise Rejected("model_unavailable", str(error)) from error
-    with writing_chunks(kb):
-        locked = Chunk.objects.select_for_update().filter(pk=chunk.pk).first()
-        if locked is None:
-            raise NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
+    wanted = _changed(chunk, text, questions, keywords)
+    if not _is_indexed_anew(chunk, wanted):
+        if not chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled):
+            require_there(chunk)
+        return
+    model = embedder(chunk.knowledge_base.embedding_model)
+    [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
+    with writing_chunks(chunk.knowledge_base):
+        locked = locked_chunk(chunk)
         if text != locked.text:
             cut = locked.cut_text or locked.text
             locked.text, locked.cut_text = text, "" if text == cut else cut
-        if locked.questions != list(answered):
-            locked.questions, locked.own_questions = list(answered), True
+        locked.questions, locked.own_questions = wanted.questions, wanted.own_questions
+        locked.keywords, locked.own_keywords = wanted.keywords, wanted.own_keywords
         locked.enabled = enabled
         locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
         locked.save()
         replace_postings([(locked, prepared.postings)])
-        ChunkEmbedding.objects.filter(chunk=locked).exclude(model=model.model_id).delete()
         replace_vectors([(locked, prepared)], model.model_id)
+
+
+def _changed(chunk: Chunk, text: str, questions: Sequence[str] | None, keywords: Sequence[str] | None) -> Chunk:
+    """The chunk as it is to be; nothing is written.
+
+    Raises:
+        Rejected: it cannot be so.
+    """
+    wanted = copy.copy(chunk)
+    wanted.text = text
+    if questions is not None and (asked := entries(questions)) != chunk.questions:
+        wanted.questions, wanted.own_questions = asked, True
+    if keywords is not None and (words := entries(keywords)) != chunk.keywords:
+        wanted.keywords, wanted.own_keywords = words, bool(words)
+    check_chunk(wanted)
+    return wanted
+
+
+def _is_indexed_anew(chunk: Chunk, wanted: Chunk) -> bool:
+    names = ("text", "questions", "own_questions", "keywords", "own_keywords")
+    return any(getattr(chunk, name) != getattr(wanted, name) for name in names)

@@ -258,10 +258,15 @@ def _share_out(whole: Chunk, members: Sequence[Chunk]) -> None:
             member.keywords = [word for word in whole.keywords if word in member.text]
             member.own_keywords = True
     if whole.own_questions:
-        for question in whole.questions:
-            best = max(members, key=lambda member: len(_bigrams(question) & _bigrams(member.text)))
-            best.questions = list(dict.fromkeys([*best.questions, question]))
-            best.own_questions = True
+        share_questions(whole, members)
+
+
+def share_questions(whole: Chunk, members: Sequence[Chunk]) -> None:
+    """Gives each question of a chunk to that of its parts which has most in common with it."""
+    for question in whole.questions:
+        best = max(members, key=lambda member: len(_bigrams(question) & _bigrams(member.text)))
+        best.questions = list(dict.fromkeys([*best.questions, question]))
+        best.own_questions = whole.own_questions
 
 
 def _note_edit(chunk: Chunk, text: str) -> None:
@@ -330,7 +335,9 @@ def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepa
     """
     model_id = document.knowledge_base.embedding_model
     current = Chunk.objects.select_for_update(no_key=True).filter(document=document).order_by("pk")
-    if {each.pk: _own(each) for each in current} != {pk: _own(each) for pk, each in plan.before.items()}:
+    if {each.pk: own_to_chunk(each) for each in current} != {
+        pk: own_to_chunk(each) for pk, each in plan.before.items()
+    }:
         raise ChunksChanged
     stale_parents = _write_parents(document, plan)
     kept = [chunk for chunk in plan.chunks if chunk.pk]
@@ -354,7 +361,8 @@ def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepa
         logger.warning("document %s was cut so that %d edited texts are in no chunk any more", document.pk, lost)
 
 
-def _own(chunk: Chunk) -> tuple[object, ...]:
+def own_to_chunk(chunk: Chunk) -> tuple[object, ...]:
+    """What cutting its document anew must not lose: where it has changed since it was read, a plan is out of date."""
     return tuple(getattr(chunk, name) for name in _OWN_TO_CHUNK)
 
 

@@ -4,8 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from retrieval.eval.anchors import squeezed
-
 MIN_SHARED: Final = 8
 """Characters: what the end of a text and the beginning of the next have in common by chance is shorter, as a rule."""
 
@@ -21,6 +19,11 @@ class Stream:
 
     text: str
     spans: tuple[tuple[int, int], ...]
+
+
+def squeezed(text: str) -> str:
+    """The text without white space."""
+    return "".join(text.split())
 
 
 def shared_length(first: str, second: str) -> int:

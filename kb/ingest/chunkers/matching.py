@@ -75,6 +75,11 @@ def edited_part(text: str, edited: str, part: str) -> str:
     return edited[first:last].strip()
 
 
+def moved_place(text: str, edited: str, place: int) -> int:
+    """Where a place in a text is after an edit of it."""
+    return _moved(_changes(text, edited), place)
+
+
 def _changes(text: str, edited: str) -> list[tuple[bool, int, int, int, int]]:
     """Whether equal, and from where to where in both texts, word by word."""
     words, others = _WORD.findall(text), _WORD.findall(edited)

@@ -4,8 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kb.ingest.chunkers.drafts import ChunkDraft
-from kb.ingest.chunkers.joining import Stream, place_of, stream
-from retrieval.eval.anchors import squeezed
+from kb.ingest.chunkers.joining import Stream, place_of, squeezed, stream
 
 Span = tuple[int, int]
 
