@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from tokenize import TokenError
 from typing import IO, Any, Final
 
 import numpy as np
@@ -62,7 +63,7 @@ def _check_header(stream: IO[bytes], shape: tuple[int, ...], dtype: str) -> None
         if npy.read_magic(stream) != _VERSION:
             raise NotAnArray("another version of the format")
         found, in_fortran_order, kind = npy.read_array_header_1_0(stream)
-    except (ValueError, SyntaxError, EOFError, RecursionError, MemoryError) as error:
+    except (ValueError, SyntaxError, TokenError, EOFError, RecursionError, MemoryError) as error:
         raise NotAnArray(str(error)) from error
     if (found, in_fortran_order, kind) != (shape, False, np.dtype(dtype)):
         raise NotAnArray(f"an array of shape {found} and type {kind}, not {shape} and {dtype}")

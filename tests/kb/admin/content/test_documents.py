@@ -1,3 +1,4 @@
+import re
 from string import Formatter
 
 import pytest
@@ -89,7 +90,7 @@ def test_every_parser_error_is_said_in_the_reader_s_language(code):
 
     assert english == MESSAGES[code].format(**params)
     assert chinese != english
-    assert "{" not in chinese
+    assert not re.search(r"{\w*}", chinese)
 
 
 def test_an_error_with_other_parameters_falls_back_to_the_stored_sentence():

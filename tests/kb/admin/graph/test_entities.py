@@ -17,7 +17,7 @@ READINGS = "admin:kb_graphextraction_changelist"
 
 
 @pytest.fixture(autouse=True)
-def _english(client):
+def _english(client, english):
     client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
 
 

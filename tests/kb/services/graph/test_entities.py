@@ -15,7 +15,7 @@ from kb.services.graph.entities import (
 from kb.services.graph.neighbourhood import fact_counts, neighbours_of
 from tests.factories import make_kb
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("english")]
 
 
 @pytest.fixture
