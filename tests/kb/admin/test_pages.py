@@ -5,13 +5,13 @@ import re
 import lxml.html
 import pytest
 from django.urls import reverse
-from tests.kb.admin.failed_queries.test_queries import make_failed
 
 from kb.models import Concept, EvalRun, GraphFact, RetrievalProfile
 from kb.services.profiles import create_version
 from kb.services.search import SearchRequest, search
 from tests.factories import make_api_key, make_user, principal
 from tests.kb.admin.eval_runs.run_pages import done, judged_set, missed
+from tests.kb.admin.failed_queries.test_queries import make_failed
 from tests.kb.eval_runs import answered, make_run
 
 # Names and codes that are the same in every language.
