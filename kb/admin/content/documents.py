@@ -24,6 +24,7 @@ from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.content.uploads import UploadView
 from kb.admin.counts import count_of
+from kb.admin.graph.extractions import document_graph_state
 from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.ingest.parse import MESSAGES, REMARKS
@@ -204,6 +205,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "show_save_and_add_another": False,
                 "may_retry": document.status not in UNFINISHED,
                 "remarks": remark_sentences(document),
+                "graph_state": document_graph_state(document),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response

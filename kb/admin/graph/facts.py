@@ -8,10 +8,11 @@ from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from kb.admin.graph.concepts import GraphAdmin, require_key
-from kb.admin.scoped import column
-from kb.models import GraphFact
+from kb.admin.scoped import ScopedRelatedFilter, column
+from kb.models import GraphFact, Origin
 from kb.models.names import normalized_key
 
 
@@ -44,7 +45,8 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
 @admin.register(GraphFact)
 class GraphFactAdmin(GraphAdmin):
     form = FactForm
-    list_display = ("subject", "predicate", "object", "knowledge_base")
+    list_display = ("subject", "predicate", "object", "origin", "knowledge_base")
+    list_filter = (("knowledge_base", ScopedRelatedFilter), ("origin", ChoicesDropdownFilter))
     search_fields = ("subject", "predicate", "object")
     search_help_text = gettext_lazy("Search by subject, predicate or object")
     ordering: ClassVar[Any] = ("subject", "predicate", "object", "pk")
@@ -55,10 +57,16 @@ class GraphFactAdmin(GraphAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         fields = ("knowledge_base", "subject", "predicate", "object")
-        return (*fields, "source") if obj else fields
+        return (*fields, "origin", "source") if obj else fields
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
-        return (*super().get_readonly_fields(request, obj), "source")
+        return (*super().get_readonly_fields(request, obj), "origin", "source")
+
+    def save_model(self, request: HttpRequest, obj: GraphFact, form: Any, change: Any) -> None:
+        """What a person has changed is theirs: reading its document again leaves it."""
+        if form.has_changed():
+            obj.origin = Origin.HAND
+        super().save_model(request, obj, form, change)
 
     @column(gettext_lazy("source"))
     def source(self, fact: GraphFact) -> str:

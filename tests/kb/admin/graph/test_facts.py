@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.models import GraphFact
+from kb.models import GraphFact, Origin
 from kb.stores.facts import FactReader
 from tests.factories import make_kb, make_member, principal
 
@@ -43,6 +43,15 @@ def test_a_changed_fact_is_found_by_its_new_entities_only(client, fact, kb):
     reader = FactReader(principal(kb.owner))
     assert len(reader.facts([kb.pk], "门锁", (), 5)) == 1
     assert reader.facts([kb.pk], "温控器", (), 5) == ()
+
+
+@pytest.mark.parametrize(("object_", "origin"), [("Acme", Origin.LLM), ("ACME Ltd", Origin.HAND)])
+def test_a_fact_that_a_person_has_changed_is_theirs(client, fact, object_, origin):
+    GraphFact.objects.update(origin=Origin.LLM)
+
+    client.post(reverse(CHANGE, args=[fact.pk]), form(subject="温控器", predicate="生产商", object=object_))
+
+    assert GraphFact.objects.get().origin == origin
 
 
 def test_the_page_leads_to_the_source(client, fact):
