@@ -98,6 +98,11 @@ UNFOLD = {
                         "icon": "travel_explore",
                         "link": reverse_lazy("admin:kb_websource_changelist"),
                     },
+                    {
+                        "title": _("External sources"),
+                        "icon": "cloud_sync",
+                        "link": reverse_lazy("admin:kb_searchprovider_changelist"),
+                    },
                     {"title": _("Chunks"), "icon": "segment", "link": reverse_lazy("admin:kb_chunk_changelist")},
                     {
                         "title": _("Concepts"),

@@ -214,6 +214,11 @@ WEB_DELAY_SECONDS = env.float("WEB_DELAY_SECONDS", default=1.0)  # between two r
 WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its answer
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
 
+# -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
+EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search
+VERTEX_ENDPOINTS = env.list("VERTEX_ENDPOINTS", default=[])  # that curators may name besides Google's own
+VERTEX_PROJECTS = env.list("VERTEX_PROJECTS", default=[])  # that they may name; none: any that the credentials reach
+
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
 EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
@@ -241,6 +246,10 @@ RETRIEVAL = {
     "candidate_floor": env.int("CANDIDATE_FLOOR", default=60),
     "vector_timeout_ms": _optional_int("VECTOR_TIMEOUT_MS"),
     "keyword_timeout_ms": _optional_int("KEYWORD_TIMEOUT_MS"),
+    "external": env.bool("EXTERNAL_ENABLED", default=True),
+    "external_top_k": env.int("EXTERNAL_TOP_K", default=10),
+    "external_timeout_ms": env.int("EXTERNAL_TIMEOUT_MS", default=3_000),
+    "external_weight": env.float("EXTERNAL_WEIGHT", default=0.4),
     "enable_fts": env.bool("ENABLE_FTS", default=True),
     "lexical_fallback": env.bool("LEXICAL_FALLBACK", default=True),
     "fusion": env.str("HYBRID_FUSION", default="rrf"),

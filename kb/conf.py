@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
 from kb import providers
+from kb.externals import external_channels, left_out, text_vectors
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
 from kb.stores.concepts import ConceptReader
@@ -39,6 +40,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import DependencyMissing
 from retrieval.execution import InlineExecutor
+from retrieval.external import ExternalChannel
 from retrieval.pipeline import Pipeline
 from retrieval.protocols import Channel, Reranker
 from retrieval.query_vectors import QueryEmbedder
@@ -150,6 +152,11 @@ class Wiring:
     vectors: tuple[QueryEmbedder, ...]
     links: tuple[Reranker, ...]
 
+    @property
+    def asks_elsewhere(self) -> bool:
+        """Whether results may change although no knowledge base does."""
+        return any(isinstance(channel, ExternalChannel) for scope in self.pipeline.scopes for channel in scope.channels)
+
     def load_models(self) -> None:
         """Loads the local models that are not loaded yet, for a caller that would rather wait than do without them."""
         providers.load(self.vectors, self.links)
@@ -231,13 +238,18 @@ def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] |
     if holdings(kb).questions and config.question_weight:
         vectors = providers.query_vectors(kb.embedding_model)
         channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), dimension=kb.dimension, only=only))
+    held = holdings(kb)
+    notes = left_out(kb, held, config, is_filtered=only is not None)
+    asked = () if notes or not config.external else external_channels(kb, held, config, tokenizer(kb.tokenizer_id))
     return Scope(
         kb_id=kb.pk,
         space=kb.embedding_model,
         tokenizer=tokenizer(kb.tokenizer_id),
-        channels=tuple(channels),
+        channels=(*channels, *asked),
         config=config,
         stand_ins=_stand_ins(kb, config, only),
+        text_vectors=text_vectors(kb),
+        notes=notes,
     )
 
 

@@ -109,10 +109,30 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
             ):  # a chunk that stands for its double in another knowledge base has a rank, and no score
                 found[chunk_id][ranking.channel] = score
     kb_id, most, best = rankings[0].kb_id, most or 1.0, best or 1.0  # where all weights are 0, so are the scores
+    own_best = {} if config.fusion == "weighted" else _best_elsewhere(rankings, config.rrf_k)
     return [
-        _Fused(-score / most, -score, place, chunk_id, kb_id, min(1.0, score / best), ranks[chunk_id], found[chunk_id])
+        _Fused(
+            -score / most,
+            -score,
+            place,
+            chunk_id,
+            kb_id,
+            min(1.0, score / own_best.get(chunk_id, best)),
+            ranks[chunk_id],
+            found[chunk_id],
+        )
         for chunk_id, score in zip(ranks, scores.tolist(), strict=True)
     ]
+
+
+def _best_elsewhere(rankings: Sequence[Ranking], rrf_k: int) -> dict[int, float]:
+    """The best fused score that what was found elsewhere could have: no channel of chunks can know it."""
+    best: dict[int, float] = {}
+    for ranking in rankings:
+        if ranking.weight:
+            for key in ranking.passages:
+                best[key] = best.get(key, 0.0) + ranking.weight / (rrf_k + 1)
+    return best
 
 
 def channel_weights(config: RetrievalConfig) -> dict[str, float]:

@@ -5,56 +5,91 @@ Ullman, "Mining of Massive Datasets", chapter 3.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 BANDS: Final = 14
 ROWS: Final = 4
 """Two texts with nine of ten terms in common are a candidate pair with probability 0.9999997, with eight 0.999, with half 0.6."""
 NEIGHBOURS: Final = 8
 """Of texts that share a band each is paired with so many that follow it: a phrase of all texts makes no square of them."""
-_PER_HASH: Final = np.random.default_rng(20_260_101).integers(1, 2**63, size=(2, BANDS * ROWS), dtype=np.uint64)
+MARGIN: Final = 0.2
+"""What is found in common of two sketches is off by so much in one of ten thousand pairs that have 0.8 in common."""
+_PAIRS_AT_ONCE: Final = 100_000
+_HASHES: Final = np.random.default_rng(20_260_101).integers(
+    1, 2**63, size=(2, BANDS * ROWS), dtype=np.uint64
+) | np.uint64(1)
+_MIX: Final = np.uint64(0x9E37_79B9_7F4A_7C15)
 
 Ids = NDArray[np.int64]
 Terms = NDArray[np.uint64]
 
 
-def band_keys(terms: Terms, starts: NDArray[np.int64]) -> Terms:
-    """Texts that share a key in one column have a quarter or more of their terms in common, as a rule.
+@dataclass(frozen=True, slots=True, eq=False)
+class Sketches:
+    """What is kept of texts, a row each, to find those that are alike.
 
-    Args:
-        terms: the 64-bit hashes of all texts' terms, one text after another.
-        starts: shape (n_texts,): where the terms of each begin; none is empty.
-
-    Returns:
-        Shape (n_texts, BANDS).
+    Attributes:
+        keys: shape (n_texts, BANDS), uint64: texts that share one in its column are a candidate pair.
+        marks: shape (n_texts, BANDS * ROWS), uint8: the share that two texts have in common is about that of their terms.
     """
-    keys = np.empty((len(starts), BANDS), dtype=np.uint64)
-    masks, factors = _PER_HASH
-    for band in range(BANDS):
-        key = np.zeros(len(starts), dtype=np.uint64)
-        for each in range(band * ROWS, (band + 1) * ROWS):
-            hashed = (terms ^ masks[each]) * (factors[each] | np.uint64(1))
-            least = np.minimum.reduceat(hashed, starts)
-            key = (key ^ least) * np.uint64(0x9E37_79B9_7F4A_7C15)
-            key ^= key >> np.uint64(29)
-        keys[:, band] = key
-    return keys
+
+    keys: NDArray[np.uint64]
+    marks: NDArray[np.uint8]
+
+    @classmethod
+    def of(cls, terms: Terms, starts: Ids) -> Self:
+        """Sketches texts.
+
+        Args:
+            terms: the 64-bit hashes of all texts' terms, one text after another.
+            starts: shape (n_texts,): where the terms of each begin; none is empty.
+        """
+        keys = np.zeros((len(starts), BANDS), dtype=np.uint64)
+        marks = np.empty((len(starts), BANDS * ROWS), dtype=np.uint8)
+        for each, (mask, factor) in enumerate(_HASHES.T):
+            band = each // ROWS
+            least = _least(terms, starts, mask, factor)
+            marks[:, each] = least >> np.uint64(56) ^ least
+            keys[:, band] = (keys[:, band] ^ least) * _MIX
+            keys[:, band] ^= keys[:, band] >> np.uint64(29)
+        return cls(keys, marks)
+
+    @classmethod
+    def joined(cls, parts: "Sequence[Sketches]") -> Self:
+        return cls(np.concatenate([part.keys for part in parts]), np.concatenate([part.marks for part in parts]))
 
 
-def candidate_pairs(keys: Terms) -> Ids:
-    """Which texts to compare.
+def _least(terms: Terms, starts: Ids, mask: np.uint64, factor: np.uint64) -> Terms:
+    """The least value of each text's terms under one hash function, shape (n_texts,)."""
+    if not len(starts):
+        return np.empty(0, dtype=np.uint64)
+    hashed = (terms ^ mask) * factor
+    hashed ^= hashed >> np.uint64(32)
+    return np.minimum.reduceat(hashed * _MIX, starts)
 
-    Args:
-        keys: shape (n_texts, BANDS).
+
+def candidate_pairs(sketches: Sketches, alike: float) -> Ids:
+    """Pairs of texts that may have at least a share of their terms in common; few that have are missing.
 
     Returns:
         Shape (n_pairs, 2): positions, the lower first, each pair once.
     """
+    pairs = _sharing_a_key(sketches.keys)
+    least = alike - MARGIN
+    batches = np.split(pairs, range(_PAIRS_AT_ONCE, len(pairs), _PAIRS_AT_ONCE))
+    return np.concatenate([batch[_common(sketches.marks, batch) >= least] for batch in batches])
+
+
+def _common(marks: NDArray[np.uint8], pairs: Ids) -> NDArray[np.float64]:
+    shares: NDArray[np.float64] = (marks[pairs[:, 0]] == marks[pairs[:, 1]]).mean(axis=1)
+    return shares
+
+
+def _sharing_a_key(keys: NDArray[np.uint64]) -> Ids:
     found = [np.empty(0, dtype=np.int64)]
     count = len(keys)
     for band in range(keys.shape[1]):
@@ -100,10 +135,19 @@ def groups_of(pairs: Ids, count: int) -> list[Ids]:
     Returns:
         The positions of each group of two or more, ascending.
     """
-    if not len(pairs):
-        return []
-    graph = coo_array((np.ones(len(pairs), dtype=np.int8), (pairs[:, 0], pairs[:, 1])), shape=(count, count))
-    _, labels = connected_components(graph, directed=False)
+    labels = np.arange(count)
+    first, second = pairs.T
+    while True:
+        # Each takes the lowest label around it, and whoever bore that one's label follows: few rounds, however long a chain.
+        before = labels.copy()
+        lowest = np.minimum(before[first], before[second])
+        for bearers in (first, second, before[first], before[second]):
+            np.minimum.at(labels, bearers, lowest)
+        labels = labels[labels]
+        if np.array_equal(labels, before):
+            break
     members = np.unique(pairs)
+    if not members.size:
+        return []
     members = members[np.argsort(labels[members], kind="stable")]
     return np.split(members, np.flatnonzero(np.diff(labels[members])) + 1)

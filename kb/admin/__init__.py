@@ -4,6 +4,7 @@ from kb.admin import accounts
 from kb.admin.content import batches, chunks, documents, knowledge_bases
 from kb.admin.eval_runs import runs
 from kb.admin.eval_sets import sets
+from kb.admin.external_sources import providers
 from kb.admin.failed_queries import queries
 from kb.admin.graph import concepts, entities, extractions, facts
 from kb.admin.search import log
@@ -20,6 +21,7 @@ __all__ = [
     "facts",
     "knowledge_bases",
     "log",
+    "providers",
     "queries",
     "runs",
     "sets",

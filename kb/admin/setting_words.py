@@ -90,6 +90,23 @@ WORDS: Mapping[str, SettingWords] = {
             "How much the questions count that chunks are said to answer, in either fusion; 0: they are not searched."
         ),
     ),
+    "external": SettingWords(
+        gettext_lazy("Ask elsewhere"),
+        gettext_lazy(
+            "Live pages, feeds and search services of the knowledge base join the query. Off: nothing is asked."
+        ),
+    ),
+    "external_top_k": SettingWords(
+        gettext_lazy("Results of each source"), gettext_lazy("How many results of each live or external source count.")
+    ),
+    "external_timeout_ms": SettingWords(
+        gettext_lazy("Time of each source"),
+        gettext_lazy("Milliseconds after which the search goes on without a source that has no limit of its own."),
+    ),
+    "external_weight": SettingWords(
+        gettext_lazy("Weight of each source"),
+        gettext_lazy("How much a live or external source counts in the fusion that has no weight of its own."),
+    ),
     "rrf_k": SettingWords(
         gettext_lazy("RRF constant k"),
         gettext_lazy("The larger it is, the less it matters to stand first rather than tenth."),
@@ -207,6 +224,10 @@ GROUPS = (
             "question_weight",
             "keyword_vector_share",
         ),
+    ),
+    SettingGroup(
+        gettext_lazy("Live and external sources"),
+        ("external", "external_top_k", "external_timeout_ms", "external_weight"),
     ),
     SettingGroup(gettext_lazy("Reranking"), ("use_rerank", "rerankers", "rerank_candidates", "rerank_top_k")),
     SettingGroup(

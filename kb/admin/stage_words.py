@@ -8,7 +8,7 @@ from django.utils.translation import gettext_lazy, pgettext
 from kb.models import Document
 from retrieval.config import RetrievalConfig
 
-CHANNELS = ("vector", "bm25", "question")
+CHANNELS = ("vector", "bm25", "question", "web", "external")
 STAND_INS = ("fts", "lexical")
 
 
@@ -18,6 +18,8 @@ _STAGES = {
     "vector": gettext_lazy("Vector"),
     "bm25": gettext_lazy("BM25"),
     "question": gettext_lazy("Question"),
+    "web": gettext_lazy("Live sources"),
+    "external": gettext_lazy("External sources"),
     "fts": gettext_lazy("Full text"),
     "lexical": gettext_lazy("N-grams"),
     "passages": gettext_lazy("Passages"),
@@ -33,7 +35,8 @@ _STAGES = {
 
 
 def stage_label(stage: str) -> str:
-    return str(_STAGES.get(stage, stage))
+    kind, _colon, source = stage.partition(":")
+    return source if source and kind in ("web", "external") else str(_STAGES.get(stage, stage))
 
 
 def fusion_in_words(config: RetrievalConfig) -> str:

@@ -7,10 +7,11 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
 
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import Document, KnowledgeBase
-from kb.models.triggers import content_triggers
+from kb.models.triggers import content_triggers, live_source_triggers
 
 URL_CHARACTERS = 2_000
 
@@ -24,7 +25,7 @@ class WebSource(models.Model):
         max_depth: how many links from the first page a crawl goes.
         include: regular expressions, one of which the address of a page must match; none: any of the same host.
         exclude: regular expressions, none of which it may match.
-        live: whether queries ask it too, without any document.
+        live: whether queries read it too, without any document; of a page or a feed only.
         next_run_at: None: not planned.
         lease_until: until when a worker has it, or its task is awaited.
         attempts: to carry the present run on, one after the other, of which none came to an end.
@@ -33,7 +34,7 @@ class WebSource(models.Model):
     """
 
     class Kind(models.TextChoices):
-        PAGE = "page", _("page")
+        PAGE = "page", pgettext_lazy("of the web", "page")
         SITEMAP = "sitemap", _("sitemap")
         CRAWL = "crawl", _("crawl")
         FEED = "feed", _("RSS or Atom feed")
@@ -99,6 +100,7 @@ class WebSource(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb"),
         ]
+        triggers: ClassVar = live_source_triggers()
 
     def __str__(self) -> str:
         return self.name
@@ -138,7 +140,7 @@ class WebPage(models.Model):
     error_code = models.CharField(max_length=40, blank=True)
     error = models.TextField(_("error"), blank=True)
     error_params = models.JSONField(default=dict)
-    fetched_at = models.DateTimeField(_("read"), null=True)
+    fetched_at = models.DateTimeField(pgettext_lazy("when", "read"), null=True)
     gone_at = models.DateTimeField(_("gone since"), null=True)
 
     objects = ScopedQuerySet.through("source__knowledge_base").as_manager()
@@ -154,32 +156,39 @@ class WebPage(models.Model):
 
 
 class SearchProvider(models.Model):
-    """A search service elsewhere whose results join a knowledge base's as a channel.
+    """A search service elsewhere whose results join a knowledge base's as a channel: an external source.
 
     Attributes:
+        kind: a name in the registry of kinds, which is the code's: another one needs no migration.
         settings: of the kind; never a secret, which the environment holds.
         timeout_ms: after that much the search goes on without it, and says so.
+        weight: in the fusion; None: the profile's `external_weight`.
     """
-
-    class Kind(models.TextChoices):
-        VERTEX = "vertex", _("Vertex AI Search")
 
     knowledge_base = models.ForeignKey(
         KnowledgeBase, models.CASCADE, related_name="search_providers", verbose_name=_("knowledge base")
     )
     name = models.CharField(_("name"), max_length=80)
-    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.VERTEX)
+    kind = models.CharField(_("kind"), max_length=40, default="vertex_ai_search")
     settings = models.JSONField(_("settings"), default=dict, blank=True)
     enabled = models.BooleanField(_("enabled"), default=True)
     timeout_ms = models.PositiveIntegerField(
         _("milliseconds allowed"), default=2_000, validators=[MinValueValidator(50), MaxValueValidator(30_000)]
     )
 
+    weight = models.FloatField(
+        _("weight"),
+        null=True,
+        blank=True,
+        validators=[MinValueValidator(0), MaxValueValidator(1_000)],
+        help_text=_("How much its ranking counts in the fusion. Blank: as the profile says."),
+    )
+
     objects = ScopedQuerySet.as_manager()
 
     class Meta:
-        verbose_name = _("search provider")
-        verbose_name_plural = _("search providers")
+        verbose_name = _("external source")
+        verbose_name_plural = _("external sources")
         ordering = ("name", "pk")
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="search_provider_name_per_kb"),

@@ -198,6 +198,16 @@ def content_triggers() -> list[pgtrigger.Trigger]:
     return _content_triggers(on_insert=_NEW, on_update=f"{_OLD} UNION {_NEW}", on_delete=_OLD)
 
 
+def live_source_triggers() -> list[pgtrigger.Trigger]:
+    """A new content version for what queries read of a web source, and not for its runs."""
+    read = "knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages"
+    return _content_triggers(
+        on_insert=f"{_NEW} WHERE live",
+        on_update=_changed("knowledge_base_id", read),
+        on_delete=f"{_OLD} WHERE live",
+    )
+
+
 def fact_triggers() -> list[pgtrigger.Trigger]:
     """As `content_triggers`, but not where only the chunk that a fact was taken from has gone: its own trigger knows."""
     told = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")

@@ -67,8 +67,8 @@ class Source:
     title: str
     source: str
     page: int | None
-    chunk_id: int
-    document_id: int
+    chunk_id: int | None
+    document_id: int | None
     knowledge_base_id: int
     text: str
     score: float
@@ -368,8 +368,8 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
             title=hit.passage.title,
             source=hit.passage.source,
             page=hit.passage.page,
-            chunk_id=hit.passage.chunk_id,
-            document_id=hit.passage.document_id,
+            chunk_id=hit.passage.stored_chunk_id,
+            document_id=hit.passage.stored_document_id,
             knowledge_base_id=hit.passage.kb_id,
             text=citation.text,
             score=hit.score,

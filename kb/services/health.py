@@ -21,6 +21,7 @@ from redis.exceptions import RedisError
 
 from kb.models import Document, KnowledgeBase, TokenizerSettings
 from kb.services import health_indexes, health_models
+from kb.services.external_sources import external_sources
 from kb.services.findings import Finding, State, listed, one_line
 from retrieval.bm25 import require_dependencies
 from retrieval.dependencies import import_dependency
@@ -221,6 +222,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     health_models.cross_encoder,
     health_models.rerank_server,
     health_models.language_model,
+    external_sources,
     keyword_packages,
     packages,
     data_directory,

@@ -21,7 +21,7 @@ from retrieval.hot_queries import HotQueryKey, ScopeVersion
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.trace import Degradation, DegradationCode
 
-LASTING = frozenset({DegradationCode.HASHING_EMBEDDER})
+LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
 """Degradations that follow from a choice; any other is a fault that may be over before the response expires."""
 PASSING = frozenset({DegradationCode.RERANKER_UNAVAILABLE})
 """Faults that are tried again after a while only, and in which the next link of the chain has answered."""
@@ -77,10 +77,16 @@ def tier_of(key: HotQueryKey) -> str | None:
     return hot_queries().tier_of(key) if settings.CACHE_ENABLED else None
 
 
-def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degradation]) -> bool:
+def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
     """Keeps a response, unless a fault has made it worse than the next one may be.
 
     A response without the reranker that is configured is kept no longer than until that is tried again.
+
+    Args:
+        key: of the search.
+        response: what is served again.
+        degraded: what the search told of.
+        most_s: for at most so many seconds.
 
     Returns:
         Whether it is kept.
@@ -90,7 +96,7 @@ def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degrada
     passing = frozenset() if settings.RERANK_BASE_URL else PASSING
     if not settings.CACHE_ENABLED or faults - passing:
         return False
-    hot_queries().put(key, response, PASSING_SECONDS if faults else inf)
+    hot_queries().put(key, response, min(most_s, PASSING_SECONDS) if faults else most_s)
     return True
 
 

@@ -94,6 +94,7 @@ class Replay:
         configuration: settings of the environment that have changed; a profile's version does not change.
         knowledge_bases: versions, tokenizers and models that are others now.
         without_history: the search stood in a conversation of someone else, and was run again without it.
+        without_external: it had results of live or external sources, which are not asked again.
     """
 
     trace_id: UUID
@@ -106,6 +107,7 @@ class Replay:
     degraded_before: tuple[Mapping[str, str], ...]
     degraded_after: tuple[Mapping[str, str], ...]
     without_history: bool
+    without_external: bool = False
 
     @property
     def is_identical(self) -> bool:
@@ -126,11 +128,14 @@ class Replay:
             "knowledge_bases": [difference.as_dict() for difference in self.knowledge_bases],
             "degraded": {"before": list(self.degraded_before), "after": list(self.degraded_after)},
             "without_history": self.without_history,
+            "without_external": self.without_external,
         }
 
 
 def replay(principal: Principal, trace_id: UUID) -> Replay:
     """Runs a search of the log again, without keeping it there, and compares.
+
+    Live and external sources are not asked again: what they said then is not kept, and what they say now is another matter.
 
     Raises:
         NotVisible: there is no such search for this principal, or a version of its profiles is gone.
@@ -165,7 +170,7 @@ def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRe
         profile=entry.profile,
         profile_version=entry.profile_version,
         own_profiles=own_profiles,
-        overrides=asked["overrides"],
+        overrides={**asked["overrides"], "external": False},
         filters=None if asked["filters"] is None else Filters.parse(asked["filters"]),
         latency_budget_ms=asked["latency_budget_ms"],
         history=tuple(Turn(**turn) for turn in history),
@@ -176,13 +181,14 @@ def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRe
 def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *, without_history: bool) -> Replay:
     log = json.loads(json.dumps(outcome_as_log(outcome), default=str))  # as the database gives it back
     before, after = entry.trace, log["trace"]
-    shared = list(_differences(None, before["configuration"], after["configuration"]))
+    shared = list(_differences(None, before["configuration"], {**after["configuration"], "external": _asked(before)}))
     models = list(_differences(None, before["models"], after["models"], prefix="models."))
     own: list[Difference] = []
     states: list[Difference] = []
     for old, new in zip(before["scopes"], after["scopes"], strict=True):
         common = {(each.name, str(each.after)) for each in shared}
-        found = _differences(old["kb_id"], old["configuration"], new["configuration"])
+        now = {**new["configuration"], "external": old["configuration"].get("external")}
+        found = _differences(old["kb_id"], old["configuration"], now)
         own += [each for each in found if (each.name, str(each.after)) not in common]
         states += _differences(
             old["kb_id"], {name: old[name] for name in STATE_FIELDS}, {name: new[name] for name in STATE_FIELDS}
@@ -198,7 +204,13 @@ def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *,
         degraded_before=tuple(entry.degraded),
         degraded_after=tuple(log["degraded"]),
         without_history=without_history,
+        without_external=any(each["chunk_id"] is None for each in before["results"]),
     )
+
+
+def _asked(trace: Mapping[str, Any]) -> Any:
+    """Whether sources elsewhere were to be asked, which a replay never does: no difference of the environment."""
+    return trace["configuration"].get("external")
 
 
 def _differences(
@@ -233,7 +245,8 @@ def _results(principal: Principal, before: Mapping[str, Any], after: Mapping[str
 
 def _placed(results: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
     """Rank and score by chunk."""
-    return {each["chunk_id"]: (rank, each["score"]) for rank, each in enumerate(results, start=1)}
+    placed = ((rank, each) for rank, each in enumerate(results, start=1))
+    return {each["chunk_id"]: (rank, each["score"]) for rank, each in placed if each["chunk_id"] is not None}
 
 
 def _why_gone(chunk: Chunk | None, cut_by: str | None) -> str:

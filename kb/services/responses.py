@@ -4,6 +4,7 @@ import json
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from django.conf import settings
@@ -25,6 +26,8 @@ from retrieval.hot_queries import HotQueryKey
 from retrieval.trace import Degradation, DegradationCode
 
 KIND = "search"
+EXTERNAL_SECONDS = 60.0
+"""How long a response is kept that live or external sources had a part in: no version tells of their changes."""
 
 
 def respond(principal: Principal, request: SearchRequest) -> bytes:
@@ -55,7 +58,7 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
     fresh = _Body.of({**outcome_as_json(outcome), "degraded": [each.as_dict() for each in lasting]})
     # Where another version was published meanwhile, the key is that of one that may be rolled back to.
     if key is not None and profile == str(outcome.wiring.profile):
-        cache_response(key, fresh.text, lasting)
+        cache_response(key, fresh.text, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf)
     return fresh.served(notes, cached=False, timings_ms=outcome.result.timings_ms)
 
 

@@ -122,7 +122,7 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
 
 
 def wire(principal: Principal, request: SearchRequest, *, embedding_model: str = "") -> Wiring:
-    """The pipeline of a request, which may run many queries.
+    """The pipeline of a request, which may run many queries; live and external sources only where `overrides` ask for them.
 
     Args:
         principal: whose rights apply.
@@ -138,7 +138,9 @@ def wire(principal: Principal, request: SearchRequest, *, embedding_model: str =
     if embedding_model:
         for kb in knowledge_bases:
             search_with(kb, embedding_model)
-    return _wire(knowledge_bases, principal, request)
+    # What is measured must be found again, and what is elsewhere may not be.
+    overrides = {"external": False, **request.overrides}
+    return _wire(knowledge_bases, principal, dataclasses.replace(request, overrides=overrides))
 
 
 def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
@@ -198,14 +200,14 @@ def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
 def hit_as_json(hit: Hit) -> dict[str, Any]:
     passage = hit.passage
     return {
-        "chunk_id": passage.chunk_id,
-        "document_id": passage.document_id,
+        "chunk_id": passage.stored_chunk_id,
+        "document_id": passage.stored_document_id,
         "knowledge_base_id": passage.kb_id,
         "title": passage.title,
         "source": passage.source,
         "page": passage.page,
         "text": passage.text,
-        "matched_text": passage.searched,
+        "matched_text": passage.matched,
         "score": hit.score,
         "score_scale": hit.score_scale,
         "ranks": dict(hit.ranks),
@@ -231,7 +233,7 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "score_scale": result.score_scale,
         "threshold": result.threshold,
         "spans": [span.as_dict() for span in result.spans],
-        "results": [{"chunk_id": hit.passage.chunk_id, "score": hit.score} for hit in result.hits],
+        "results": [{"chunk_id": hit.passage.stored_chunk_id, "score": hit.score} for hit in result.hits],
         "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
         "dropped": [dropped.as_dict() for dropped in result.dropped],
     }
@@ -277,14 +279,20 @@ def _scopes_as_json(outcome: SearchOutcome) -> list[dict[str, Any]]:
 
 
 def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
+    passage = candidate.passage
+    origin = passage.origin if passage else None
     return {
-        "chunk_id": candidate.chunk_id,
+        "chunk_id": candidate.chunk_id if origin is None else None,
+        **({} if origin is None else {"external": dataclasses.asdict(origin)}),
         "kb_id": candidate.kb_id,
         "ranks": dict(candidate.ranks),
         "scores": dict(candidate.scores),
         "matched_terms": list(candidate.matched_terms),
         "cut_by": candidate.cut_by,
-        "provenance": [dataclasses.asdict(each) for each in candidate.provenance],
+        "provenance": [
+            {**dataclasses.asdict(each), "chunk_id": each.chunk_id if each.chunk_id >= 0 else None}
+            for each in candidate.provenance
+        ],
     }
 
 

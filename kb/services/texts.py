@@ -184,6 +184,8 @@ def _found(hit: Hit, document: Document | None, profile: RetrievalProfile) -> Fo
     passage = hit.passage
     # Deleted since it was found: what the search has read of it is what there is.
     text = _kept(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))
+    if passage.origin is not None:
+        text = KeptText(passage.source or passage.origin.id, passage.text, {"source": passage.source})
     provenance = {name: value for name, value in fields.items() if name not in {"text", "metadata"}}
     provenance |= {name: fields["metadata"][name] for name in PASSAGE_FIELDS if name in fields["metadata"]}
     provenance["profile"] = {"name": profile.name, "version": profile.version}

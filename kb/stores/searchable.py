@@ -15,8 +15,13 @@ from kb.models import (
     KnowledgeBaseVersion,
     Principal,
     RetrievalProfile,
+    SearchProvider,
+    WebSource,
 )
 from kb.stores.scope import visible_knowledge_bases
+
+MOST_SOURCES = 10
+"""Of each kind that one query asks, by name."""
 
 _READ = {"k": KnowledgeBase, "v": KnowledgeBaseVersion, "p": RetrievalProfile}
 _SEARCHABLE = """
@@ -77,12 +82,19 @@ def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Calla
 
 @dataclass(frozen=True, slots=True)
 class Holdings:
-    """What a knowledge base holds besides the text and the vectors of its chunks."""
+    """What a knowledge base holds besides the text and the vectors of its chunks.
+
+    Attributes:
+        live: the pages and feeds that queries read.
+        external: the search services that queries ask.
+    """
 
     keyword_vectors: bool
     questions: bool
     concepts: bool
     facts: bool
+    live: tuple[WebSource, ...] = ()
+    external: tuple[SearchProvider, ...] = ()
 
 
 def holdings(kb: KnowledgeBase) -> Holdings:
@@ -98,4 +110,6 @@ def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa
         questions=vectors.filter(kind=ChunkEmbedding.Kind.QUESTION).exists(),
         concepts=ConceptTerm.objects.filter(knowledge_base=kb_id).exists(),
         facts=GraphFact.objects.filter(knowledge_base=kb_id).exists(),
+        live=tuple(WebSource.objects.filter(knowledge_base=kb_id, enabled=True, live=True)[:MOST_SOURCES]),
+        external=tuple(SearchProvider.objects.filter(knowledge_base=kb_id, enabled=True)[:MOST_SOURCES]),
     )

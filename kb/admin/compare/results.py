@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -11,6 +10,7 @@ from kb.admin.compare.settings import SettingChange, setting_changes
 from kb.admin.degradations import Notice, notices
 from kb.admin.eval_runs.report import lost_label
 from kb.admin.explain.analysis import cutters
+from kb.admin.explain.rows import found_url
 from kb.admin.search.log import debug_url
 from kb.admin.stage_words import milliseconds, stage_label
 from kb.models import KnowledgeBase
@@ -190,11 +190,11 @@ def _card(
         chunk_id=passage.chunk_id,
         rank=rank,
         title=passage.title or passage.source or _("untitled"),
-        place=(*place, _("chunk %(number)d") % {"number": passage.position + 1}),
+        place=tuple(place) if passage.origin else (*place, _("chunk %(number)d") % {"number": passage.position + 1}),
         text=tuple(excerpt(text, EXCERPT_CHARACTERS)),
         score=f"{hit.score:.4f}",
         kb_name=bases[passage.kb_id].name,
-        url=reverse("admin:kb_chunk_change", args=[passage.chunk_id]),
+        url=found_url(passage),
         movement=_movement(letter, result),
     )
 

@@ -86,8 +86,12 @@ class SearchedBase:
 
 def channels_asked(spans: Iterable[Span]) -> tuple[str, ...]:
     """The channels of a search in the order of the page: the standing ones, and the others that were asked."""
+    spans = list(spans)
     asked = {span.stage for span in spans}
-    return tuple(stage for stage in (*CHANNELS, *STAND_INS) if stage in asked or stage in ("vector", "bm25"))
+    named = dict.fromkeys(span.detail["channel"] for span in spans if "channel" in span.detail)
+    usual = [each for each in (*CHANNELS, *STAND_INS) if each in asked or each in ("vector", "bm25")]
+    # Sources elsewhere share a stage, and each has a ranking of its own.
+    return (*(each for each in usual if each not in ("web", "external")), *named)
 
 
 def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> tuple[SearchedBase, ...]:

@@ -92,6 +92,8 @@ class Row:
         found_at: every place where it, or a chunk of the same content, was found.
         doubles: how many chunks of the same content it stands for.
         neighbours: the chunks before and after it, where they were asked for.
+        url: of its chunk, or of where it was found elsewhere; blank where that is no web address.
+        is_stored: whether it is a chunk; what was found elsewhere is none.
     """
 
     chunk_id: int
@@ -116,6 +118,7 @@ class Row:
     doubles: int
     neighbours: tuple[Passage, ...]
     url: str
+    is_stored: bool
     starts_hidden: bool
 
     @property
@@ -153,7 +156,9 @@ class _Rows:
         self._cutters = cutters(outcome)
         self._stages = [column.stage for column in columns(outcome)]
         spans = [span for span in self._result.spans if "kb_id" in span.detail]
-        self._answered = {(span.stage, span.detail["kb_id"]) for span in spans if "found" in span.detail}
+        self._answered = {
+            (span.detail.get("channel", span.stage), span.detail["kb_id"]) for span in spans if "found" in span.detail
+        }
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
         self._outcome = outcome
@@ -174,13 +179,16 @@ class _Rows:
         final = None if candidate.cut_by else place
         moved = moves(candidate, final)
         title = passage.title or passage.source or _("untitled")
+        is_stored = passage.origin is None
         own = self._result.analysis.terms(candidate.kb_id)
         text = self._mark(passage.text, candidate)
         return Row(
             chunk_id=candidate.chunk_id,
             kb_id=candidate.kb_id,
             kb_name=self._bases[candidate.kb_id].name,
-            name=_("%(title)s, chunk %(number)d") % {"title": title, "number": passage.position + 1},
+            name=_("%(title)s, chunk %(number)d") % {"title": title, "number": passage.position + 1}
+            if is_stored
+            else title,
             rank=str(final or ABSENT),
             title=self._mark(title, candidate),
             place=_place(passage),
@@ -198,7 +206,8 @@ class _Rows:
             found_at=tuple(self._found_at(each, candidate) for each in candidate.provenance),
             doubles=len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
             neighbours=candidate.neighbours,
-            url=_chunk_url(candidate.chunk_id),
+            url=found_url(passage),
+            is_stored=is_stored,
             starts_hidden=starts_hidden,
         )
 
@@ -218,8 +227,8 @@ class _Rows:
             self._result.analysis.queries[found.query].text if found.query else "",
             found.rank,
             f"{found.score:.{USUAL_DECIMALS}f}",
-            found.chunk_id if is_double else None,
-            _chunk_url(found.chunk_id) if is_double else "",
+            found.chunk_id if is_double and found.chunk_id >= 0 else None,
+            _chunk_url(found.chunk_id) if is_double and found.chunk_id >= 0 else "",
         )
 
     # -- Cells ---------------------------------------------------------------------------------------------------------
@@ -245,6 +254,9 @@ class _Rows:
     def _why_not_found(self, stage: str, candidate: Candidate) -> str:
         if (stage, candidate.kb_id) not in self._answered:
             return _("this channel did not answer")
+        if ":" in stage or candidate.chunk_id < 0:
+            # A source elsewhere knows no chunks, and no index here knows what was found there.
+            return _("only what is elsewhere is ranked here") if ":" in stage else _("found elsewhere, so in no index")
         if stage != "vector" and not self._config.use_rerank:
             return _("without a reranker only the vector channel counts")
         if stage == "bm25" and not candidate.matched_terms:
@@ -270,8 +282,18 @@ def _chunk_url(chunk_id: int) -> str:
     return reverse("admin:kb_chunk_change", args=[chunk_id])
 
 
+def found_url(passage: Passage) -> str:
+    """Of the chunk, or the address of what was found elsewhere, where a browser may open it."""
+    if passage.origin is None:
+        return _chunk_url(passage.chunk_id)
+    return passage.origin.url if passage.origin.url.startswith(("https://", "http://")) else ""
+
+
 def _place(passage: Passage) -> tuple[str, ...]:
-    """Where the chunk comes from: source, page, position."""
+    """Where the chunk comes from: source, page, position; or the source elsewhere and the address."""
+    if passage.origin is not None:
+        told = _("from %(source)s, place %(rank)d") % {"source": passage.origin.source, "rank": passage.origin.rank}
+        return tuple(filter(None, (told, passage.origin.url, passage.origin.published)))
     parts = [passage.source] if passage.source and passage.title else []
     if passage.page:
         parts.append(_("page %(page)d") % {"page": passage.page})

@@ -330,9 +330,19 @@ def _source(source: Mapping[str, Any]) -> ShownSource:
         label=source["label"],
         text=source["text"],
         score=f"{source['score']:.3f} ({source['score_scale']})",
-        chunk_url=reverse("admin:kb_chunk_change", args=[source["chunk_id"]]),
-        document_url=reverse("admin:kb_document_change", args=[source["document_id"]]),
+        chunk_url=_change_url("chunk", source["chunk_id"]) or _address(source["source"]),
+        document_url=_change_url("document", source["document_id"]),
     )
+
+
+def _change_url(model: str, pk: int | None) -> str:
+    """Blank for a live or external source, which has no such object."""
+    return "" if pk is None else reverse(f"admin:kb_{model}_change", args=[pk])
+
+
+def _address(source: str) -> str:
+    """Of a live or external source, where a browser may open it."""
+    return source if source.startswith(("https://", "http://")) else ""
 
 
 def _parts(text: str, sources: Mapping[int, ShownSource]) -> Iterable[tuple[str, ShownSource | None]]:

@@ -77,8 +77,8 @@ class SourceSerializer(serializers.Serializer[Any]):
     title = serializers.CharField(allow_blank=True)
     source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
     page = serializers.IntegerField(allow_null=True)
-    chunk_id = serializers.IntegerField()
-    document_id = serializers.IntegerField()
+    chunk_id = serializers.IntegerField(allow_null=True, help_text="null: of a live or external source.")
+    document_id = serializers.IntegerField(allow_null=True)
     knowledge_base_id = serializers.IntegerField()
     text = serializers.CharField(help_text="As the language model was given it; long passages are cut.")
     score = serializers.FloatField(help_text="On the scale that `score_scale` names.")

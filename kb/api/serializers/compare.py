@@ -69,8 +69,8 @@ class SideStagesSerializer(serializers.Serializer[Any]):
 
 
 class ComparedResultSerializer(serializers.Serializer[Any]):
-    chunk_id = serializers.IntegerField()
-    document_id = serializers.IntegerField()
+    chunk_id = serializers.IntegerField(allow_null=True, help_text="null: of a live or external source.")
+    document_id = serializers.IntegerField(allow_null=True)
     knowledge_base_id = serializers.IntegerField()
     title = serializers.CharField(allow_blank=True)
     source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]

@@ -211,15 +211,20 @@ class FactSerializer(serializers.Serializer[Any]):
 
 
 class SearchResultSerializer(serializers.Serializer[Any]):
-    chunk_id = serializers.IntegerField()
-    document_id = serializers.IntegerField()
+    chunk_id = serializers.IntegerField(
+        allow_null=True,
+        help_text="null: found by a live or external source; `source` is its address then, and `metadata.external` tells "
+        "which source found it.",
+    )
+    document_id = serializers.IntegerField(allow_null=True, help_text="null where chunk_id is.")
     knowledge_base_id = serializers.IntegerField()
     title = serializers.CharField(allow_blank=True)
     source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
     page = serializers.IntegerField(allow_null=True)
     text = serializers.CharField()
     matched_text = serializers.CharField(
-        help_text="The chunk that was found. `text` is longer where the knowledge base gives the passage around it."
+        allow_blank=True,
+        help_text="The chunk that was found, where `text` is the longer passage around it; blank where it is `text`.",
     )
     score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
     score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
@@ -327,6 +332,9 @@ class ReplaySerializer(serializers.Serializer[Any]):
     )
     knowledge_bases = DifferenceSerializer(many=True, help_text="Versions, tokenizers and models that are others now.")
     degraded = DegradedSerializer()
+    without_external = serializers.BooleanField(
+        help_text="The search had results of live or external sources, which a replay does not ask."
+    )
     without_history = serializers.BooleanField(
         help_text="The search stood in someone else’s conversation, and was run again without it."
     )

@@ -215,7 +215,9 @@ def _heading(number: int, hit: Hit) -> str:
 
 
 def _places(hit: Hit) -> str:
-    return "chunk {} · {}".format(hit.passage.chunk_id, " · ".join(_stages(hit)))
+    origin = hit.passage.origin
+    place = f"chunk {hit.passage.chunk_id}" if origin is None else f"from {origin.source}, {origin.url}"
+    return " · ".join((place, *_stages(hit)))
 
 
 def _stages(found: Hit | Candidate) -> Iterable[str]:

@@ -1,0 +1,97 @@
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.api.schema import answers
+from kb.api.serializers.external_sources import (
+    ExternalSourceChangeSerializer,
+    ExternalSourceSerializer,
+    ExternalSourceTestSerializer,
+    ExternalTestSerializer,
+)
+from kb.api.views.base import ApiViewSet, one
+from kb.models import KnowledgeBase, SearchProvider
+from kb.services.external_sources import (
+    external_source_create,
+    external_source_delete,
+    external_source_test,
+    external_source_update,
+)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="external_sources_list",
+        summary="List the search services that a knowledge base’s queries are sent to",
+        responses=answers({200: ExternalSourceSerializer(many=True)}, 403, 404),
+    ),
+    create=extend_schema(
+        operation_id="external_sources_create",
+        summary="Send a knowledge base’s queries to a search service, too",
+        description="Its results join the search as a channel. The server’s EXTERNAL_PROVIDERS says which kinds may be.",
+        request=ExternalSourceChangeSerializer,
+        responses=answers({201: ExternalSourceSerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(
+        operation_id="external_sources_retrieve",
+        summary="Read an external source",
+        responses=answers({200: ExternalSourceSerializer}, 403, 404),
+    ),
+    partial_update=extend_schema(
+        operation_id="external_sources_partial_update",
+        summary="Change an external source",
+        request=ExternalSourceChangeSerializer,
+        responses=answers({200: ExternalSourceSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        operation_id="external_sources_destroy",
+        summary="Delete an external source",
+        responses=answers({204: None}, 403, 404),
+    ),
+)
+class ExternalSourceViewSet(ApiViewSet):
+    """For those who may change the knowledge base: where queries go is no matter of its readers."""
+
+    queryset = SearchProvider.objects.none()
+
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=self._kb(kb_id))
+        return self.page(rows, ExternalSourceSerializer)
+
+    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
+        kb = self._kb(kb_id)
+        source = external_source_create(knowledge_base=kb, **self.checked(ExternalSourceChangeSerializer))
+        return Response(ExternalSourceSerializer(source).data, status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
+        return Response(ExternalSourceSerializer(self._source(kb_id, source_id)).data)
+
+    def partial_update(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
+        source = self._source(kb_id, source_id)
+        external_source_update(source=source, **self.checked(ExternalSourceChangeSerializer, partial=True))
+        return Response(ExternalSourceSerializer(source).data)
+
+    def destroy(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
+        external_source_delete(source=self._source(kb_id, source_id))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(
+        operation_id="external_sources_test",
+        summary="Send a query to an external source",
+        description="Nothing is kept. It takes ten seconds at most.",
+        request=ExternalSourceTestSerializer,
+        responses=answers({200: ExternalTestSerializer}, 400, 403, 404, 413, 415),
+    )
+    def test(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
+        source = self._source(kb_id, source_id)
+        query = self.checked(ExternalSourceTestSerializer)["query"]
+        return Response(ExternalTestSerializer(external_source_test(source, query)).data)
+
+    def _kb(self, kb_id: int) -> KnowledgeBase:
+        found: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        return found
+
+    def _source(self, kb_id: int, source_id: int) -> SearchProvider:
+        kb = self._kb(kb_id)
+        return one(SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=kb), source_id)

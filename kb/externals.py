@@ -1,0 +1,120 @@
+"""The live and external sources of a knowledge base as channels of a search: the part of the wiring that leaves the server."""
+
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import lru_cache
+from typing import Any, Final
+
+from django.utils.translation import get_language, override
+from django.utils.translation import gettext as _
+
+from kb import providers
+from kb.ingest.connectors.live import LIVE_KINDS
+from kb.ingest.connectors.live_search import LiveSearch
+from kb.models import KnowledgeBase, SearchProvider
+from kb.net.settings import web_client
+from kb.stores.external.kinds import provider_of
+from kb.stores.searchable import Holdings
+from retrieval.channels import UnavailableChannel
+from retrieval.config import RetrievalConfig
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.errors import ChannelUnavailable
+from retrieval.execution import CircuitBreaker
+from retrieval.external import ExternalChannel
+from retrieval.protocols import Channel, ExternalProvider, TextVectors, Tokenizer
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Analysis
+
+WEB, EXTERNAL = "web", "external"
+THREADS: Final = 16
+BREAKERS: Final = 1_000
+
+
+@lru_cache(maxsize=1)
+def _threads() -> Executor:
+    """Apart from those that wait for the database: a slow source must not take these from other searches."""
+    return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="external")
+
+
+@lru_cache(maxsize=BREAKERS)
+def _breaker(stage: str, pk: int, described: str) -> CircuitBreaker:  # noqa: ARG001 - another description is another source
+    return CircuitBreaker()
+
+
+class _InLanguage:
+    """A provider that tells of its faults in the language of the request, though it runs in another thread."""
+
+    def __init__(self, provider: ExternalProvider, language: str) -> None:
+        self.kind, self.name = provider.kind, provider.name
+        self._provider = provider
+        self._language = language
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Any:
+        with override(self._language):
+            return self._provider.search(analysis, k, deadline)
+
+
+def text_vectors(kb: KnowledgeBase) -> TextVectors | None:
+    """What gives texts from elsewhere vectors; None where a server would have to make them while somebody waits."""
+    return None if kb.embedding_model.startswith(OPENAI_PREFIX) else providers.query_vectors(kb.embedding_model)
+
+
+def left_out(
+    kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, *, is_filtered: bool
+) -> tuple[Degradation, ...]:
+    """Why the knowledge base's sources are not asked although the request did not leave them out; none where they are."""
+    if not config.external or not (held.live or held.external):
+        return ()
+    if is_filtered:
+        message = _(
+            "The live and external sources of “%(name)s” are left out: what they find has no tags or metadata that the "
+            "filters could look at. Search without filters to ask them."
+        )
+    elif not config.use_rerank:
+        message = _(
+            "The live and external sources of “%(name)s” are left out: without a reranker only the results of the vector "
+            "channel are given. Switch the reranker on to ask them."
+        )
+    else:
+        return ()
+    return (Degradation(EXTERNAL, DegradationCode.EXTERNAL_LEFT_OUT, message % {"name": kb.name}),)
+
+
+def external_channels(
+    kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, tokenizer: Tokenizer | None
+) -> Iterator[Channel]:
+    """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
+    language = get_language() or "en"
+    for source in held.live:
+        if source.kind in LIVE_KINDS and tokenizer is not None:
+            vectors = text_vectors(kb)
+            live = LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language)
+            yield ExternalChannel(
+                WEB,
+                kb.pk,
+                live,
+                weight=config.external_weight,
+                most=config.external_top_k,
+                timeout_ms=config.external_timeout_ms,
+                executor=_threads(),
+                breaker=_breaker(WEB, source.pk, source.url),
+            )
+    for external in held.external:
+        yield _external_channel(kb, external, config, language)
+
+
+def _external_channel(kb: KnowledgeBase, source: SearchProvider, config: RetrievalConfig, language: str) -> Channel:
+    try:
+        provider = provider_of(source)
+    except ChannelUnavailable as error:
+        return UnavailableChannel(EXTERNAL, kb.pk, error.code, str(error))
+    return ExternalChannel(
+        EXTERNAL,
+        kb.pk,
+        _InLanguage(provider, language),
+        weight=config.external_weight if source.weight is None else source.weight,
+        most=config.external_top_k,
+        timeout_ms=source.timeout_ms,
+        executor=_threads(),
+        breaker=_breaker(EXTERNAL, source.pk, repr(sorted(source.settings.items()))),
+    )
