@@ -5,6 +5,7 @@ from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
 
 from kb.api.views.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.api.views.ask import AskView, ConversationViewSet
+from kb.api.views.batches import BatchViewSet, KnowledgeBaseBatchViewSet
 from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import ChunkViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
@@ -62,6 +63,13 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
     path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
     path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
+    path("knowledge-bases/<int:kb_id>/batches/", KnowledgeBaseBatchViewSet.as_view({"get": "list", "post": "create"})),
+    path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
+    path("batches/<int:pk>/files/", BatchViewSet.as_view({"post": "files"})),
+    path("batches/<int:pk>/pause/", BatchViewSet.as_view({"post": "pause"})),
+    path("batches/<int:pk>/resume/", BatchViewSet.as_view({"post": "resume"})),
+    path("batches/<int:pk>/cancel/", BatchViewSet.as_view({"post": "cancel"})),
+    path("batches/<int:pk>/retry/", BatchViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),

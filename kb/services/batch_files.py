@@ -9,6 +9,7 @@ from typing import Any
 from django.core.files import File
 from django.db import IntegrityError, transaction
 
+from kb.ingest.copying import copy_rows
 from kb.models import Document, FileDetails, IngestBatch, User
 from kb.services.documents import document_add, sha256_of, source_of_name
 from kb.services.waiting import documents_waiting
@@ -155,7 +156,7 @@ def _store(drafts: Sequence[Document], files: Sequence[NewFile]) -> None:
                 document.file.save(document.source, File(opened), save=False)
             stored.append(document)
         with transaction.atomic():
-            Document.objects.bulk_create(drafts)
+            copy_rows(Document, drafts)
             transaction.on_commit(partial(_tell, drafts), robust=True)
     except (IntegrityError, OSError):
         for document in stored:

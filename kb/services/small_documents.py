@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from django.conf import settings
 from django.db import connection, transaction
@@ -242,7 +242,7 @@ def _finish(kb: KnowledgeBase, cut: Sequence[_Cut], prepared: Mapping[Source, Pr
     """Marks the documents ready, in one statement; belongs inside the transaction that holds them."""
     if not cut:
         return
-    values = [
+    values: list[Any] = [
         Document.Status.READY.value,
         chunk_settings(kb).fingerprint(kb.embedding_model),
         timezone.now(),

@@ -18,10 +18,10 @@ from unfold.views import ChangeList
 
 from kb.admin.content.documents import state_cell
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
-from kb.ingest.parse import MESSAGES
 from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services.batch_files import batch_add
 from kb.services.batch_tables import batch_describe, read_table
+from kb.services.batch_uploads import note_message
 from kb.services.batches import (
     BatchProgress,
     batch_cancel,
@@ -215,11 +215,7 @@ def time_in_words(seconds: int | None) -> str:
 
 def note_in_words(note: dict[str, Any]) -> dict[str, Any]:
     """A file that became no document, and why, in the reader's language."""
-    if note["code"] == "known":
-        return {"name": note["name"], "why": _("The same content is here already."), "document": note["document"]}
-    templates = {code.value: message for code, message in MESSAGES.items()}
-    template = templates.get(note["code"])
-    return {"name": note["name"], "why": _(template).format(**note["params"]) if template else ""}
+    return {"name": note["name"], "why": note_message(note), "document": note.get("document")}
 
 
 def _known(batch: IngestBatch, error: AlreadyThere) -> JsonResponse:

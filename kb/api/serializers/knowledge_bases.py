@@ -1,7 +1,7 @@
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
-from kb.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
+from kb.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.models import KnowledgeBase, Membership, RetrievalProfile
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
@@ -35,6 +35,10 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
             "chunk_overlap",
             "chunk_unit",
             "parent_size",
+            "keyword_vectors",
+            "keyword_method",
+            "ask_questions",
+            "extract_graph",
             "document_count",
             "chunk_count",
             "role",
@@ -73,7 +77,25 @@ class ChunkingSerializer(StrictSerializer):
     )
 
 
-class KnowledgeBaseChangeSerializer(ChunkingSerializer):
+class DerivedSerializer(StrictSerializer):
+    """What is made of chunks beside their text."""
+
+    keyword_vectors = StrictBooleanField(
+        required=False, help_text="Whether keywords are extracted and embedded beside the content."
+    )
+    keyword_method = serializers.ChoiceField(
+        KnowledgeBase.KeywordMethod.choices, required=False, help_text="What finds them; llm: the language model."
+    )
+    ask_questions = StrictBooleanField(
+        required=False,
+        help_text="Whether the language model writes questions that a chunk answers, which are embedded.",
+    )
+    extract_graph = StrictBooleanField(
+        required=False, help_text="Whether the language model finds entities, relations and concepts in every document."
+    )
+
+
+class KnowledgeBaseChangeSerializer(ChunkingSerializer, DerivedSerializer):
     name = StrictCharField(max_length=120, help_text="Unique among the knowledge bases of its owner.")
     description = StrictCharField(max_length=10_000, allow_blank=True, required=False)
     language = serializers.ChoiceField(KnowledgeBase.Language.choices, required=False)

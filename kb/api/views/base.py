@@ -42,12 +42,17 @@ class ApiView(APIView):
     parser_classes = [ShallowJSONParser]
 
     @property
+    def most_form_bytes(self) -> int:
+        """How long the files of a form may be together."""
+        return int(settings.MAX_UPLOAD_BYTES)
+
+    @property
     def principal(self) -> Principal:
         return principal_of(self.request)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         """Refuses a body that is too large before any of it is read."""
-        _check_length(request)
+        _check_length(request, self.most_form_bytes)
         super().initial(request, *args, **kwargs)
 
     def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
@@ -107,7 +112,7 @@ def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str
     return fields
 
 
-def _check_length(request: Request) -> None:
+def _check_length(request: Request, most_form_bytes: int) -> None:
     """A body without a length would be read as an empty one, and then blamed for what it lacks."""
     stated = request.META.get("CONTENT_LENGTH") or ""
     if not stated.isdecimal():
@@ -115,7 +120,7 @@ def _check_length(request: Request) -> None:
             raise LengthRequired(_("Send the body with a Content-Length, not in chunks of unknown number."))
         return
     is_form = (request.content_type or "").startswith("multipart/")
-    most = settings.MAX_UPLOAD_BYTES + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    most = most_form_bytes + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if int(stated) > most:
         advice = _("split the file") if is_form else _("upload long texts as a file")
         message = _("The body is larger than %(megabytes)s MB: %(advice)s.")

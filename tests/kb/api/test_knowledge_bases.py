@@ -41,6 +41,10 @@ def test_a_knowledge_base_is_described_by_the_documented_fields(client, kb):
         "chunk_unit",
         "chunk_strategy",
         "parent_size",
+        "keyword_vectors",
+        "keyword_method",
+        "ask_questions",
+        "extract_graph",
         "document_count",
         "chunk_count",
         "role",
@@ -142,11 +146,25 @@ def test_creating_takes_every_setting(client):
         "chunk_unit": "tokens",
         "chunk_strategy": "parent_child",
         "parent_size": 1_000,
+        "keyword_vectors": True,
+        "keyword_method": "textrank",
+        "ask_questions": True,
+        "extract_graph": True,
     }
 
     row = client.post(URL, settings, format="json").json()
 
     assert {name: row[name] for name in settings} == settings
+
+
+def test_what_is_made_of_chunks_is_changed_afterwards(client, kb):
+    changes = {"keyword_vectors": True, "keyword_method": "llm", "ask_questions": True, "extract_graph": True}
+
+    row = client.patch(f"{URL}{kb.pk}/", changes, format="json").json()
+
+    assert {name: row[name] for name in changes} == changes
+    kb.refresh_from_db()
+    assert (kb.keyword_vectors, kb.keyword_method, kb.ask_questions, kb.extract_graph) == (True, "llm", True, True)
 
 
 def test_creating_with_a_model_that_is_not_here_says_what_to_do(client):
@@ -209,6 +227,8 @@ def test_another_owner_may_use_the_same_name(client_of, kb):
         ({"name": "x", "chunk_size": 300.5}, "chunk_size"),
         ({"name": "x", "chunk_size": 100, "chunk_overlap": 100}, "chunk_overlap"),
         ({"name": "x", "chunk_strategy": "random"}, "chunk_strategy"),
+        ({"name": "x", "keyword_method": "guessing"}, "keyword_method"),
+        ({"name": "x", "ask_questions": "yes"}, "ask_questions"),
         ({"name": "x", "parent_size": 99}, "parent_size"),
         ({"name": "x", "chunk_strategy": "parent_child", "chunk_size": 300, "parent_size": 300}, "parent_size"),
         ({"name": "x", "colour": "red"}, "colour"),

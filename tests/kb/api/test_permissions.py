@@ -16,6 +16,7 @@ from kb.models import (
     EvalQuery,
     EvalRun,
     EvalSet,
+    IngestBatch,
     Judgment,
     Membership,
     RetrievalProfile,
@@ -32,6 +33,8 @@ OBJECT_ROUTES = [route for route in ROUTES if "<" in route]
 READS = {
     "knowledge-bases/<int:pk>/",
     "knowledge-bases/<int:kb_id>/documents/",
+    "knowledge-bases/<int:kb_id>/batches/",
+    "batches/<int:pk>/",
     "knowledge-bases/<int:pk>/tokenizer/",
     "documents/<int:pk>/",
     "documents/<int:pk>/chunks/",
@@ -53,6 +56,8 @@ WRITES = [
     ("patch", "knowledge-bases/<int:pk>/"),
     ("delete", "knowledge-bases/<int:pk>/"),
     ("post", "knowledge-bases/<int:kb_id>/documents/"),
+    ("post", "knowledge-bases/<int:kb_id>/batches/"),
+    *(("post", f"batches/<int:pk>/{each}/") for each in ("files", "pause", "resume", "cancel", "retry")),
     ("put", "knowledge-bases/<int:pk>/tokenizer/"),
     ("delete", "knowledge-bases/<int:pk>/tokenizer/"),
     ("patch", "documents/<int:pk>/"),
@@ -99,6 +104,7 @@ def url_of(kb, document, chunk, owner):
     rows = {
         "knowledge-bases": kb.pk,
         "documents": document.pk,
+        "batches": IngestBatch.objects.create(knowledge_base=kb, name="upload").pk,
         "chunks": chunk.pk,
         "eval-sets": eval_set.pk,
         "eval-runs": run.pk,
