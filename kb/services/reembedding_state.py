@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from django.db.models import Count
 from django.utils.translation import gettext as _
 
 from kb.models import Chunk, ChunkEmbedding, EvalRun, EvalSet, KnowledgeBase, Principal, Reembedding
@@ -72,7 +73,8 @@ def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
     """As stored now, so that every process shows the same."""
     row = Reembedding.objects.filter(knowledge_base=kb).first()
     total = Chunk.objects.filter(knowledge_base=kb).count()
-    done = _embedded(kb, kb.target_embedding_model)
+    embedded = _embedded(kb)
+    done = embedded.get(kb.target_embedding_model, 0)
     return ReembeddingState(
         model=kb.embedding_model,
         dimension=kb.dimension,
@@ -85,7 +87,7 @@ def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
         done=done,
         total=total,
         per_second=_rate(row, done),
-        missing=total - _embedded(kb, kb.previous_embedding_model) if kb.previous_embedding_model else 0,
+        missing=total - embedded.get(kb.previous_embedding_model, 0) if kb.previous_embedding_model else 0,
         swapped_at=row.swapped_at if row else None,
     )
 
@@ -140,11 +142,14 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
     )
 
 
-def _embedded(kb: KnowledgeBase, model_id: str) -> int:
-    if not model_id:
-        return 0
+def _embedded(kb: KnowledgeBase) -> dict[str, int]:
+    """How many chunks have a vector of the target and of the former model, by model."""
+    models = [model for model in (kb.target_embedding_model, kb.previous_embedding_model) if model]
+    if not models:
+        return {}
     kind = ChunkEmbedding.Kind.CONTENT
-    return ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id, kind=kind).count()
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model__in=models, kind=kind).order_by().values("model")
+    return dict(rows.annotate(chunks=Count("pk")).values_list("model", "chunks"))
 
 
 def _rate(row: Reembedding | None, done: int) -> float | None:

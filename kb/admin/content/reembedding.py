@@ -58,6 +58,7 @@ class SetForm(forms.Form):
         super().__init__(*args, **kwargs)
         field: Any = self.fields["eval_set"]
         field.queryset = EvalSet.objects.filter(knowledge_base=kb).select_related("knowledge_base__profile")
+        field.choices = [(each.pk, str(each)) for each in field.queryset]  # read once, however often the page asks
 
 
 class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
@@ -88,7 +89,7 @@ class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[
             state=state,
             suggestions=_suggestions(self.request, self.kb),
             sets=sets,
-            has_sets=EvalSet.objects.filter(knowledge_base=self.kb).exists(),
+            has_sets=bool(sets.fields["eval_set"].choices),
             figures=_figures(self.request, self.kb),
         )
 

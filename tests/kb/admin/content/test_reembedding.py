@@ -125,7 +125,7 @@ def test_both_models_are_evaluated_and_compared(client, kb, django_assert_max_nu
     for run in eval_set.runs.all():
         execute_run(run.pk)
     assert client.get(response.url).status_code == 200
-    with django_assert_max_num_queries(20):
+    with django_assert_max_num_queries(10):
         figures = Page(client.get(url(kb))).text("figures")
     assert "1.000" in figures
     assert MODEL in figures
