@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
+from kb.models import Document, DuplicateScan, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
 from kb.services.profiles import ensure_built_in_profiles
 from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
@@ -16,6 +16,7 @@ from kb.tasks import (
     enqueue,
     enqueue_documents,
     feed_batch,
+    find_near_duplicates,
     ingest_document,
     read_web_source,
     reembed_knowledge_base,
@@ -58,6 +59,12 @@ def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
 def reembedding_saved(instance: Reembedding, **_: Any) -> None:
     if instance.status == Reembedding.Status.BUILDING:
         transaction.on_commit(partial(enqueue, reembed_knowledge_base, instance.pk))
+
+
+@receiver(post_save, sender=DuplicateScan)
+def duplicate_scan_saved(instance: DuplicateScan, **_: Any) -> None:
+    if instance.asked_at is not None:
+        transaction.on_commit(partial(enqueue, find_near_duplicates, instance.pk))
 
 
 @receiver(post_save, sender=WebSource)

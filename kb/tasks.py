@@ -13,6 +13,7 @@ from kombu.exceptions import OperationalError
 from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services import retention
 from kb.services.batches import waiting_ids
+from kb.services.chunk_work.duplicates import duplicate_scan_run
 from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.graph.extraction import extract_document
 from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requests
@@ -167,6 +168,11 @@ def sweep_vector_indexes() -> None:
 @shared_task(time_limit=SECONDS_FOR_RUNS)
 def run_evaluation(run_id: int) -> None:
     execute_run(run_id)
+
+
+@shared_task
+def find_near_duplicates(kb_id: int) -> None:
+    duplicate_scan_run(kb_id)
 
 
 @shared_task

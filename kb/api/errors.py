@@ -27,11 +27,13 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 30
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
+    "chunk_changed": status.HTTP_409_CONFLICT,
     "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
 }
 REJECTED_FIELD = {
     "blank_text": "text",
+    "text_too_long": "text",
     "invalid_chunking": "chunk_overlap",
     "invalid_parent_size": "parent_size",
     "name_taken": "name",

@@ -104,3 +104,12 @@ SEARCH_EXAMPLES = [
         status_codes=["200"],
     ),
 ]
+
+CHUNK_EXAMPLES = {
+    "merge": [OpenApiExample("Two neighbours", value={"chunk_ids": [7, 8]}, request_only=True)],
+    "split": [
+        OpenApiExample("At two places", value={"at": [120, 260]}, request_only=True),
+        OpenApiExample("Into these texts", value={"texts": ["年假每年五天。", "病假凭医院证明。"]}, request_only=True),
+    ],
+    "bulk": [OpenApiExample("Keep two out of searches", value={"ids": [7, 8], "action": "disable"}, request_only=True)],
+}

@@ -7,7 +7,7 @@ from kb.api.views.archives import KnowledgeBaseExportView, KnowledgeBaseImportVi
 from kb.api.views.ask import AskView, ConversationViewSet
 from kb.api.views.batches import BatchViewSet, KnowledgeBaseBatchViewSet
 from kb.api.views.chunk_preview import ChunkPreviewViewSet
-from kb.api.views.chunks import ChunkViewSet
+from kb.api.views.chunks import BulkChunksViewSet, ChunkMergeViewSet, ChunkViewSet, NearDuplicatesViewSet
 from kb.api.views.compare import CalibrationView, CompareRunsView, CompareView
 from kb.api.views.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.api.views.embedding_model import EmbeddingModelViewSet
@@ -19,6 +19,7 @@ from kb.api.views.eval_sets import (
     EvalSetViewSet,
     JudgmentViewSet,
 )
+from kb.api.views.external_sources import ExternalSourceViewSet
 from kb.api.views.feedback import FeedbackView
 from kb.api.views.graph import EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
@@ -61,6 +62,15 @@ urlpatterns = [
     path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view({"get": "list", "post": "create"})),
     path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view({"get": "list", "post": "create"})),
     path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
+    path(
+        "knowledge-bases/<int:kb_id>/external-sources/",
+        ExternalSourceViewSet.as_view({"get": "list", "post": "create"}),
+    ),
+    path("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet.as_view(ROW)),
+    path(
+        "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/test/",
+        ExternalSourceViewSet.as_view({"post": "test"}),
+    ),
     path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
     path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
     path("knowledge-bases/<int:kb_id>/batches/", KnowledgeBaseBatchViewSet.as_view({"get": "list", "post": "create"})),
@@ -74,7 +84,17 @@ urlpatterns = [
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
     path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
-    path("chunks/<int:pk>/", ChunkViewSet.as_view({"get": "retrieve", "patch": "partial_update"})),
+    path("documents/<int:pk>/chunks/merge/", ChunkMergeViewSet.as_view({"post": "merge"})),
+    path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
+    path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),
+    path("chunks/<int:pk>/neighbours/", ChunkViewSet.as_view({"get": "neighbours"})),
+    path("chunks/<int:pk>/queries/", ChunkViewSet.as_view({"get": "queries"})),
+    path("chunks/<int:pk>/duplicates/", ChunkViewSet.as_view({"get": "duplicates"})),
+    path("knowledge-bases/<int:pk>/chunks/bulk/", BulkChunksViewSet.as_view({"post": "change"})),
+    path(
+        "knowledge-bases/<int:pk>/near-duplicates/",
+        NearDuplicatesViewSet.as_view({"get": "retrieve", "post": "create"}),
+    ),
     path("web-sources/", WebSourceViewSet.as_view({"get": "list", "post": "create"})),
     path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
     path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),

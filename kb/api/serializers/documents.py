@@ -6,13 +6,12 @@ from rest_framework import serializers
 
 from kb.api.fields import (
     JsonObjectField,
-    StrictBooleanField,
     StrictCharField,
     StrictSerializer,
     TagsField,
 )
 from kb.ingest.parse import REMARKS
-from kb.models import Chunk, Document
+from kb.models import Document
 from kb.models.connectors import URL_CHARACTERS
 
 
@@ -96,26 +95,3 @@ class DocumentChangeSerializer(DocumentDetailsSerializer):
     title = StrictCharField(
         max_length=500, help_text="It is part of what is searched: a new one is found once the chunks are indexed anew."
     )
-
-
-class ChunkSerializer(serializers.ModelSerializer[Chunk]):
-    class Meta:
-        model = Chunk
-        fields = (
-            "id",
-            "document_id",
-            "knowledge_base_id",
-            "position",
-            "text",
-            "page",
-            "heading_path",
-            "enabled",
-            "token_count",
-            "updated_at",
-        )
-        read_only_fields = fields
-
-
-class ChunkChangeSerializer(StrictSerializer):
-    text = StrictCharField(max_length=100_000, trim_whitespace=False)
-    enabled = StrictBooleanField(help_text="A disabled chunk is kept, and found by no search.")

@@ -12,8 +12,8 @@ from rest_framework.response import Response
 from kb.api.authentication import user_of
 from kb.api.parsers import ShallowJSONParser
 from kb.api.schema import answers
+from kb.api.serializers.chunks import ChunkSerializer
 from kb.api.serializers.documents import (
-    ChunkSerializer,
     DocumentChangeSerializer,
     DocumentSerializer,
     DocumentTextSerializer,

@@ -6,7 +6,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import numpy as np
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 from numpy.typing import NDArray
@@ -14,16 +14,16 @@ from numpy.typing import NDArray
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, DuplicateScan, KnowledgeBase, KnowledgeBaseVersion
 from kb.stores.binary import streaming_cursor
 from kb.stores.pgvector import PgVectorStore
-from retrieval.near_duplicates import Ids, Terms, band_keys, candidate_pairs, groups_of, shared_shares
+from retrieval.near_duplicates import Ids, Sketches, Terms, candidate_pairs, groups_of, shared_shares
 
 ALIKE = 0.8
 """Two chunks are near-duplicates where they have so much of their terms in common, of those that one of them has."""
 MOST_GROUPS = 2_000
 MOST_IN_GROUP = 200
-AT_ONCE = 5_000
+AT_ONCE = 20_000
 """Chunks: so many are looked through while a page waits."""
 FETCH = 2_000
-PAIRS_AT_ONCE = 5_000
+PAIRS_AT_ONCE = 20_000
 WAITED_LONG = timedelta(minutes=10)
 NEAREST = 10
 
@@ -83,16 +83,16 @@ def near_duplicates(kb: KnowledgeBase) -> Found:
     return _found(scan, is_current=False) if scan is not None else Found()
 
 
-def duplicate_scan_request(kb: KnowledgeBase) -> bool:
-    """Notes that a worker is to look for near-duplicates.
-
-    Returns:
-        Whether it is to be enqueued: nobody waits for one already, or not for long.
-    """
+def duplicate_scan_request(kb: KnowledgeBase) -> None:
+    """Has a worker look for near-duplicates, unless one is asked already and may still come to it."""
     now = timezone.now()
-    scan, is_new = DuplicateScan.objects.get_or_create(knowledge_base=kb, defaults={"asked_at": now})
-    rows = DuplicateScan.objects.filter(Q(asked_at=None) | Q(asked_at__lt=now - WAITED_LONG), pk=scan.pk)
-    return is_new or bool(rows.update(asked_at=now))
+    with transaction.atomic():
+        scan, is_new = DuplicateScan.objects.select_for_update().get_or_create(
+            knowledge_base=kb, defaults={"asked_at": now}
+        )
+        if not is_new and (scan.asked_at is None or scan.asked_at < now - WAITED_LONG):
+            scan.asked_at = now
+            scan.save(update_fields=["asked_at"])
 
 
 def duplicate_scan_run(kb_id: int) -> None:
@@ -115,11 +115,11 @@ def duplicate_scan_run(kb_id: int) -> None:
 def look_for_duplicates(kb: KnowledgeBase) -> list[Group]:
     """Groups of near-duplicates among the enabled chunks, the most alike first.
 
-    Terms are read once, in batches; what is kept of a chunk are its band keys, a hundred bytes. Only candidate pairs are
+    Terms are read once, in batches; what is kept of a chunk is its sketch of 168 bytes. Only candidate pairs are
     compared, and no chunk has more of them than `retrieval.near_duplicates` allows. A chunk without terms has none.
     """
-    ids, keys = _banded(kb)
-    candidates = candidate_pairs(keys)
+    ids, sketches = _sketched(kb)
+    candidates = candidate_pairs(sketches, ALIKE)
     shares = _compared(kb, ids, candidates)
     alike = shares >= ALIKE
     same = _same_text(kb, ids)
@@ -150,34 +150,37 @@ def duplicates_of(chunk: Chunk) -> list[tuple[Chunk, float]]:
     same = Q(content_hash=chunk.content_hash, enabled=True)
     rows = Chunk.objects.filter(same | Q(pk__in=near), knowledge_base=kb).exclude(pk=chunk.pk)
     others = list(rows.select_related("document").order_by("pk")[: 2 * NEAREST])
-    alike = similarities_to(chunk, others)
+    alike = similarities_within(kb, [[chunk, *others]])
     pairs = [(other, alike[other.pk]) for other in others if alike[other.pk] >= ALIKE]
     return sorted(pairs, key=lambda pair: -pair[1])
 
 
-def similarities_to(chunk: Chunk, others: Sequence[Chunk]) -> dict[int, float]:
-    """How much of their terms other chunks have in common with one, by id; 1 for the very text."""
-    terms = _terms_of(chunk.knowledge_base, [chunk.pk, *(other.pk for other in others)])
+def similarities_within(kb: KnowledgeBase, groups: Sequence[Sequence[Chunk]]) -> dict[int, float]:
+    """How much of their terms chunks have in common with the first of their group, by id; 1 for the very text."""
+    pairs = [(group[0], other) for group in groups for other in group[1:]]
+    terms = _terms_of(kb, [chunk.pk for group in groups for chunk in group])
     none = np.empty(0, dtype=np.uint64)
-    own = terms.get(chunk.pk, none)
-    shares = shared_shares([own] * len(others), [terms.get(other.pk, none) for other in others])
+    shares = shared_shares(
+        [terms.get(first.pk, none) for first, _ in pairs], [terms.get(other.pk, none) for _, other in pairs]
+    )
     return {
-        other.pk: 1.0 if other.content_hash == chunk.content_hash else float(share)
-        for other, share in zip(others, shares, strict=True)
+        other.pk: 1.0 if other.content_hash == first.content_hash else float(share)
+        for (first, other), share in zip(pairs, shares, strict=True)
     }
 
 
-def _banded(kb: KnowledgeBase) -> tuple[Ids, Terms]:
-    """The chunks, ascending, and their band keys."""
-    ids, keys = [np.empty(0, dtype=np.int64)], [band_keys(np.empty(0, dtype=np.uint64), np.empty(0, dtype=np.int64))]
+def _sketched(kb: KnowledgeBase) -> tuple[Ids, Sketches]:
+    """The chunks, ascending, and what is kept of their terms."""
+    none = np.empty(0, dtype=np.int64)
+    ids, sketches = [none], [Sketches.of(none.astype(np.uint64), none)]
     with streaming_cursor(FETCH) as cursor:
         cursor.execute(_TERMS, {"kb": kb.pk, "tokenizer": kb.tokenizer_id}, binary=True)
         while rows := cursor.fetchmany(FETCH):
             sizes = [len(terms) // 8 for _, terms in rows]
             starts = np.concatenate([[0], np.cumsum(sizes[:-1])]).astype(np.int64)
             ids.append(np.array([chunk_id for chunk_id, _ in rows], dtype=np.int64))
-            keys.append(band_keys(_hashes(b"".join(terms for _, terms in rows)), starts))
-    return np.concatenate(ids), np.concatenate(keys)
+            sketches.append(Sketches.of(_hashes(b"".join(terms for _, terms in rows)), starts))
+    return np.concatenate(ids), Sketches.joined(sketches)
 
 
 def _compared(kb: KnowledgeBase, ids: Ids, pairs: Ids) -> NDArray[np.float64]:

@@ -1,8 +1,9 @@
 """Which searches have found a chunk: from the search log, by its index over the results."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 from uuid import UUID
 
 from django.db.models import F
@@ -21,6 +22,7 @@ class FoundBy:
         query: blank where the installation keeps queries out of the log.
         rank: among the results, from 1.
         score: of the profile's scale.
+        asked: what the search was asked beside the query, as its trace keeps it.
     """
 
     trace_id: UUID
@@ -30,6 +32,8 @@ class FoundBy:
     profile: str
     profile_version: int
     created_at: datetime
+    knowledge_base_ids: Sequence[int]
+    asked: Mapping[str, Any] | None
 
 
 def searches_that_found(principal: Principal, chunk: Chunk, *, most: int = MOST_SHOWN) -> list[FoundBy]:
@@ -41,16 +45,24 @@ def searches_that_found(principal: Principal, chunk: Chunk, *, most: int = MOST_
         SearchLog.objects.visible_to(principal)
         .alias(result_ids=ResultIds("trace"))
         .filter(result_ids__contains=[chunk.pk])
-        .annotate(results=F("trace__results"))
+        .annotate(results=F("trace__results"), asked=F("trace__request"))
         .order_by("-created_at", "pk")
-        .values("pk", "query", "profile", "profile_version", "created_at", "results")
+        .values("pk", "query", "profile", "profile_version", "created_at", "knowledge_base_ids", "results", "asked")
     )
     return [_found_by(chunk.pk, row) for row in rows[:most]]
 
 
-def _found_by(chunk_id: int, row: dict[str, object]) -> FoundBy:
-    results: Sequence[dict[str, object]] = row["results"]
-    rank, result = next((rank, each) for rank, each in enumerate(results, start=1) if each["chunk_id"] == chunk_id)
+def _found_by(chunk_id: int, row: Mapping[str, Any]) -> FoundBy:
+    ranked = enumerate(row["results"], start=1)
+    rank, score = next((rank, each["score"]) for rank, each in ranked if each["chunk_id"] == chunk_id)
     return FoundBy(
-        row["pk"], row["query"], rank, result["score"], row["profile"], row["profile_version"], row["created_at"]
+        trace_id=row["pk"],
+        query=row["query"],
+        rank=rank,
+        score=score,
+        profile=row["profile"],
+        profile_version=row["profile_version"],
+        created_at=row["created_at"],
+        knowledge_base_ids=row["knowledge_base_ids"],
+        asked=row["asked"],
     )

@@ -45,8 +45,10 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
     for chunk in after:
         check_chunk(chunk)
         chunk.document, chunk.knowledge_base = document, kb
-        chunk.content_hash, chunk.token_count = hash_content(chunk.text), model.count_tokens(chunk.text)
+        chunk.content_hash = hash_content(chunk.text)
     of_kept, *of_new = prepared_chunks(kb, after)
+    for chunk in after:
+        chunk.token_count = model.count_tokens(chunk.text)
     with writing_chunks(kb):
         unchanged_chunks(document, before)
         _require_neighbours(document, before)
@@ -74,6 +76,6 @@ def _move_facts(kept: Chunk, gone: Sequence[int]) -> None:
     GraphFact.objects.filter(source_chunk__in=gone).update(source_chunk=kept)
     sources = FactSource.objects.filter(chunk__in=gone)
     stated = FactSource.objects.filter(chunk=kept).values("fact")
-    moved = sources.exclude(fact__in=stated).order_by("fact", "pk").distinct("fact")
+    moved = sources.exclude(fact__in=stated).order_by("fact_id", "pk").distinct("fact_id")
     FactSource.objects.filter(pk__in=list(moved.values_list("pk", flat=True))).update(chunk=kept)
     FactSource.objects.filter(chunk__in=gone).delete()

@@ -7,7 +7,7 @@ from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
-from kb.services import documents, indexing, reindex, tokenizing, whole_documents
+from kb.services import documents, indexing, rechunk, reindex, tokenizing, whole_documents
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible
 from kb.services.indexing import chunk_update, index_document
@@ -60,7 +60,7 @@ def a_retitled_document_being_embedded(monkeypatch):
 def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatch):
     kb = make_kb()
     make_document(kb, "已有内容")
-    gate = Gate(monkeypatch, indexing, "write_chunks")
+    gate = Gate(monkeypatch, rechunk, "write_chunks")
     worker = Running(index_document, add(kb).pk)
     gate.wait()
     curator = Running(knowledge_base_delete, kb)
@@ -72,7 +72,7 @@ def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatc
 
 def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
     document = add(make_kb())
-    gate = Gate(monkeypatch, indexing, "write_chunks", after=True)
+    gate = Gate(monkeypatch, rechunk, "write_chunks", after=True)
     worker = Running(index_document, document.pk)
     gate.wait()
     curator = Running(document_delete, document)
@@ -85,7 +85,7 @@ def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
 
 def test_retagging_a_document_waits_until_it_is_written(monkeypatch):
     document = add(make_kb())
-    gate = Gate(monkeypatch, indexing, "write_chunks", after=True)
+    gate = Gate(monkeypatch, rechunk, "write_chunks", after=True)
     worker = Running(index_document, document.pk)
     gate.wait()
     document.refresh_from_db()

@@ -2,7 +2,7 @@ import pytest
 from django.urls import reverse
 
 from kb.models import Chunk, KnowledgeBase
-from kb.services import indexing
+from kb.services.chunk_work import checks
 from kb.services.search import SearchRequest, search
 from tests.factories import principal
 
@@ -69,13 +69,13 @@ def test_a_model_out_of_reach_is_said_beside_the_text(client, kb, document, sett
 
 
 def test_a_change_of_model_meanwhile_asks_to_save_again(client, document, monkeypatch):
-    prepare = indexing.prepare_chunks
+    prepare = checks.prepare_chunks
 
     def prepare_while_the_base_moves(kb, sources):
         KnowledgeBase.objects.update(embedding_model="another")
         return prepare(kb, sources)
 
-    monkeypatch.setattr(indexing, "prepare_chunks", prepare_while_the_base_moves)
+    monkeypatch.setattr(checks, "prepare_chunks", prepare_while_the_base_moves)
 
     page = save(client, document.chunks.first(), text="new")
 
@@ -141,8 +141,16 @@ def test_questions_that_were_not_touched_stay(client, document):
     assert (chunk.text, chunk.questions) == ("新的正文。", ["赔多少？"])
 
 
-def test_the_keywords_of_a_chunk_are_shown(client, document):
+def test_keywords_are_edited_one_a_line_and_cleared_ones_are_extracted_again(client, kb, document):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(keyword_vectors=True)
     chunk = document.chunks.first()
-    Chunk.objects.filter(pk=chunk.pk).update(keywords=["违约金", "减少"])
 
-    assert "违约金 · 减少" in client.get(reverse("admin:kb_chunk_change", args=[chunk.pk])).content.decode()
+    save(client, chunk, keywords="罚金\n\n 减免 ")
+    chunk.refresh_from_db()
+    given = (chunk.keywords, chunk.own_keywords)
+    save(client, chunk, keywords="")
+
+    chunk.refresh_from_db()
+    assert given == (["罚金", "减免"], True)
+    assert not chunk.own_keywords
+    assert "违约金" in chunk.keywords

@@ -1,0 +1,37 @@
+"""What the page of a chunk shows beside it: its neighbours, the searches that found it, and its near-duplicates."""
+
+from typing import Any
+
+from django.http import HttpRequest
+from django.utils.translation import gettext as _
+
+from kb.admin.scoped import principal
+from kb.admin.search.log import debug_url
+from kb.models import Chunk
+from kb.services.chunk_work.duplicates import duplicates_of
+from kb.services.chunk_work.found_by import searches_that_found
+from kb.services.chunk_work.neighbours import neighbours_of
+
+NEIGHBOUR_CHARACTERS = 300
+
+
+def surroundings(request: HttpRequest, chunk: Chunk) -> dict[str, Any]:
+    """What the templates admin/kb/chunk_*.html need."""
+    found = neighbours_of(chunk)
+    searches = searches_that_found(principal(request), chunk)
+    return {
+        "previous_chunk": next(iter(found.previous), None),
+        "next_chunk": next(iter(found.following), None),
+        "neighbour_characters": NEIGHBOUR_CHARACTERS,
+        "searches": [(each, debug_url(each.knowledge_base_ids, each.query, each.asked)) for each in searches],
+        "duplicates": [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)],
+    }
+
+
+def percent(similarity: float) -> int:
+    """Whole per cent, rounded down: only the same is 100 %."""
+    return int(similarity * 100 + 1e-9)
+
+
+def moved_meanwhile() -> str:
+    return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
