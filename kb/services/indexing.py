@@ -3,7 +3,7 @@
 import copy
 import logging
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import cast
@@ -18,7 +18,7 @@ from kb.ingest.archives import is_archive_name
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy, hash_content
 from kb.ingest.chunkers.registry import split
 from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace_vectors
-from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
 from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
@@ -200,8 +200,7 @@ def _index_file(job: Job) -> None:
         try:
             with writing_chunks(kb):
                 write_recut(document, plan, prepared, renewed)
-                noted = (*parsed.remarks, *unread(each.problem for each in prepared.values()))
-                remarks = [{"code": remark.code, "params": dict(remark.params)} for remark in noted]
+                remarks = stored_remarks((*parsed.remarks, *unread(each.problem for each in prepared.values())))
                 chunking = how.fingerprint(kb.embedding_model)
                 job.finish(document.title, parsed.mime, chunking=chunking, remarks=remarks)
         except ChunksChanged:
@@ -213,12 +212,20 @@ def _index_file(job: Job) -> None:
 def _index_chunks(job: Job) -> None:
     document, kb = job.document, job.document.knowledge_base
     chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
-    pairs = list(zip(chunks, _prepare(job, list(map(source_of, chunks))), strict=True))
+    prepared = _prepare(job, list(map(source_of, chunks)))
+    pairs = list(zip(chunks, prepared, strict=True))
+    of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
+    remarks = [*of_file, *stored_remarks(unread(each.problem for each in prepared))]
     with writing_chunks(kb):
         current = unchanged(pairs)
         replace_postings((chunk, prepared.postings) for chunk, prepared in current)
         replace_vectors(current, kb.embedding_model)
-        job.finish(document.title, document.mime)
+        job.finish(document.title, document.mime, remarks=remarks)
+
+
+def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
+    """Remarks as a document keeps them."""
+    return [{"code": str(remark.code), "params": dict(remark.params)} for remark in remarks]
 
 
 def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:

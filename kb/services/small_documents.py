@@ -29,7 +29,7 @@ from kb.ingest.warm_parser import WarmParser, warm_parser
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
-from kb.services.indexing import Job, LeaseLost, chunk_settings
+from kb.services.indexing import Job, LeaseLost, chunk_settings, stored_remarks
 from kb.services.rechunk import Recut, recut, write_recut
 from kb.services.writing import extraction_of, tokenizers_of, writing_chunks
 from retrieval.errors import RetrievalError
@@ -256,5 +256,5 @@ def _finish(kb: KnowledgeBase, cut: Sequence[_Cut], prepared: Mapping[Source, Pr
 
 
 def _remarks(cut: _Cut, prepared: Mapping[Source, Prepared]) -> list[dict[str, object]]:
-    noted = (*cut.parsed.remarks, *unread(prepared[source_of(chunk)].problem for chunk in cut.plan.chunks))
-    return [{"code": remark.code, "params": dict(remark.params)} for remark in noted]
+    problems = [prepared[source_of(chunk)].problem for chunk in cut.plan.chunks]
+    return stored_remarks((*cut.parsed.remarks, *unread(problems)))

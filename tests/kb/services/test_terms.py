@@ -83,3 +83,40 @@ def test_what_a_curator_gave_stays_when_the_document_is_processed_again(server):
     assert (chunk.keywords, chunk.questions) == (["租期"], [])
     assert server.calls["chat"] == asked
     assert kinds(chunk) == {"content", "keywords"}
+
+
+def again(document, **fields):
+    Document.objects.filter(pk=document.pk).update(status="pending", **fields)
+    index_document(document.pk)
+    document.refresh_from_db()
+    assert document.status == Document.Status.READY, document.error
+    return document
+
+
+@pytest.mark.parametrize("keep_chunks", [True, False])
+def test_chunks_without_questions_get_them_once_the_knowledge_base_asks_for_them(server, keep_chunks):
+    kb = make()
+    document, chunk = indexed(kb)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(ask_questions=True)
+
+    again(document, keep_chunks=keep_chunks)
+
+    assert Chunk.objects.get().pk == chunk.pk
+    assert Chunk.objects.get().questions == FOUND["questions"]
+    assert kinds(chunk) == {"content", "question"}
+
+
+def test_kept_chunks_that_the_language_model_did_not_read_leave_a_remark_until_it_does(settings):
+    no_language_model(settings)
+    kb = make(ask_questions=True)
+    document, _chunk = indexed(kb)
+    of_file = {"code": "pages_recognised", "params": {"pages": "1"}}
+    Document.objects.filter(pk=document.pk).update(remarks=[of_file])
+
+    again(document, keep_chunks=True)
+    assert [remark["code"] for remark in document.remarks] == ["pages_recognised", "model_did_not_read"]
+
+    with language_model(settings) as model:
+        model.always("chat", Reply(json.dumps(FOUND, ensure_ascii=False)))
+        again(document, keep_chunks=True)
+    assert document.remarks == [of_file]
