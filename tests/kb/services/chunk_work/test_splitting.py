@@ -32,7 +32,9 @@ def test_a_chunk_is_split_at_an_offset_and_the_following_ones_move_on(long):
 
 
 def test_a_chunk_is_split_into_given_texts_whatever_their_white_space(long):
-    chunk_split(chunk=chunks_of(long)[1], texts=["苹果是红的，", "\n也有绿的，秋天成熟。", "香蕉是黄的，长在很热的地方。"])
+    chunk_split(
+        chunk=chunks_of(long)[1], texts=["苹果是红的，", "\n也有绿的，秋天成熟。", "香蕉是黄的，长在很热的地方。"]
+    )
 
     assert texts_of(long)[1:-1] == ["苹果是红的，", "也有绿的，秋天成熟。", "香蕉是黄的，长在很热的地方。"]
 
