@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -132,7 +132,7 @@ class ExternalChannel:
         origin = Origin(
             self._provider.kind, self.source, _storable(hit.id), url, _storable(hit.published), rank, _finite(hit.score)
         )
-        told = {"kind": origin.kind, "source": origin.source, "id": origin.id, "url": url}
+        told: dict[str, Any] = {"kind": origin.kind, "source": origin.source, "id": origin.id, "url": url}
         told |= {"published": origin.published, "rank": rank, "score": origin.score}
         return Passage(
             external_id(self.kb_id, self.name, url, text),

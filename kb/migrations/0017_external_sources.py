@@ -25,6 +25,11 @@ class Migration(migrations.Migration):
             name='kind',
             field=models.CharField(default='vertex_ai_search', max_length=40, verbose_name='kind'),
         ),
+        migrations.AlterField(
+            model_name='websource',
+            name='live',
+            field=models.BooleanField(default=False, help_text='Queries read it too, as a channel of its own. Of a page or a feed only.', verbose_name='ask at query time'),
+        ),
         migrations.RunSQL(
             "UPDATE kb_searchprovider SET kind = 'vertex_ai_search' WHERE kind = 'vertex'",
             "UPDATE kb_searchprovider SET kind = 'vertex' WHERE kind = 'vertex_ai_search'",

@@ -13,6 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.ingest.connectors.listing import compiled
+from kb.ingest.connectors.live import LIVE_KINDS
 from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
 from kb.models import Document, KnowledgeBase, Principal, User, WebPage, WebSource
 from kb.net.addresses import parse_url
@@ -37,6 +38,9 @@ def web_source_check(source: WebSource) -> None:
         parse_url(source.url)
     except FetchError as error:
         raise Rejected("url_refused", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
+    if source.live and source.kind not in LIVE_KINDS:
+        message = _("Only a page or a feed can be read at query time: choose one of these, or leave that off.")
+        raise Rejected("live_invalid", message)
     for field in ("include", "exclude"):
         for pattern in getattr(source, field):
             _check_pattern(field, pattern)

@@ -18,7 +18,7 @@ from kb.stores.external.fields import Field
 from kb.stores.external.kinds import KINDS
 
 PREFIX: Final = "setting_"
-ONLY: Final = next(iter(KINDS))
+OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
 
 
 def setting_fields() -> dict[str, forms.Field]:
@@ -48,7 +48,7 @@ class SearchProviderForm(forms.ModelForm):  # type: ignore[type-arg]
 
     class Meta:
         model = SearchProvider
-        fields = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
+        fields = OF_MODEL
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -75,7 +75,7 @@ class SearchProviderForm(forms.ModelForm):  # type: ignore[type-arg]
         values = super().clean() or {}
         if self.errors:
             return values
-        known = {name: values[name] for name in self._meta.fields or () if name in values}
+        known = {name: values[name] for name in OF_MODEL if name in values}
         if "knowledge_base" not in known and self.instance.knowledge_base_id:
             known["knowledge_base"] = self.instance.knowledge_base
         source = SearchProvider(pk=self.instance.pk, settings=self.settings_given(), **known)

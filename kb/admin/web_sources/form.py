@@ -20,6 +20,7 @@ FIELD_OF: Final = {
     "include_invalid": "include",
     "exclude_invalid": "exclude",
     "name_taken": "name",
+    "live_invalid": "live",
 }
 MOST_PATTERNS: Final = 50
 

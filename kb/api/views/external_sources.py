@@ -94,4 +94,7 @@ class ExternalSourceViewSet(ApiViewSet):
 
     def _source(self, kb_id: int, source_id: int) -> SearchProvider:
         kb = self._kb(kb_id)
-        return one(SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=kb), source_id)
+        found: SearchProvider = one(
+            SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=kb), source_id
+        )
+        return found

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from django.utils.translation import gettext as _
@@ -152,7 +152,7 @@ def _settings(kb: KnowledgeBase) -> tuple[int, int]:
 
 @lru_cache(maxsize=SOURCES)
 def _indexed(
-    entries: tuple[LiveEntry, ...], tokenizer: Tokenizer, cut: tuple[int, int]
+    entries: tuple[LiveEntry, ...], tokenizer: Any, cut: tuple[int, int]
 ) -> tuple[tuple[tuple[LiveEntry, str], ...], OkapiIndex]:
     """The passages, and an index of them by their places; made once for what a source says."""
     size, overlap = cut

@@ -182,7 +182,7 @@ def _client(endpoint: str, transport: str, credentials_env: str) -> Any:
 
 
 def _plain(known: Any, transport: str, host: str, credentials: Any) -> Any:
-    import grpc  # noqa: PLC0415 - likewise
+    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - likewise
 
     if transport == "grpc":
         return known(channel=grpc.insecure_channel(host))
@@ -200,12 +200,12 @@ def _credentials(name: str, *, is_plain: bool) -> Any:
     from google.auth.exceptions import DefaultCredentialsError  # noqa: PLC0415
 
     if is_plain:
-        return AnonymousCredentials()
+        return AnonymousCredentials()  # type: ignore[no-untyped-call]
     if not name:
         return None
     path = os.environ.get(name, "")
     if not path:
-        raise DefaultCredentialsError(f"the environment variable {name} is not set")
+        raise DefaultCredentialsError(f"the environment variable {name} is not set")  # type: ignore[no-untyped-call]
     scopes = ["https://www.googleapis.com/auth/cloud-platform"]
-    credentials, _project = google.auth.load_credentials_from_file(path, scopes=scopes)
+    credentials, _project = google.auth.load_credentials_from_file(path, scopes=scopes)  # type: ignore[no-untyped-call]
     return credentials

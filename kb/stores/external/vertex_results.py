@@ -104,7 +104,7 @@ def _cleaned(text: Any) -> str:
 
 def _plain(message: Any, name: str) -> dict[str, Any]:
     """A field of the library's own kind of mapping as ours."""
-    from google.protobuf import json_format  # noqa: PLC0415 - it comes with the library, which is an optional extra
+    from google.protobuf import json_format  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with the library, which is an optional extra
 
     values: dict[str, Any] = json_format.MessageToDict(getattr(type(message).pb(message), name))
     return values
