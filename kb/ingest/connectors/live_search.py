@@ -79,7 +79,7 @@ class LiveSearch:
         self._cut = _settings(kb)
         self._kb_id = kb.pk
         self._client = client
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer  # the cache wants to know that it is hashable
         self._vectors = vectors
         self._language = language
 
