@@ -21,6 +21,7 @@ from kb.models import (
     Membership,
     RetrievalProfile,
     SearchLog,
+    SearchProvider,
 )
 from tests import factories
 
@@ -40,6 +41,10 @@ READS = {
     "documents/<int:pk>/chunks/",
     "documents/<int:pk>/file/",
     "chunks/<int:pk>/",
+    "chunks/<int:pk>/neighbours/",
+    "chunks/<int:pk>/queries/",
+    "chunks/<int:pk>/duplicates/",
+    "knowledge-bases/<int:pk>/near-duplicates/",
     "traces/<uuid:trace_id>/",
     "eval-sets/<int:pk>/",
     "eval-sets/<int:pk>/export/",
@@ -60,10 +65,19 @@ WRITES = [
     *(("post", f"batches/<int:pk>/{each}/") for each in ("files", "pause", "resume", "cancel", "retry")),
     ("put", "knowledge-bases/<int:pk>/tokenizer/"),
     ("delete", "knowledge-bases/<int:pk>/tokenizer/"),
+    ("post", "knowledge-bases/<int:kb_id>/external-sources/"),
+    ("patch", "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/"),
+    ("delete", "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/"),
+    ("post", "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/test/"),
     ("patch", "documents/<int:pk>/"),
     ("delete", "documents/<int:pk>/"),
     ("post", "documents/<int:pk>/retry/"),
     ("patch", "chunks/<int:pk>/"),
+    ("delete", "chunks/<int:pk>/"),
+    ("post", "chunks/<int:pk>/split/"),
+    ("post", "documents/<int:pk>/chunks/merge/"),
+    ("post", "knowledge-bases/<int:pk>/chunks/bulk/"),
+    ("post", "knowledge-bases/<int:pk>/near-duplicates/"),
     ("patch", "eval-sets/<int:pk>/"),
     ("delete", "eval-sets/<int:pk>/"),
     ("post", "eval-sets/<int:pk>/queries/"),
@@ -101,6 +115,7 @@ def url_of(kb, document, chunk, owner):
     query = EvalQuery.objects.create(eval_set=eval_set, external_id="1", text="年假")
     judgment = Judgment.objects.create(query=query, document=document, source="notes.txt", grade=1)
     run, other = (EvalRun.objects.create(eval_set=eval_set, profile=kb.profile) for _ in range(2))
+    external = SearchProvider.objects.create(knowledge_base=kb, name="site search")
     rows = {
         "knowledge-bases": kb.pk,
         "documents": document.pk,
@@ -120,6 +135,7 @@ def url_of(kb, document, chunk, owner):
             version=1,
             query_id=query.pk,
             judgment_id=judgment.pk,
+            source_id=external.pk,
             other=other.pk,
         )
 
@@ -201,7 +217,7 @@ def test_a_superuser_may_read_everything(client_of, url_of, route):
 @pytest.mark.parametrize("route", OBJECT_ROUTES)
 def test_an_object_that_does_not_exist_looks_like_one_that_may_not_be_seen(client_of, url_of, route):
     url = url_of(route)
-    numbers = dict.fromkeys(("kb_id", "pk", "version", "query_id", "judgment_id", "other"), 987654321)
+    numbers = dict.fromkeys(("kb_id", "pk", "version", "query_id", "judgment_id", "source_id", "other"), 987654321)
     if "<uuid:pk>" in route:
         numbers["pk"] = uuid.uuid4()
     missing = _filled(route, **numbers, trace_id=uuid.uuid4(), name="nobodys")
