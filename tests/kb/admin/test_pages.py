@@ -6,7 +6,7 @@ import lxml.html
 import pytest
 from django.urls import reverse
 
-from kb.models import Concept, EvalRun, GraphFact, RetrievalProfile
+from kb.models import Concept, EvalRun, GraphFact, RetrievalProfile, SearchProvider
 from kb.services.profiles import create_version
 from kb.services.search import SearchRequest, search
 from tests.factories import make_api_key, make_user, principal
@@ -56,6 +56,7 @@ def objects(kb, document, curator):
         "other_run": runs[1].pk,
         "running": make_run(eval_set, status=EvalRun.Status.RUNNING, finished_at=None, report={}).pk,
         "failed": make_failed(kb).pk,
+        "external": SearchProvider.objects.create(knowledge_base=kb, name="someone", settings={"project": "test"}).pk,
         "profile": RetrievalProfile.objects.get(name="default").pk,
         "draft": create_version(principal(curator), "legal", {"vector_weight": 0.3}, knowledge_base=kb).pk,
     }
@@ -75,6 +76,9 @@ PAGES = {
     "upload": ("kb_document_upload", None),
     "chunks": ("kb_chunk_changelist", None),
     "chunk": ("kb_chunk_change", "chunk"),
+    "split a chunk": ("kb_chunk_split", "chunk"),
+    "delete chunk": ("kb_chunk_delete", "chunk"),
+    "near-duplicates": ("kb_chunk_duplicates?kb={kb}", None),
     "concepts": ("kb_concept_changelist", None),
     "concept": ("kb_concept_change", "concept"),
     "new concept": ("kb_concept_add", None),
@@ -120,6 +124,10 @@ PAGES = {
     "failed queries": ("kb_failedquery_changelist", None),
     "failed query": ("kb_failedquery_change", "failed"),
     "failed query to a set": ("kb_failedquery_to_set", "failed"),
+    "external sources": ("kb_searchprovider_changelist", None),
+    "external source": ("kb_searchprovider_change", "external"),
+    "new external source": ("kb_searchprovider_add", None),
+    "delete external source": ("kb_searchprovider_delete", "external"),
     "tokenizer": ("kb_knowledgebase_tokenizer", "kb"),
     "keyword cache": ("keyword_cache", None),
     "drop keyword index": ("keyword_cache_invalidate", "kb"),
