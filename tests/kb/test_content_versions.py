@@ -66,7 +66,9 @@ def concepts_of_documents(kb):
 def add_vector(kb):
     chunk = Chunk.objects.get(knowledge_base=kb, position=0)
     vector = HalfVector([0.0] * 4)
-    ChunkEmbedding.objects.create(chunk=chunk, knowledge_base=kb, kind="question", ordinal=1, model="m", vector=vector)
+    ChunkEmbedding.objects.create(
+        chunk=chunk, knowledge_base=kb, kind="question", ordinal=1, model=kb.embedding_model, vector=vector
+    )
 
 
 def of_itself(kb):
