@@ -5,6 +5,7 @@ from typing import Any, Final
 from django import forms
 from django.conf import settings
 from django.http import HttpRequest
+from django.utils.functional import lazy
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -18,6 +19,7 @@ from kb.stores.external.fields import Field
 from kb.stores.external.kinds import KINDS
 
 PREFIX: Final = "setting_"
+_capitalised = lazy(capfirst, str)  # in the language of whoever reads it
 OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
 
 
@@ -28,7 +30,7 @@ def setting_fields() -> dict[str, forms.Field]:
 
 def _field(field: Field) -> forms.Field:
     about: dict[str, Any] = {
-        "label": capfirst(str(field.label)),
+        "label": _capitalised(field.label),
         "help_text": field.hint,
         "required": False,
         "initial": field.default,

@@ -79,7 +79,7 @@ FIELDS: Final = (
         gettext_lazy("endpoint"),
         gettext_lazy("Blank: Google’s for the location. Others must stand in the server’s VERTEX_ENDPOINTS."),
     ),
-    Field("transport", gettext_lazy("transport"), "grpc, rest", default="grpc", choices=("grpc", "rest")),
+    Field("transport", gettext_lazy("transport"), default="grpc", choices=("grpc", "rest")),
 )
 
 
