@@ -8,6 +8,8 @@ from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from kb.services import documents, indexing, rechunk, reindex, tokenizing, whole_documents
+from kb.services.chunk_work import replacing
+from kb.services.chunk_work.merging import chunks_merge
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible
 from kb.services.indexing import chunk_update, index_document
@@ -189,3 +191,50 @@ def test_editing_a_chunk_that_was_replaced_says_that_it_is_gone():
     Chunk.objects.all().delete()
     with pytest.raises(NotVisible):
         chunk_update(chunk, text="香蕉", enabled=True)
+
+
+def test_chunks_merged_while_their_document_is_cut_anew_stay_merged(monkeypatch):
+    kb = make_kb()
+    KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=20, chunk_overlap=0)
+    document = add(kb, "第一条规定了苹果的办法。\n\n第二条规定了香蕉的办法。")
+    index_document(document.pk)
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    documents.document_requeue(document)
+    gate = Gate(monkeypatch, indexing, "prepare", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    chunks_merge(document=Document.objects.select_related("knowledge_base").get(), chunk_ids=ids)
+    gate.open()
+    assert worker.outcome() is None
+    assert Chunk.objects.get().text == "第一条规定了苹果的办法。\n第二条规定了香蕉的办法。"
+    assert (ChunkEmbedding.objects.count(), hits("香蕉"), hits("标题")) == (1, 1, 1)
+
+
+def test_chunks_merged_during_a_re_embedding_have_the_new_text_s_vector_only(monkeypatch):
+    kb = make_kb()
+    document = make_document(kb, "苹果", "香蕉")
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    gate = Gate(monkeypatch, reindex, "prepare", after=True)
+    operator = Running(reindex.reindex_embeddings, kb)
+    gate.wait()
+    chunks_merge(document=document, chunk_ids=ids)
+    merged = ChunkEmbedding.objects.get().vector
+    gate.open()
+    assert operator.outcome() is None
+    assert ChunkEmbedding.objects.get().vector == merged
+
+
+def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monkeypatch):
+    document = make_document(make_kb(), "苹果", "香蕉")
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    gate = Gate(monkeypatch, replacing, "unchanged_chunks", after=True)
+    first = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
+    gate.wait()
+    second = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert first.outcome() is None
+    assert isinstance(second.outcome(), NotVisible)
+    assert Chunk.objects.get().text == "苹果\n香蕉"

@@ -1,10 +1,11 @@
 import pytest
 from django.urls import reverse
 
-from kb.models import Chunk, KnowledgeBase
+from kb.admin.content.chunk_duplicates import marked
+from kb.models import Chunk, KnowledgeBase, Membership
 from kb.services.chunk_work import checks
 from kb.services.search import SearchRequest, search
-from tests.factories import principal
+from tests.factories import make_document, principal
 
 
 @pytest.fixture(autouse=True)
@@ -154,3 +155,114 @@ def test_keywords_are_edited_one_a_line_and_cleared_ones_are_extracted_again(cli
     assert given == (["罚金", "减免"], True)
     assert not chunk.own_keywords
     assert "违约金" in chunk.keywords
+
+
+def act(client, document, action, positions, **more):
+    ids = list(document.chunks.filter(position__in=positions).values_list("pk", flat=True))
+    data = {"action": action, "_selected_action": ids, **more}
+    return client.post(reverse("admin:kb_chunk_changelist"), data, follow=True)
+
+
+def test_selected_chunks_are_switched_off_and_on(client, document):
+    act(client, document, "disable", [0, 1])
+    off = document.chunks.filter(enabled=False).count()
+    act(client, document, "enable", [0])
+
+    assert (off, document.chunks.filter(enabled=True).count()) == (2, 1)
+
+
+def test_selected_neighbours_are_merged(client, document):
+    page = act(client, document, "merge", [0, 1]).content.decode()
+
+    assert "2 chunks have become one." in page
+    assert document.chunks.count() == 1
+
+
+def test_one_chunk_alone_is_not_merged(client, document):
+    assert "Choose from 2 to" in act(client, document, "merge", [0]).content.decode()
+    assert document.chunks.count() == 2
+
+
+def test_selected_chunks_are_deleted_after_a_confirmation(client, document):
+    asked = act(client, document, "delete_selected", [0])
+    there = document.chunks.count()
+    act(client, document, "delete_selected", [0], post="yes")
+
+    assert "processed again" in asked.content.decode()
+    assert (there, [chunk.position for chunk in document.chunks.all()]) == (2, [0])
+
+
+def test_a_viewer_changes_nothing(client, curator, foreign):
+    Membership.objects.create(knowledge_base=foreign.knowledge_base, user=curator, role="viewer")
+    chunk = foreign.chunks.get()
+
+    act(client, foreign, "disable", [0])
+
+    assert Chunk.objects.get(pk=chunk.pk).enabled
+    assert client.get(reverse("admin:kb_chunk_split", args=[chunk.pk])).status_code == 403
+    assert client.post(reverse("admin:kb_chunk_merge", args=[chunk.pk])).status_code == 403
+    duplicates = reverse("admin:kb_chunk_duplicates") + f"?kb={foreign.knowledge_base_id}"
+    assert client.post(duplicates, {"action": "delete", "chunk": [chunk.pk]}).status_code == 403
+
+
+def test_what_a_stranger_may_not_see_is_not_there(client, foreign):
+    chunk = foreign.chunks.get()
+
+    assert client.get(reverse("admin:kb_chunk_split", args=[chunk.pk])).status_code == 404
+    assert client.post(reverse("admin:kb_chunk_merge", args=[chunk.pk])).status_code == 404
+    assert client.get(reverse("admin:kb_chunk_duplicates") + f"?kb={foreign.knowledge_base_id}").status_code == 404
+
+
+@pytest.mark.parametrize(("position", "side"), [(0, "next"), (1, "previous")])
+def test_a_chunk_is_merged_with_its_neighbour(client, document, position, side):
+    chunk = document.chunks.get(position=position)
+
+    client.post(reverse("admin:kb_chunk_merge", args=[chunk.pk]), {"with": side})
+
+    assert [each.text for each in document.chunks.all()] == ["违约金过高的，可以请求减少。\n诉讼时效期间为三年。"]
+
+
+def test_a_chunk_is_split_where_a_box_is_ticked(client, kb):
+    document = make_document(kb, "第一句。第二句。第三句。")
+    chunk = document.chunks.get()
+    url = reverse("admin:kb_chunk_split", args=[chunk.pk])
+    boxes = client.get(url).context["pieces"]
+
+    client.post(url, {"at": [boxes[2]["start"]], "hash": chunk.content_hash})
+
+    assert [each.text for each in document.chunks.order_by("position")] == ["第一句。第二句。", "第三句。"]
+
+
+@pytest.mark.parametrize(("at", "key", "told"), [([], None, "Choose at least one"), ([4], "old", "changed meanwhile")])
+def test_what_cannot_be_split_is_said(client, kb, at, key, told):
+    chunk = make_document(kb, "第一句。第二句。").chunks.get()
+
+    page = client.post(reverse("admin:kb_chunk_split", args=[chunk.pk]), {"at": at, "hash": key or chunk.content_hash})
+
+    assert told in page.content.decode()
+    assert chunk.document.chunks.count() == 1
+
+
+@pytest.mark.parametrize(("action", "left"), [("disable", (2, 1)), ("delete", (1, 1))])
+def test_near_duplicates_are_listed_and_dealt_with(client, kb, action, left):
+    document = make_document(kb, "违约金过高的，可以请求减少。", "违约金过高的，可以请求减少。")
+    url = reverse("admin:kb_chunk_duplicates") + f"?kb={kb.pk}"
+    [group] = client.get(url).context["groups"]
+
+    client.post(url, {"action": action, "chunk": [other["chunk"].pk for other in group["others"]]})
+
+    assert (document.chunks.count(), document.chunks.filter(enabled=True).count()) == left
+    assert client.get(url).context["groups"] == []
+
+
+def test_words_that_differ_are_marked():
+    assert marked("甲乙丙", "甲丁丙") == [(False, "甲"), (True, "丁"), (False, "丙"), (False, "")]
+
+
+@pytest.mark.parametrize(("query", "found"), [("changed=text", 1), ("changed=cut", 0), ("questions=no", 2)])
+def test_chunks_are_filtered_by_what_was_done_to_them(client, document, query, found):
+    save(client, document.chunks.first(), text="改了。")
+
+    page = client.get(reverse("admin:kb_chunk_changelist") + f"?{query}")
+
+    assert page.context["cl"].result_count == found
