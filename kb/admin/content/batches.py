@@ -188,7 +188,8 @@ class IngestBatchAdmin(ScopedModelAdmin):
     def state(self, batch: Any) -> SafeString:
         progress: BatchProgress = batch.progress
         failed = progress.counts.get(Document.Status.FAILED, 0)
-        return render_to_string("admin/batches/state.html", {"batch": batch, "progress": progress, "failed": failed})
+        context = {"batch": batch, "progress": progress, "failed": failed, "says_paused": True}
+        return render_to_string("admin/batches/state.html", context)
 
 
 STEERING: dict[str, Callable[[IngestBatch], object]] = {

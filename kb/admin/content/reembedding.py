@@ -59,6 +59,7 @@ class SetForm(forms.Form):
         field: Any = self.fields["eval_set"]
         field.queryset = EvalSet.objects.filter(knowledge_base=kb).select_related("knowledge_base__profile")
         field.choices = [(each.pk, str(each)) for each in field.queryset]  # read once, however often the page asks
+        self.has_any = bool(field.choices)
 
 
 class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
@@ -89,7 +90,7 @@ class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[
             state=state,
             suggestions=_suggestions(self.request, self.kb),
             sets=sets,
-            has_sets=bool(sets.fields["eval_set"].choices),
+            has_sets=sets.has_any,
             figures=_figures(self.request, self.kb),
         )
 

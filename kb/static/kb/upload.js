@@ -4,7 +4,7 @@
 (() => {
     const zone = document.getElementById("drop-zone");
     if (!zone) return;
-    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 50;
+    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 10;
     const form = document.getElementById("upload-form");
     const input = zone.querySelector("input[type=file]");
     const folder = document.getElementById("folder-field");
