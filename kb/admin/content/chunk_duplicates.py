@@ -77,7 +77,7 @@ class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: igno
             found=found,
             unkept=found.group_count - len(found.groups),
             page=page,
-            groups=_shown(self.kb, page.object_list) if self.kb else [],
+            groups=_shown(self.kb, list(page.object_list)) if self.kb else [],
             may_edit=self.may_edit,
         )
 

@@ -51,11 +51,11 @@ def test_a_log_of_100_000_searches_is_not_read_through(kb, document):
                 trace, degraded, result_count, outcome, duration_ms, timings, history, created_at)
             SELECT gen_random_uuid(), NULL, ARRAY[{kb.pk}]::bigint[], 'q' || n, 'default', 1, '{{}}', ({trace})::jsonb, '[]',
                 1, 'found', 1, '{{}}', '[]', now() - n * interval '1 second' FROM generate_series(1, 100000) n
-            """  # noqa: S608 - numbers of the test's own
+            """
         )
         cursor.execute(
             f"UPDATE kb_searchlog SET trace = jsonb_set(trace, '{{results,0,chunk_id}}', '{chunk.pk}') WHERE query = 'q77777'"
-        )  # noqa: S608
+        )
         cursor.execute("ANALYZE kb_searchlog")
     with connection.execute_wrapper(_Explained()) as _:
         found = searches_that_found(principal(kb.owner), chunk)

@@ -1,3 +1,5 @@
+import itertools
+
 import pytest
 
 from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
@@ -137,4 +139,4 @@ def test_splitting_changed_text_is_refused(long):
 def test_sentences_begin_where_others_end(text, sentences):
     starts = [0, *sentence_starts(text), len(text)]
 
-    assert [text[start:end] for start, end in zip(starts, starts[1:], strict=False)] == sentences
+    assert [text[start:end] for start, end in itertools.pairwise(starts)] == sentences
