@@ -22,6 +22,7 @@ from kb.services.errors import Rejected
 from kb.services.health import workers
 from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
+from kb.services.small_documents import index_documents
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
@@ -188,8 +189,9 @@ def _index(batch: IngestBatch, taken: Taken) -> None:
     """Makes documents searchable here; what an archive brings in is among them."""
     waiting = [*taken.added, *taken.known]
     while waiting:
-        for document_id in waiting:
-            index_document(document_id)
+        for start in range(0, len(waiting), PIECE):
+            for document_id in index_documents(waiting[start : start + PIECE]):
+                index_document(document_id)
         waiting = waiting_ids(batch.pk, after=0, limit=PIECE) if batch.pk else []
 
 
