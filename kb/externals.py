@@ -15,13 +15,12 @@ from kb.models import KnowledgeBase, SearchProvider
 from kb.net.settings import web_client
 from kb.stores.external.kinds import provider_of
 from kb.stores.searchable import Holdings
-from retrieval.channels import UnavailableChannel
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
 from retrieval.external import ExternalChannel
-from retrieval.protocols import Channel, ExternalProvider, TextVectors, Tokenizer
+from retrieval.protocols import ExternalProvider, TextVectors, Tokenizer
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis
 
@@ -54,6 +53,17 @@ class _InLanguage:
             return self._provider.search(analysis, k, deadline)
 
 
+class _CannotBeAsked:
+    """Stands where a source is not set up as it must be, so that the search says why."""
+
+    def __init__(self, source: SearchProvider, error: ChannelUnavailable) -> None:
+        self.kind, self.name = source.kind, source.name
+        self._error = error
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Any:  # noqa: ARG002 - the protocol's signature
+        raise self._error
+
+
 def text_vectors(kb: KnowledgeBase) -> TextVectors | None:
     """What gives texts from elsewhere vectors; None where a server would have to make them while somebody waits."""
     return None if kb.embedding_model.startswith(OPENAI_PREFIX) else providers.query_vectors(kb.embedding_model)
@@ -82,7 +92,7 @@ def left_out(
 
 def external_channels(
     kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, tokenizer: Tokenizer | None
-) -> Iterator[Channel]:
+) -> Iterator[ExternalChannel]:
     """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
     language = get_language() or "en"
     for source in held.live:
@@ -103,15 +113,17 @@ def external_channels(
         yield _external_channel(kb, external, config, language)
 
 
-def _external_channel(kb: KnowledgeBase, source: SearchProvider, config: RetrievalConfig, language: str) -> Channel:
+def _external_channel(
+    kb: KnowledgeBase, source: SearchProvider, config: RetrievalConfig, language: str
+) -> ExternalChannel:
     try:
-        provider = provider_of(source)
+        provider: ExternalProvider = _InLanguage(provider_of(source), language)
     except ChannelUnavailable as error:
-        return UnavailableChannel(EXTERNAL, kb.pk, error.code, str(error))
+        provider = _CannotBeAsked(source, error)
     return ExternalChannel(
         EXTERNAL,
         kb.pk,
-        _InLanguage(provider, language),
+        provider,
         weight=config.external_weight if source.weight is None else source.weight,
         most=config.external_top_k,
         timeout_ms=source.timeout_ms,

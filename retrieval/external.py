@@ -71,7 +71,7 @@ class ExternalChannel:
         self.timeout_ms = timeout_ms
         self.executor = executor
         self._provider = provider
-        self._weight = weight
+        self.weight = weight
         self._breaker = breaker
 
     @property
@@ -93,7 +93,7 @@ class ExternalChannel:
             _scores(list(passages.values())),
             detail={"channel": self.name, "source": self.source, "provider": self._provider.kind},
             passages=passages,
-            weight=self._weight,
+            weight=self.weight,
         )
 
     def lateness(self) -> Degradation:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from typing import Any
 
 from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
@@ -180,8 +181,10 @@ def _stage_of(channel: Channel) -> str:
     return channel.stage if isinstance(channel, ExternalChannel) else channel.name
 
 
-def _named(channel: Channel) -> dict[str, str]:
-    return {"channel": channel.name, "source": channel.source} if isinstance(channel, ExternalChannel) else {}
+def _named(channel: Channel) -> dict[str, Any]:
+    if not isinstance(channel, ExternalChannel):
+        return {}
+    return {"channel": channel.name, "source": channel.source, "weight": channel.weight}
 
 
 def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:

@@ -55,7 +55,9 @@ class WebSource(models.Model):
     url = models.CharField(_("address"), max_length=URL_CHARACTERS)
     enabled = models.BooleanField(_("enabled"), default=True)
     live = models.BooleanField(
-        _("ask at query time"), default=False, help_text=_("Queries read it too, as a channel of its own. Of a page or a feed only.")
+        _("ask at query time"),
+        default=False,
+        help_text=_("Queries read it too, as a channel of its own. Of a page or a feed only."),
     )
     every_minutes = models.PositiveIntegerField(
         _("every so many minutes"),

@@ -3,8 +3,9 @@
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
@@ -23,6 +24,7 @@ MOST_ROWS: Final = 50_000
 MOST_BYTES: Final = 10 * 1024**2
 NAME, TITLE, TAGS, METADATA = "filename", "title", "tags", "metadata"
 TAG_CHARACTERS: Final = 60
+_PLAIN_NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
 PIECE = 500
 
 
@@ -39,7 +41,8 @@ class Described:
 def read_table(data: bytes) -> list[Described]:
     """Reads CSV with a header: `filename`, and any of `title`, `tags` (between semicolons) and `metadata` (a JSON object).
 
-    Every further column is an entry of the metadata under its own name; an empty cell says nothing.
+    Every further column is an entry of the metadata under its own name: as numbers where each of its cells is one, else as
+    texts. An empty cell says nothing.
 
     Raises:
         Rejected: it is too large, has no column `filename`, or a row cannot be taken, which is named.
@@ -53,6 +56,7 @@ def read_table(data: bytes) -> list[Described]:
         if NAME not in header:
             raise Rejected("table_invalid", _("The table needs a column “filename”: add it as the first row says."))
         rows = [_described(line, row) for line, row in enumerate(reader, start=2) if (row[NAME] or "").strip()]
+        rows = _with_numbers(rows, {*header} - {NAME, TITLE, TAGS, METADATA})
     except (ParseError, csv.Error) as error:
         raise Rejected("table_invalid", _("The table cannot be read: save it as CSV in UTF-8.")) from error
     if len(rows) > MOST_ROWS:
@@ -113,6 +117,32 @@ def _described(line: int, row: Mapping[str | None, Any]) -> Described:
         raise _refused(line, _("it holds a character that cannot be stored"))
     own = {key: value for key, value in cells.items() if key not in (NAME, TITLE, TAGS, METADATA) and value}
     return Described(name, title, tags, {**_metadata(line, cells.get(METADATA, "")), **own})
+
+
+def _with_numbers(rows: list[Described], columns: Collection[str]) -> list[Described]:
+    """A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text."""
+    read = {
+        name: {row.name: _number(str(row.metadata[name])) for row in rows if name in row.metadata} for name in columns
+    }
+    numeric = {name: cells for name, cells in read.items() if None not in cells.values()}
+    return [
+        replace(
+            row,
+            metadata={
+                **row.metadata,
+                **{name: cells[row.name] for name, cells in numeric.items() if row.name in cells},
+            },
+        )
+        for row in rows
+    ]
+
+
+def _number(cell: str) -> int | float | None:
+    """None for a cell that would not be written like that as a number."""
+    if not _PLAIN_NUMBER.fullmatch(cell):
+        return None
+    value = float(cell) if "." in cell else int(cell)
+    return value if str(value) == cell else None
 
 
 def _metadata(line: int, cell: str) -> dict[str, Any]:

@@ -24,6 +24,14 @@ def surroundings(request: HttpRequest, chunk: Chunk) -> dict[str, Any]:
         "next_chunk": next(iter(found.following), None),
         "neighbour_characters": NEIGHBOUR_CHARACTERS,
         "searches": [(each, debug_url(each.knowledge_base_ids, each.query, each.asked)) for each in searches],
+    }
+
+
+def alike(chunk: Chunk) -> dict[str, Any]:
+    """What the part of the page needs that waits for a search: the near-duplicates of a chunk."""
+    return {
+        "chunk": chunk,
+        "neighbour_characters": NEIGHBOUR_CHARACTERS,
         "duplicates": [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)],
     }
 

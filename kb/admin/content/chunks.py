@@ -4,18 +4,19 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.admin.content.chunk_duplicates import NearDuplicatesView
 from kb.admin.content.chunk_split import ChunkSplitView
-from kb.admin.content.chunk_surroundings import moved_meanwhile, surroundings
+from kb.admin.content.chunk_surroundings import alike, moved_meanwhile, surroundings
 from kb.admin.ids import row_id
 from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.models import Chunk, Document
@@ -170,6 +171,7 @@ class ChunkAdmin(ScopedModelAdmin):
             page("duplicates/", NearDuplicatesView.as_view(model_admin=self), "duplicates"),
             page("<int:object_id>/split/", ChunkSplitView.as_view(model_admin=self), "split"),
             page("<int:object_id>/merge/", require_POST(self.merge_view), "merge"),
+            page("<int:object_id>/alike/", require_GET(self.alike_view), "alike"),
             *super().get_urls(),
         ]
 
@@ -192,6 +194,11 @@ class ChunkAdmin(ScopedModelAdmin):
             context |= {"chunk": chunk, **surroundings(request, chunk)}
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
+
+    def alike_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """The near-duplicates of a chunk; its page asks for them when it is there, since they take a search."""
+        chunk = self.get_object_or_404(request, str(object_id))
+        return render(request, "admin/kb/chunk_alike.html", alike(chunk))
 
     def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Merges a chunk with the one before or after it."""

@@ -132,7 +132,7 @@ def _searched_base(
 
 
 def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Analysis) -> ChannelRun:
-    own = [span for span in spans if span.stage == stage]
+    own = [span for span in spans if span.detail.get("channel", span.stage) == stage]
     notes = [*_why_it_stood_in(stage, scope, spans)] if own else []
     details: Mapping[str, Any] = own[0].detail if own else {}
     if "keyword_share" in details:
@@ -142,7 +142,7 @@ def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Anal
     return ChannelRun(
         stage,
         tuple(_channel_search(span, analysis) for span in own),
-        f"{channel_weights(scope.config)[stage]:g}",
+        f"{details.get('weight', channel_weights(scope.config).get(stage, 0)):g}",
         tuple(notes),
     )
 

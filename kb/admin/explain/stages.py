@@ -22,6 +22,8 @@ from kb.admin.stage_words import (
 from kb.services.search import SearchOutcome
 from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
+from retrieval.external import ExternalChannel
+from retrieval.scope import Scope
 from retrieval.trace import DegradationCode
 from retrieval.types import Result
 
@@ -153,19 +155,22 @@ class _Words:
         yield words % {"count": count}
 
     def _fusion(self) -> Iterable[str]:
-        configs = [scope.config for scope in self._outcome.wiring.pipeline.scopes]
-        yield " | ".join(dict.fromkeys(map(fusion_in_words, configs)))
-        yield " | ".join(dict.fromkeys(map(self._weights, configs)))
+        scopes = self._outcome.wiring.pipeline.scopes
+        yield " | ".join(dict.fromkeys(fusion_in_words(scope.config) for scope in scopes))
+        yield " | ".join(dict.fromkeys(map(self._weights, scopes)))
         count = self._details["fusion"]["candidates"]
         yield ngettext("%(count)d candidate", "%(count)d candidates", count) % {"count": count}
 
-    def _weights(self, config: RetrievalConfig) -> str:
-        if not config.use_rerank:
+    def _weights(self, scope: Scope) -> str:
+        if not scope.config.use_rerank:
             return _("without a reranker only the vector channel counts")
-        weights = channel_weights(config)
-        asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details]
-        named = listed(with_figure(stage_label(stage), f"{weights[stage]:g}") for stage in asked)
-        return _("weights: %(weights)s") % {"weights": named}
+        weights = channel_weights(scope.config)
+        asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details and stage in weights]
+        named = [(stage_label(stage), weights[stage]) for stage in asked]
+        named += [(each.source, each.weight) for each in scope.channels if isinstance(each, ExternalChannel)]
+        return _("weights: %(weights)s") % {
+            "weights": listed(with_figure(name, f"{weight:g}") for name, weight in named)
+        }
 
     def _rerank(self) -> Iterable[str]:
         detail = self._details["rerank"]

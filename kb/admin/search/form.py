@@ -15,6 +15,7 @@ from kb.admin.profiles.choices import ProfileChoice, as_field_choices, profile_v
 from kb.conf import environment_config
 from kb.models import Document, KnowledgeBase, RetrievalProfile
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
+from kb.stores.conditions import read_conditions, write_conditions
 from kb.stores.filters import Filters, InvalidFilter
 from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
@@ -37,7 +38,7 @@ SETTINGS = {
 }
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "vector_share", "keyword_share")
 # Fields of the form and the filters that they set.
-FILTERS = {"tags": "tags", "concepts": "concepts", "source_type": "source_types"}
+FILTERS = {"tags": "tags", "concepts": "concepts", "source_type": "source_types", "metadata": "metadata"}
 ALWAYS_SHOWN = ("top_k", "threshold", "rerank", "fusion", "profile")
 SWITCH = {"on": True, "off": False}
 BETWEEN_NAMES = re.compile("[,，]")
@@ -67,6 +68,20 @@ class NamesField(forms.CharField):
     def clean(self, value: Any) -> Any:
         names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
         return [name for name in names if name]
+
+
+class ConditionsField(forms.CharField):
+    """Conditions on metadata; its value is what Filters.parse takes."""
+
+    def __init__(self, label: Any) -> None:
+        attrs = {"spellcheck": "false", "autocapitalize": "off"}
+        super().__init__(label=label, required=False, max_length=2_000, widget=_input(**attrs))
+
+    def clean(self, value: Any) -> Any:
+        try:
+            return read_conditions(super().clean(value))
+        except InvalidFilter as error:
+            raise forms.ValidationError(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +135,7 @@ class SearchForm(forms.Form):
     tags = NamesField(gettext_lazy("Tags"))
     concepts = NamesField(gettext_lazy("Concepts"))
     source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=_select())
+    metadata = ConditionsField(gettext_lazy("Metadata"))
 
     def __init__(
         self,
@@ -145,6 +161,7 @@ class SearchForm(forms.Form):
         self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
         for name in ("tags", "concepts"):
             self.fields[name].widget.attrs["placeholder"] = _("any")
+        self.fields["metadata"].widget.attrs["placeholder"] = _("year >= 2023, department = sales")
         if data is None and len(bases) == 1:
             self.initial["kb"] = [str(bases[0].pk)]
 
@@ -184,7 +201,7 @@ class SearchForm(forms.Form):
             _("Fusion by reciprocal ranks (RRF)"): ("vector_weight", "keyword_weight", "question_weight"),
             _("Fusion by weighted sum"): ("vector_share", "keyword_share"),
             _("Query and results"): ("rewrite", "neighbours", "budget"),
-            _("Only documents with"): ("tags", "concepts", "source_type"),
+            _("Only documents with"): ("tags", "concepts", "source_type", "metadata"),
         }
         return [Group(legend, tuple(self[name] for name in names)) for legend, names in named.items()]
 
@@ -259,6 +276,7 @@ def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
         given["profile"] = profile_value(name, asked.get("profile_version"))
     given["budget"] = asked.get("latency_budget_ms")
     given |= {field: ", ".join(map(str, filters.get(name) or ())) for field, name in FILTERS.items()}
+    given["metadata"] = write_conditions(filters.get("metadata") or ())
     return {field: str(value) for field, value in given.items() if value not in (None, "")}
 
 

@@ -1,4 +1,3 @@
-import json
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +11,8 @@ from kb.models import KnowledgeBase, Principal, SearchLog
 from kb.services.profiles import name_and_version
 from kb.services.replay import replay
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
-from kb.stores.filters import Filters
+from kb.stores.conditions import SIGNS, read_condition
+from kb.stores.filters import Filters, InvalidFilter
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160
@@ -75,8 +75,8 @@ class Command(KnowledgeBaseCommand):
             type=_condition,
             action="append",
             metavar="KEY=VALUE",
-            help="only documents whose metadata have this value: a number, true, false, null, or a text (several: all of "
-            "them); quote a text that looks like a number: 'year=\"2024\"'",
+            help=f"only documents whose metadata meet this, by one of {' '.join(SIGNS)} (~ contains): 'year>=2023'. The value "
+            "is a number, true, false, null, or a text; quote a text that looks like a number: 'year=\"2024\"'. Several: all",
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:
@@ -192,14 +192,11 @@ def _trace_id(text: str) -> UUID:
 
 
 def _condition(text: str) -> dict[str, Any]:
-    key, separator, value = text.partition("=")
-    if not key or not separator:
-        raise ArgumentTypeError(f"{text!r} is no condition: give KEY=VALUE")
     try:
-        read = json.loads(value)
-    except ValueError:
-        read = value
-    return {"key": key, "op": "eq", "value": value if isinstance(read, list | dict) else read}
+        return read_condition(text)
+    except InvalidFilter as error:
+        message = f"{text!r} is no condition: give KEY=VALUE, or another sign of {' '.join(SIGNS)}"
+        raise ArgumentTypeError(message) from error
 
 
 def _filters(options: Mapping[str, Any]) -> Filters | None:

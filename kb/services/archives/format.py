@@ -215,7 +215,7 @@ TABLES: Final = (
     ),
     _WEB_SOURCES,
     _WEB_PAGES,
-    Table("search_providers", SearchProvider, ("name", "kind", "settings", "enabled", "timeout_ms")),
+    Table("search_providers", SearchProvider, ("name", "kind", "settings", "enabled", "timeout_ms", "weight")),
 )
 TABLE: Final = {table.name: table for table in TABLES}
 

@@ -73,8 +73,8 @@ class Found:
 
 def near_duplicates(kb: KnowledgeBase) -> Found:
     """The near-duplicates among the enabled chunks; those of a large knowledge base as a worker found them last."""
-    scan = DuplicateScan.objects.filter(pk=kb.pk).first()
-    version = _version(kb)
+    row = KnowledgeBaseVersion.objects.select_related("knowledge_base__duplicate_scan").get(pk=kb.pk)
+    scan, version = getattr(row.knowledge_base, "duplicate_scan", None), row.version
     if scan is not None and scan.found_at and scan.version == version:
         return _found(scan, is_current=True)
     if not _is_large(kb):

@@ -13,6 +13,7 @@ from kb.services.why_not.types import Place, PlaceState
 from kb.stores.exact_ranks import exact_place
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
+from retrieval.external import ExternalChannel
 from retrieval.protocols import Channel
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.scope import Scope
@@ -50,6 +51,7 @@ def find_places(outcome: SearchOutcome, scope: Scope, chunk_id: int, only: NDArr
     """
     asked = _Asked(outcome, scope, chunk_id, only)
     channels = (*scope.channels, *(stand_in.channel for stand_in in scope.stand_ins))
+    channels = tuple(each for each in channels if not isinstance(each, ExternalChannel))  # these find no chunks
     places = [asked.place(channel, query) for channel in channels for query in asked.queries_of(channel)]
     return Places(tuple(places), asked.index)
 

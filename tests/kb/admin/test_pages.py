@@ -18,7 +18,7 @@ from tests.kb.eval_runs import answered, make_run
 SAME_IN_CHINESE = re.compile(
     r"(?<![a-z])(contracts?|legal|curator2?|curated|law questions|text of q\d|someone|test|hashing|keyword-led|default|weighted|balanced|"
     r"manage\.py.*|recall|ndcg|mrr|hit rate|auroc|idf|rrf|top k|n-gram|cross[- _]encoder|http|overlap|cosine|vector_weight|cmrc2018|"
-    r"beir|trec|queries|qrels|topics|passages|zip|csv|"
+    r"textrank|tf-idf|external_providers|vertex_\w*|vertex ai search|google cloud|global|us-central1|engine|enterprise|grpc|rest|google|beir|trec|queries|qrels|topics|passages|zip|csv|"
     r"sha-256|jieba|rjieba|rust|python|redis|postgresql|prometheus_multiproc_dir|"
     r"english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|enter|shift|mb|deepseek|llm|javascript)(?![a-z])"
     r"|\b[0-9a-f]{8}(?:(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})?\b|\.[a-z]+",

@@ -176,6 +176,8 @@ def marked(kb):
         (("--filter", "year=2024"), {"errors.md"}),
         (("--filter", 'year="2024"'), {"warranty.md"}),
         (("--filter", "by=ann=li"), {"errors.md"}),
+        (("--filter", "year >= 2024"), {"errors.md"}),
+        (("--filter", "by~nn"), {"errors.md"}),
         (("--filter", "by=bob", "--filter", "year=2024"), set()),
     ],
 )

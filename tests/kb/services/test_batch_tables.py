@@ -8,12 +8,21 @@ from kb.services.batches import batch_create
 from kb.services.errors import Rejected
 from tests.factories import make_kb
 
+pytestmark = pytest.mark.usefixtures("english")
+
 
 def test_a_table_is_read_with_further_columns_as_metadata():
     table = 'filename,title,tags,metadata,year\n./law\\a.txt,民法,"civil; 合同","{""court"": ""最高""}",2020\n,,,,\n'.encode()
     [row] = read_table(table)
     assert (row.name, row.title, row.tags) == ("law/a.txt", "民法", ("civil", "合同"))
-    assert row.metadata == {"court": "最高", "year": "2020"}
+    assert row.metadata == {"court": "最高", "year": 2020}
+
+
+def test_a_column_of_numbers_compares_as_numbers():
+    table = b"filename,year,price,code,version,size\na.txt,2020,-1.5,007,1.10,3\nb.txt,,2,8,1.9,3 kg\n"
+    first, second = read_table(table)
+    assert first.metadata == {"year": 2020, "price": -1.5, "code": "007", "version": "1.10", "size": "3"}
+    assert second.metadata == {"price": 2, "code": "8", "version": "1.9", "size": "3 kg"}
 
 
 def test_a_table_in_gb18030_is_read():
@@ -49,6 +58,6 @@ def test_a_table_describes_files_that_come_after_it_and_those_that_are_here():
 
     rows = Document.objects.order_by("pk").values_list("title", "tags", "metadata")
     assert list(rows) == [
-        ("甲", ["x"], {"path": "law/a.txt", "year": "2020"}),
-        ("乙", [], {"path": "law/b.txt", "year": "2021"}),
+        ("甲", ["x"], {"path": "law/a.txt", "year": 2020}),
+        ("乙", [], {"path": "law/b.txt", "year": 2021}),
     ]

@@ -6,6 +6,7 @@ from kb.models import Chunk, KnowledgeBase, Membership
 from kb.services.chunk_work import checks
 from kb.services.search import SearchRequest, search
 from tests.factories import make_document, principal
+from tests.kb.admin.pages import Page
 
 
 @pytest.fixture(autouse=True)
@@ -209,8 +210,19 @@ def test_what_a_stranger_may_not_see_is_not_there(client, foreign):
     chunk = foreign.chunks.get()
 
     assert client.get(reverse("admin:kb_chunk_split", args=[chunk.pk])).status_code == 404
+    assert client.get(reverse("admin:kb_chunk_alike", args=[chunk.pk])).status_code == 404
     assert client.post(reverse("admin:kb_chunk_merge", args=[chunk.pk])).status_code == 404
     assert client.get(reverse("admin:kb_chunk_duplicates") + f"?kb={foreign.knowledge_base_id}").status_code == 404
+
+
+def test_the_page_of_a_chunk_asks_for_its_near_duplicates(client, kb):
+    chunk = make_document(kb, "The warranty of the thermostat lasts two years from the day of purchase.").chunks.get()
+    other = make_document(kb, "The warranty of the thermostat lasts two years from the day of purchase!").chunks.get()
+    page = Page(client.get(reverse("admin:kb_chunk_change", args=[chunk.pk])))
+
+    (address,) = page.tree.xpath("//@hx-get[contains(., 'alike')]")
+
+    assert reverse("admin:kb_chunk_change", args=[other.pk]) in client.get(address).content.decode()
 
 
 @pytest.mark.parametrize(("position", "side"), [(0, "next"), (1, "previous")])

@@ -168,7 +168,7 @@ def labelled(curator):
     make_document(kb, "The flight of the tag.", tags=["travel"])
     with_concept = make_document(kb, "The flight of the concept.")
     with_concept.concepts.add(Concept.objects.create(knowledge_base=kb, name="差旅"))
-    make_document(kb, "The flight of the web.", source_type="web")
+    make_document(kb, "The flight of the web.", source_type="web", metadata={"year": 2024, "by": "Ann, Bob"})
     return kb
 
 
@@ -179,6 +179,8 @@ def labelled(curator):
         ({"concepts": "差旅"}, {"The flight of the concept."}),
         ({"source_type": "web"}, {"The flight of the web."}),
         ({"tags": "travel", "source_type": "web"}, set()),
+        ({"metadata": 'year >= 2024, by = "Ann, Bob"'}, {"The flight of the web."}),
+        ({"metadata": "year ≥ 2025"}, set()),
     ],
 )
 def test_filters_leave_the_documents_that_have_what_they_ask_for(open_debug, labelled, filters, found):
@@ -186,6 +188,13 @@ def test_filters_leave_the_documents_that_have_what_they_ask_for(open_debug, lab
 
     assert {words(row.xpath(".//*[contains(@class,'sd-full')]")[0]) for row in page.rows()} == found
     assert page.status == 200
+
+
+def test_conditions_without_a_sign_are_named_at_their_field(open_debug, handbook):
+    page = Page(open_debug(kb=handbook.pk, q="flight", metadata="year 2024"))
+
+    assert page.status == 400
+    assert "“year 2024” is no condition" in " ".join(page.tree.text_content().split())
 
 
 def test_a_search_that_filters_leave_nothing_of_says_so(open_debug, handbook):

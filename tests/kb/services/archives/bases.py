@@ -120,9 +120,9 @@ def results(kb):
 
 
 def found(kb, query):
-    request = SearchRequest(
-        query=query, knowledge_base_ids=[kb.pk], log=False, overrides={"score_threshold": 0.0, "top_k": 10}
-    )
+    # Sources elsewhere come switched off, and are no part of what an archive holds.
+    overrides = {"score_threshold": 0.0, "top_k": 10, "external": False}
+    request = SearchRequest(query=query, knowledge_base_ids=[kb.pk], log=False, overrides=overrides)
     response = outcome_as_json(search(principal(kb.owner), request))
     kept = ("title", "source", "page", "text", "score", "score_scale", "ranks", "scores", "metadata")
     facts = [{name: value for name, value in fact.items() if not name.endswith("id")} for fact in response["facts"]]

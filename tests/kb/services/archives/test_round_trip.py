@@ -60,7 +60,7 @@ def test_what_curators_made_is_there(kb, archive):
     restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
 
     def curated(base):
-        fields = ("text", "cut_text", "enabled", "questions", "keywords", "own_keywords", "own_questions")
+        fields = ("text", "cut_text", "enabled", "questions", "keywords", "own_keywords", "own_questions", "own_cut")
         return list(Chunk.objects.filter(knowledge_base=base).order_by("pk").values_list(*fields, "parent__text"))
 
     def documents(base):
