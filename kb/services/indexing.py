@@ -295,17 +295,30 @@ def chunk_update(
         if not chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled):
             require_there(chunk)
         return
+    _write_anew(chunk, wanted, enabled=enabled)
+
+
+def chunk_reindex(chunk: Chunk) -> None:
+    """Makes anew what the indexes hold of a chunk, which stays as it is.
+
+    Raises:
+        Rejected, Superseded, NotVisible: as `chunk_update`.
+    """
+    _write_anew(chunk, copy.copy(chunk), enabled=chunk.enabled)
+
+
+def _write_anew(chunk: Chunk, wanted: Chunk, *, enabled: bool) -> None:
     model = embedder(chunk.knowledge_base.embedding_model)
     [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
     with writing_chunks(chunk.knowledge_base):
         locked = locked_chunk(chunk)
-        if text != locked.text:
+        if wanted.text != locked.text:
             cut = locked.cut_text or locked.text
-            locked.text, locked.cut_text = text, "" if text == cut else cut
+            locked.text, locked.cut_text = wanted.text, "" if wanted.text == cut else cut
         locked.questions, locked.own_questions = wanted.questions, wanted.own_questions
         locked.keywords, locked.own_keywords = wanted.keywords, wanted.own_keywords
         locked.enabled = enabled
-        locked.content_hash, locked.token_count = hash_content(text), model.count_tokens(text)
+        locked.content_hash, locked.token_count = hash_content(locked.text), model.count_tokens(locked.text)
         locked.save()
         replace_postings([(locked, prepared.postings)])
         replace_vectors([(locked, prepared)], model.model_id)

@@ -19,7 +19,7 @@ from kb.stores.external.fields import Field
 from kb.stores.external.kinds import KINDS
 
 PREFIX: Final = "setting_"
-_capitalised = lazy(capfirst, str)  # in the language of whoever reads it
+_capitalised: Any = lazy(capfirst, str)  # in the language of whoever reads it
 OF_MODEL: Final = ("knowledge_base", "name", "kind", "enabled", "weight", "timeout_ms")
 
 

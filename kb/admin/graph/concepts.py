@@ -22,7 +22,7 @@ TERMS_CHARACTERS = 120
 class GraphAdmin(ScopedModelAdmin):
     """Rows that editors of a knowledge base add to it, and that stay in it."""
 
-    list_filter = (("knowledge_base", ScopedRelatedFilter),)
+    list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter),)
     list_filter_submit = True
     list_select_related: ClassVar[Any] = ("knowledge_base",)
     warn_unsaved_form = True

@@ -46,7 +46,7 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
 class GraphFactAdmin(GraphAdmin):
     form = FactForm
     list_display = ("subject", "predicate", "object", "origin", "knowledge_base")
-    list_filter = (("knowledge_base", ScopedRelatedFilter), ("origin", ChoicesDropdownFilter))
+    list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter), ("origin", ChoicesDropdownFilter))
     search_fields = ("subject", "predicate", "object")
     search_help_text = gettext_lazy("Search by subject, predicate or object")
     ordering: ClassVar[Any] = ("subject", "predicate", "object", "pk")

@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 from kb.models import Chunk, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.documents import document_requeue
 from kb.services.errors import NotAllowed, Rejected
-from kb.services.indexing import chunk_update
+from kb.services.indexing import chunk_reindex, chunk_update
 from kb.services.profiles import MAX_NAME_CHARACTERS, create_version
 from kb.services.search import SearchRequest
 from kb.services.tokenizing import read_settings, tokenizer_change, tokenizer_settings
@@ -48,7 +48,7 @@ def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = 
         case RemedyCode.ENABLE:
             chunk_update(why.chunk, text=why.chunk.text, enabled=True)
         case RemedyCode.INDEX_CHUNK:
-            chunk_update(why.chunk, text=why.chunk.text, enabled=why.chunk.enabled)
+            chunk_reindex(why.chunk)
         case RemedyCode.RETRY_DOCUMENT:
             document_requeue(why.chunk.document, keep_chunks=True)
         case RemedyCode.ADD_QUESTION:

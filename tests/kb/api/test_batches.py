@@ -69,8 +69,8 @@ def test_paths_say_in_which_folders_files_lay_and_the_table_describes_them(clien
     assert response.status_code == 201
     stored = Document.objects.order_by("pk").values_list("source", "title", "tags", "metadata")
     assert list(stored) == [
-        ("1.txt", "第一条", ["法律", "保修"], {"year": "2024", "path": "a/1.txt"}),
-        ("2.txt", "", [], {"year": "2025", "path": "b/2.txt"}),
+        ("1.txt", "第一条", ["法律", "保修"], {"year": 2024, "path": "a/1.txt"}),
+        ("2.txt", "", [], {"year": 2025, "path": "b/2.txt"}),
     ]
 
 
@@ -92,9 +92,9 @@ def test_metadata_of_the_table_filters_searches(client, kb, url):
         return sorted(each["source"] for each in answer["results"])
 
     assert found() == ["1.txt", "2.txt", "3.txt"]
-    assert found(metadata=[{"key": "year", "op": "eq", "value": "2025"}]) == ["2.txt", "3.txt"]
-    assert found(metadata=[{"key": "year", "op": "eq", "value": "2025"}], tags=["law"]) == ["3.txt"]
-    assert found(metadata=[{"key": "year", "op": "gte", "value": "2026"}]) == []
+    assert found(metadata=[{"key": "year", "op": "eq", "value": 2025}]) == ["2.txt", "3.txt"]
+    assert found(metadata=[{"key": "year", "op": "eq", "value": 2025}], tags=["law"]) == ["3.txt"]
+    assert found(metadata=[{"key": "year", "op": "gte", "value": 2026}]) == []
 
 
 def test_what_cannot_be_taken_is_named_and_keeps_nothing_else_out(client, kb, url):
