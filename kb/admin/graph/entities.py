@@ -95,7 +95,7 @@ class EntityChangeList(ChangeList):  # type: ignore[misc]
 class EntityAdmin(GraphAdmin):
     form = EntityForm
     list_display = ("shown_name", "kind", "facts", "knowledge_base", "origin")
-    list_filter: Any = (
+    list_filter: ClassVar[Any] = (
         ("knowledge_base", ScopedRelatedFilter),
         KindFilter,
         ("origin", ChoicesDropdownFilter),
