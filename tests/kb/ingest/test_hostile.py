@@ -1,5 +1,6 @@
 """Each file ends as failed with a sentence, within limits, and the worker goes on."""
 
+import hashlib
 import resource
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 
+from kb.ingest.formats.detect import is_readable_head
 from kb.ingest.parse import ErrorCode
 from kb.models import Chunk, Document
-from kb.services.documents import document_add
+from kb.services.documents import HEAD_BYTES, document_add
+from kb.services.errors import Rejected
 from kb.services.indexing import index_document
 from tests.factories import make_kb
 from tests.kb.ingest.hostile import HOSTILE, MIB
@@ -30,7 +33,7 @@ def test_there_are_forty_hostile_files():
 def test_a_hostile_file_fails_with_a_sentence_and_the_worker_lives(name):
     filename, make, codes = HOSTILE[name]
     kb = make_kb()
-    document = document_add(knowledge_base=kb, file=ContentFile(make()), name=filename, user=kb.owner)
+    document = _stored(kb, filename, make())
     index_document(document.pk)
     document.refresh_from_db()
     assert (document.status, ErrorCode(document.error_code) in codes) == ("failed", True), document.error
@@ -51,6 +54,18 @@ def test_two_hundred_megabytes_of_zeros_cost_the_worker_no_memory(tmp_path):
     assert (document.status, document.error_code) == ("failed", ErrorCode.TOO_LARGE)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50 * 1024
     assert _is_indexed(kb)
+
+
+def _stored(kb, name, data):
+    """What is refused at the door, with a sentence too, comes in as a file of an archive does."""
+    if is_readable_head(data[:HEAD_BYTES]):
+        return document_add(knowledge_base=kb, file=ContentFile(data), name=name, user=kb.owner)
+    with pytest.raises(Rejected) as refused:
+        document_add(knowledge_base=kb, file=ContentFile(data), name=name, user=kb.owner)
+    assert refused.value.code == "unsupported_type"
+    document = Document(knowledge_base=kb, source=name, sha256=hashlib.sha256(data).hexdigest(), size=len(data))
+    document.file.save(name, ContentFile(data))
+    return document
 
 
 def _is_indexed(kb):
