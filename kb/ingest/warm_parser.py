@@ -13,7 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Final
 
-from kb.ingest.parse import ParsedDocument, ParseError
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.sandbox import (
     DEFAULT_LIMITS,
     Limits,
@@ -36,6 +36,10 @@ _LENGTH_BYTES: Final = 8
 _READ_SIZE: Final = 65_536
 
 
+class TooSlow(Exception):
+    """A file takes longer than others should wait for: parse it by itself."""
+
+
 class _Fault(Exception):
     """The child did not do what it was asked."""
 
@@ -44,8 +48,9 @@ class WarmParser:
     """Parses small files under the limits of the sandbox, in a child that lives on from file to file.
 
     Only what goes well is believed: a file that fails in the common child is parsed once more in one of its own, so that what
-    earlier files have left behind is never blamed on it, and the common child is begun anew. Since a file may take its child
-    over, files that must not know of each other need parsers of their own.
+    earlier files have left behind is never blamed on it, and the common child is begun anew. A slow one is given up, since
+    the others wait for it. As a file may take its child over, files that must not know of each other need parsers of their
+    own.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
@@ -59,15 +64,26 @@ class WarmParser:
 
         Raises:
             ParseError: the file cannot be read, or reading it broke a limit.
+            TooSlow: the limits would allow it more time than the others should wait.
             OSError: there is no such file, or it may not be opened.
         """
         if path.stat().st_size <= self._limits.input_bytes:
             try:
                 return decode_document(decode_answer(self._ask(path, filename)))
-            except (ParseError, _Fault) as error:
-                logger.info("%r is parsed once more, by a child of its own: %s", filename, error)
+            except (ParseError, _Fault, TooSlow) as error:
                 self.close()
-        return parse_file(path, filename, limits=self._limits)
+                if isinstance(error, TooSlow):
+                    raise
+                logger.info("%r is parsed once more, by a child of its own: %s", filename, error)
+        return self._by_itself(path, filename)
+
+    def _by_itself(self, path: Path, filename: str) -> ParsedDocument:
+        try:
+            return parse_file(path, filename, limits=self._warm)
+        except ParseError as error:
+            if error.code is ErrorCode.TIMEOUT and self._warm.seconds < self._limits.seconds:
+                raise TooSlow(filename) from error
+            raise
 
     def close(self) -> None:
         """Ends the child."""
@@ -100,7 +116,7 @@ class WarmParser:
             selector.register(child.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
             while len(received) < whole:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
-                    raise _Fault("it took too long")
+                    raise TooSlow(f"{self._warm.seconds} seconds were not enough")
                 data = os.read(child.stdout.fileno(), _READ_SIZE)  # type: ignore[union-attr]
                 if not data:
                     raise _Fault("it ended")

@@ -8,9 +8,10 @@ import json
 import logging
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,7 @@ from kb.ingest.index import Prepared, Source, prepare, write_chunks
 from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits
 from kb.ingest.terms import unread
-from kb.ingest.warm_parser import WarmParser, warm_parser
+from kb.ingest.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
@@ -77,7 +78,7 @@ class _Portion:
             return
         self._renewed, now = time.monotonic(), timezone.now()
         until = _lease_until(now)
-        self._rows.update(stage=stage, progress=progress, lease_until=until, updated_at=now)
+        self._update(stage=stage, progress=progress, lease_until=until, updated_at=now)
 
     def locked(self, cut: Sequence[_Cut]) -> list[_Cut]:
         """Those that are this worker's still, and stay so until the transaction ends."""
@@ -88,13 +89,17 @@ class _Portion:
 
     def fail(self, code: str, message: str) -> None:
         for job in self.jobs:
-            _fail(job, code, message)
+            _tell(job, partial(job.fail, code, message))
 
     def release(self) -> None:
         """Puts back what is not done, for `index_document`."""
-        self._rows.update(
-            status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now()
-        )
+        self._update(status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now())
+
+    def _update(self, **fields: object) -> None:
+        """Locks the rows in the order in which cancelling does."""
+        with transaction.atomic():
+            own = list(self._rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+            self._rows.filter(pk__in=own).update(**fields)
 
 
 def index_documents(document_ids: Sequence[int]) -> list[int]:
@@ -186,25 +191,33 @@ def _index(portion: _Portion) -> None:
 
 
 def _cut(job: Job, parser: WarmParser) -> _Cut | None:
-    """None: the file cannot be read, which its document says now."""
+    """None: the file cannot be read, which its document says now, or the document waits to be taken by itself."""
     document = job.document
     try:
         parsed = _parse(document, parser)
+        drafts = split(parsed, chunk_settings(document.knowledge_base))
+        document.title = document.title or parsed.title
+        return _Cut(job, parsed, recut(document, (), drafts))
     except ParseError as error:
-        _fail(job, error.code, str(error), error.params)
-        return None
-    drafts = split(parsed, chunk_settings(document.knowledge_base))
-    document.title = document.title or parsed.title
-    return _Cut(job, parsed, recut(document, (), drafts))
+        _tell(job, partial(job.fail, error.code, str(error), error.params))
+    except TooSlow as error:
+        logger.info("document %s is indexed by itself: %s", document.pk, error)
+        _tell(job, job.release)
+    except RetrievalError:
+        raise  # it is the model that all need
+    except Exception:
+        logger.exception("document %s is indexed by itself", document.pk)
+        _tell(job, job.release)
+    return None
 
 
 def _parse(document: Document, parser: WarmParser) -> ParsedDocument:
     return parser.parse(Path(document.file.path), document.source)
 
 
-def _fail(job: Job, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
+def _tell(job: Job, outcome: Callable[[], None]) -> None:
     try:
-        job.fail(code, message, params)
+        outcome()
     except LeaseLost:
         logger.info("document %s was taken over, cancelled or deleted while it was indexed", job.document.pk)
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from kb.ingest import warm_parser as module
 from kb.ingest.parse import ParseError
 from kb.ingest.sandbox import Limits, parse_file
-from kb.ingest.warm_parser import warm_parser
+from kb.ingest.warm_parser import TooSlow, warm_parser
 
 
 @pytest.fixture
@@ -60,18 +61,38 @@ def test_a_child_that_was_killed_is_begun_anew(stored):
         assert parser.parse(path, "a.txt") == first
 
 
-def test_a_child_that_hangs_is_given_up_for_one_of_the_files_own(stored, monkeypatch):
+def test_a_child_that_hangs_is_given_up_and_the_next_file_is_read(stored, monkeypatch):
     path = stored("文", "a.txt")
-    monkeypatch.setattr(module, "PATIENCE_SECONDS", 0.5)
     before = children()
     with warm_parser() as parser:
         parser.parse(path, "a.txt")
         [shared] = children() - before
+        monkeypatch.setattr(parser, "_warm", replace(parser._warm, seconds=0.5))
         os.kill(shared, signal.SIGSTOP)
         started = time.monotonic()
-        assert parser.parse(path, "a.txt").sections[0].text == "文"
+        with pytest.raises(TooSlow):
+            parser.parse(path, "a.txt")
         assert time.monotonic() - started >= 0.5
         assert shared not in children()
+        monkeypatch.undo()
+        assert parser.parse(path, "a.txt").sections[0].text == "文"
+
+
+def test_a_file_that_the_common_child_fails_at_gets_no_more_time_alone(stored, monkeypatch):
+    """As where earlier files have used up the common child's processor time: the full limit is for the file's own task."""
+    path = stored("文", "a.txt")
+    with warm_parser() as parser:
+        parser.parse(path, "a.txt")
+        parser._child.kill()
+        monkeypatch.setattr(parser, "_warm", replace(parser._warm, seconds=0.001))
+        with pytest.raises(TooSlow):
+            parser.parse(path, "a.txt")
+
+
+def test_where_the_full_limit_is_no_longer_a_slow_file_has_failed(stored):
+    with warm_parser(Limits(seconds=0.001)) as parser, pytest.raises(ParseError) as refused:
+        parser._by_itself(stored("文", "a.txt"), "a.txt")
+    assert refused.value.code == "timeout"
 
 
 def test_what_earlier_files_have_left_of_the_memory_is_not_blamed_on_a_later_one(stored, monkeypatch):

@@ -10,6 +10,7 @@ from django.core.files.base import ContentFile
 from django.utils import timezone
 
 from kb.ingest.parse import ErrorCode
+from kb.ingest.warm_parser import TooSlow
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.services import small_documents
 from kb.services.batches import batch_cancel, batch_create, batch_pause
@@ -157,7 +158,7 @@ def test_more_than_a_portion_is_written_in_several(kb, monkeypatch):
     assert Chunk.objects.count() == 5
 
 
-def test_one_that_brings_all_down_is_found_by_taking_each_alone(kb, monkeypatch):
+def test_one_that_cannot_be_cut_waits_for_a_task_of_its_own_and_holds_none_of_the_others(kb, monkeypatch):
     ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
     real = small_documents.split
 
@@ -167,6 +168,41 @@ def test_one_that_brings_all_down_is_found_by_taking_each_alone(kb, monkeypatch)
         return real(parsed, how)
 
     monkeypatch.setattr(small_documents, "split", broken)
+    assert together(*ids) == [ids[1]]
+    assert statuses() == {"0.txt": "ready", "1.txt": "pending", "2.txt": "ready"}
+    assert Document.objects.values_list("attempts", "lease").get(pk=ids[1]) == (1, None)
+
+
+def test_one_whose_file_is_gone_waits_for_a_task_of_its_own_too(kb):
+    ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
+    gone = Document.objects.get(pk=ids[0])
+    gone.file.storage.delete(gone.file.name)
+    assert together(*ids) == [ids[0]]
+    assert statuses() == {"0.txt": "pending", "1.txt": "ready", "2.txt": "ready"}
+
+
+def test_a_slow_one_waits_for_a_task_of_its_own_that_gives_it_the_full_time(kb, monkeypatch):
+    ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
+    real = small_documents._parse
+
+    def slow(document, parser):
+        if document.pk == ids[1]:
+            raise TooSlow("it takes long")
+        return real(document, parser)
+
+    monkeypatch.setattr(small_documents, "_parse", slow)
+    assert together(*ids) == [ids[1]]
+    index_document(ids[1])
+    assert set(statuses().values()) == {"ready"}
+
+
+def test_one_that_brings_all_down_is_found_by_taking_each_alone(kb, monkeypatch):
+    ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
+
+    def broken(*_arguments, **_keywords):
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(small_documents, "prepare", broken)
     assert together(*ids) == ids
     assert set(Document.objects.values_list("status", "attempts", "lease")) == {("pending", 1, None)}
 
