@@ -46,7 +46,13 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 
 
 # What a child can be told to do: functions of an open file and arguments, that return what JSON can hold.
-JOBS: Final = {"parse": "kb.ingest.sandbox.parse_job", "unpack": "kb.ingest.archives.unpack_job"}
+JOBS: Final = {
+    "parse": "kb.ingest.sandbox.parse_job",
+    "unpack": "kb.ingest.archives.unpack_job",
+    "page": "kb.ingest.connectors.page_job.page_job",
+    "links": "kb.ingest.connectors.page_job.links_job",
+    "feed": "kb.ingest.connectors.feed_job.feed_job",
+}
 _SECTION_FIELDS: Final = tuple(field.name for field in fields(Section))
 
 

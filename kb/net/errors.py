@@ -35,6 +35,7 @@ class FetchCode(StrEnum):
     ROBOTS_UNREADABLE = "robots_unreadable"
     NOT_A_SITEMAP = "not_a_sitemap"
     NOT_A_FEED = "not_a_feed"
+    SLOW_FEED = "slow_feed"
     EMPTY_LISTING = "empty_listing"
     SLOW_PATTERN = "slow_pattern"
     DUPLICATE = "duplicate"
@@ -105,6 +106,9 @@ MESSAGES: Final[dict[FetchCode, str]] = {
     ),
     FetchCode.NOT_A_FEED: gettext_noop(
         "The address holds no RSS or Atom feed. Look for the feed’s address on the site, or read it as a page."
+    ),
+    FetchCode.SLOW_FEED: gettext_noop(
+        "The feed takes more time or memory to read than a feed may. Ask who runs the site to mend it, or read its pages."
     ),
     FetchCode.EMPTY_LISTING: gettext_noop(
         "Not one address is left to read, so nothing was changed. Check the address and what it shall be like."

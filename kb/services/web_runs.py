@@ -276,8 +276,8 @@ class Reader:
             return ()
         try:
             with document.file.open("rb") as file:
-                return links_in(file.read(), page.url)[0]
-        except FileNotFoundError:
+                return links_in(file.read(), page.url, self._limits)
+        except (FileNotFoundError, ParseError):
             return ()
 
     def _note_absent(self) -> None:

@@ -3,19 +3,19 @@
 import hashlib
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Any, Final
 
 import httpx
 
 from kb.ingest.connectors.listing import Candidate
-from kb.ingest.connectors.markup import read_markup
-from kb.ingest.formats.decode import decode
-from kb.ingest.parse import ParsedDocument, ParseError
-from kb.ingest.sandbox import Limits, parse_file
+from kb.ingest.parse import ErrorCode, ParseError
+from kb.ingest.sandbox import Limits, decode_document, parse_file, run_job
 from kb.net.client import Fetched
 
 EXTENSIONS: Final = {
@@ -81,20 +81,27 @@ def content_of_entry(candidate: Candidate, limits: Limits) -> PageContent:
     return _content(page.encode("utf-8", "replace"), candidate.url, ".html", limits)
 
 
-def links_in(data: bytes, url: str) -> tuple[tuple[str, ...], datetime | None]:
-    """Where a page leads, and when it was published; none where its characters cannot be read."""
-    try:
-        found = read_markup(decode(data), url)
-    except ParseError:
-        return (), None
-    return tuple(found.links), found.published
+def links_in(data: bytes, url: str, limits: Limits) -> tuple[str, ...]:
+    """Where a page leads that lies at `url`.
+
+    Raises:
+        ParseError: it takes too much time or memory to tell.
+    """
+    with _stored(data) as path:
+        return _links(run_job("links", path, limits=limits, url=url))[0]
 
 
 def _content(data: bytes, url: str, extension: str, limits: Limits) -> PageContent:
     name = file_name(url, extension)
-    parsed = _parse(data, name, limits)
+    with _stored(data) as path:
+        if extension == ".html":
+            told = run_job("page", path, limits=limits, filename=name, url=url)
+            links, published = _links(told)
+            parsed = decode_document(told.get("document"))
+        else:
+            links, published = (), None
+            parsed = parse_file(path, name, limits=limits)
     text = "\n\n".join(section.text for section in parsed.sections)
-    links, published = links_in(data, url) if extension == ".html" else ((), None)
     return PageContent(
         data=data,
         name=name,
@@ -106,11 +113,21 @@ def _content(data: bytes, url: str, extension: str, limits: Limits) -> PageConte
     )
 
 
-def _parse(data: bytes, name: str, limits: Limits) -> ParsedDocument:
+@contextmanager
+def _stored(data: bytes) -> Iterator[Path]:
     with tempfile.NamedTemporaryFile(prefix="page-") as file:
         file.write(data)
         file.flush()
-        return parse_file(Path(file.name), name, limits=limits)
+        yield Path(file.name)
+
+
+def _links(told: Any) -> tuple[tuple[str, ...], datetime | None]:
+    """What a child says of links and date; its word is not trusted."""
+    try:
+        published = told["published"]
+        return tuple(map(str, told["links"])), datetime.fromisoformat(published) if published else None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
 
 
 def _as_utf8(fetched: Fetched) -> bytes:

@@ -4,13 +4,13 @@ import threading
 import time
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from typing import Final
 
 from kb.ingest.connectors.content import READABLE, content_of_page
 from kb.ingest.connectors.feed import read_feed
 from kb.ingest.connectors.kinds import scope_of
 from kb.ingest.connectors.listing import Candidate
-from kb.ingest.connectors.markup import text_of
 from kb.ingest.connectors.robots import Robots
 from kb.ingest.sandbox import Limits
 from kb.models import WebSource
@@ -20,6 +20,10 @@ from kb.net.client import Ask, WebClient
 TTL_S: Final = 300.0
 SOURCES: Final = 200
 MAX_ENTRIES: Final = 100
+LOOKED_AT: Final = 500
+"""Entries of a feed, of which those count that the source wants."""
+ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
+"""What is kept in memory of what a source says."""
 LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
 
 
@@ -98,14 +102,15 @@ def live_entries(
 
 def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[LiveEntry, ...]:
     scope = scope_of(source)
-    found = [entry for entry in read_feed(client.fetch(source.url, Ask(deadline=deadline))) if scope.accepts(entry.url)]
-    entries = (_entry(candidate) for candidate in found[: min(source.max_pages, MAX_ENTRIES)])
+    found = read_feed(client.fetch(source.url, Ask(deadline=deadline)), deadline=deadline, texts=LOOKED_AT)
+    accepted = (candidate for candidate in found[:LOOKED_AT] if scope.accepts(candidate.url))
+    entries = (_entry(candidate) for candidate in islice(accepted, min(source.max_pages, MAX_ENTRIES)))
     return tuple(entry for entry in entries if entry.text)
 
 
 def _entry(candidate: Candidate) -> LiveEntry:
-    text = text_of(candidate.content or candidate.summary) or candidate.title
-    return LiveEntry(candidate.url, candidate.title, text, candidate.published)
+    text = candidate.text or candidate.title
+    return LiveEntry(candidate.url, candidate.title, text[:ENTRY_CHARACTERS], candidate.published)
 
 
 def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[LiveEntry, ...]:
@@ -113,4 +118,5 @@ def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limi
     fetched = client.fetch(source.url, Ask(types=READABLE, deadline=deadline, before_hop=robots.check))
     limits = limits or Limits(seconds=deadline.remaining(source.url))
     content = content_of_page(fetched, limits)
-    return (LiveEntry(fetched.url, content.title or source.name, content.text, content.published),)
+    title = (content.title or source.name)[:TITLE_CHARACTERS]
+    return (LiveEntry(fetched.url, title, content.text[:PAGE_CHARACTERS], content.published),)

@@ -3,6 +3,7 @@ from datetime import UTC, datetime
 import pytest
 
 from kb.ingest.connectors.feed import read_feed
+from kb.net.backend import Deadline
 from kb.net.client import Fetched
 from kb.net.errors import FetchCode, FetchError
 
@@ -57,3 +58,25 @@ def test_what_is_no_feed_says_so(content):
     with pytest.raises(FetchError) as refusal:
         feed(content, "text/html")
     assert refusal.value.code == FetchCode.NOT_A_FEED
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        # Each takes the library, or what makes text of it, hours: it is given up.
+        "\n" * 3_000_000 + "<rss version='2.0'><channel></channel></rss>",
+        "<rss version='2.0'><channel><item><link>/1</link><description>"
+        + "&lt;a href='" * 200_000
+        + "</description></item></channel></rss>",
+    ],
+    ids=["blank lines", "unfinished tags"],
+)
+def test_a_feed_that_is_made_to_take_hours_is_given_up(content):
+    with pytest.raises(FetchError) as refusal:
+        read_feed(Fetched(URL, content.encode(), media_type="text/xml"), deadline=Deadline(3), texts=10)
+    assert refusal.value.code == FetchCode.SLOW_FEED
+
+
+def test_the_text_of_the_first_entries_is_read_where_it_is_wanted():
+    first, second = read_feed(Fetched(URL, ATOM.encode(), media_type="application/atom+xml"), texts=1)
+    assert (first.text, second.text) == ("全文", "")

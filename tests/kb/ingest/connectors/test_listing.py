@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from kb.ingest.connectors.content import file_name
 from kb.ingest.connectors.listing import Scope, normal, site_of
-from kb.ingest.connectors.markup import moment, read_markup, text_of
+from kb.ingest.connectors.markup import moment, read_markup
+from kb.ingest.connectors.text import text_of
 from kb.net.errors import FetchCode, FetchError
 
 
