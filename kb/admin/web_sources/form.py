@@ -11,6 +11,7 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.scoped import principal
+from kb.ingest.connectors.listing import MOST_PATTERNS
 from kb.models import KnowledgeBase, WebSource
 from kb.services.errors import Rejected
 from kb.services.web_sources import web_source_check
@@ -22,7 +23,6 @@ FIELD_OF: Final = {
     "name_taken": "name",
     "live_invalid": "live",
 }
-MOST_PATTERNS: Final = 50
 
 
 class LinesField(forms.CharField):

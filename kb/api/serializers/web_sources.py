@@ -4,12 +4,12 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from kb.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, TagsField
+from kb.ingest.connectors.listing import MOST_PATTERNS
 from kb.models import WebPage, WebSource
 from kb.models.connectors import URL_CHARACTERS
 from kb.services.web_preview import Preview, PreviewPage
 from kb.services.web_sources import error_in_words
 
-MOST_PATTERNS = 50
 KINDS = ", ".join(WebSource.Kind.values)
 STATUSES = ", ".join(WebSource.Status.values)
 STATES = ", ".join(WebPage.State.values)

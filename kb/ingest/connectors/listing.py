@@ -1,7 +1,8 @@
 """What every kind of source is: addresses one after the other, each with what is known of it beforehand."""
 
+import time
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, Protocol
@@ -16,7 +17,9 @@ from kb.net.backend import Deadline
 from kb.net.client import WebClient
 from kb.net.errors import FetchCode, FetchError
 
+MOST_PATTERNS: Final = 50
 PATTERN_SECONDS: Final = 0.5
+SECONDS_AN_ADDRESS: Final = 0.001
 _TRACKING: Final = regex.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id")
 
 
@@ -44,6 +47,13 @@ class Candidate:
     depth: int = 0
 
 
+@dataclass(slots=True)
+class _Patience:
+    """What expressions may take: a moment in all, and a little for every address."""
+
+    left: float = PATTERN_SECONDS
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
     """Which addresses belong to a source.
@@ -57,18 +67,20 @@ class Scope:
     site: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
+    _patience: _Patience = field(default_factory=_Patience, repr=False, compare=False)
 
     def accepts(self, url: str) -> bool:
         """Whether an address belongs to the source.
 
         Raises:
-            FetchError: an expression takes too long to tell.
+            FetchError: an expression takes too long to tell, or those of many addresses do together.
         """
         if self.site is not None and site_of(url) != self.site:
             return False
-        if any(_matches(pattern, url) for pattern in self.exclude):
+        self._patience.left += SECONDS_AN_ADDRESS
+        if any(_matches(pattern, url, self._patience) for pattern in self.exclude):
             return False
-        return not self.include or any(_matches(pattern, url) for pattern in self.include)
+        return not self.include or any(_matches(pattern, url, self._patience) for pattern in self.include)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +162,14 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
     return regex.compile(pattern)
 
 
-def _matches(pattern: str, url: str) -> bool:
+def _matches(pattern: str, url: str, patience: _Patience) -> bool:
+    if patience.left <= 0:
+        raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern)
+    started = time.thread_time()
     try:
-        return compiled(pattern).search(url, timeout=PATTERN_SECONDS) is not None
+        # Other threads go on meanwhile.
+        return compiled(pattern).search(url, timeout=patience.left, concurrent=True) is not None
     except TimeoutError as error:
         raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern) from error
+    finally:
+        patience.left = min(PATTERN_SECONDS, patience.left - (time.thread_time() - started))

@@ -74,3 +74,16 @@ def test_the_text_of_an_entry_has_its_blocks_on_lines():
 )
 def test_the_name_of_a_file_tells_its_address(url, name):
     assert file_name(url, ".html") == name
+
+
+def test_an_expression_that_is_slow_over_each_of_many_addresses_is_refused():
+    scope = Scope(include=(r"(?:.*){3}x{9}",))
+    address = "https://example.org/" + "a" * 400
+    with pytest.raises(FetchError) as refusal:
+        any(scope.accepts(f"{address}{number}") for number in range(10_000))
+    assert refusal.value.code == FetchCode.SLOW_PATTERN
+
+
+def test_quick_expressions_tire_nobody():
+    scope = Scope(include=("/docs/",), exclude=(r"\.zip$",))
+    assert all(scope.accepts(f"https://example.org/docs/{number}") for number in range(20_000))
