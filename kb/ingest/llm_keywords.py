@@ -41,7 +41,7 @@ Write in the language of the passage, and name nothing that it does not tell.
 Answer with one JSON object and nothing else, valid under this JSON schema:
 {schema}\
 """
-_FENCED = re.compile(r"\s*```(?:json)?\s*(.*?)\s*```\s*", re.DOTALL | re.IGNORECASE)
+_FENCE = re.compile(r"```(?:json)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,14 +89,19 @@ def _prompt(text: str, wanted: list[str]) -> list[Turn]:
 
 
 def _parse(answer: str, wanted: list[str]) -> Read:
-    fenced = _FENCED.fullmatch(answer)
     try:
-        found: Any = json.loads(fenced[1] if fenced else answer)
+        found: Any = json.loads(_unfenced(answer.strip()))
     except (ValueError, RecursionError) as error:
         raise _unusable("is not JSON") from error
     if not isinstance(found, dict):
         raise _unusable("is not a JSON object")
     return Read(**{name: _texts(found.get(name), name) for name in wanted})
+
+
+def _unfenced(answer: str) -> str:
+    """Without the code fence around it; some models fill an answer with blanks, over which an expression would take hours."""
+    fence = _FENCE.match(answer)
+    return answer[fence.end() : -3] if fence and answer.endswith("```") and len(answer) >= fence.end() + 3 else answer
 
 
 def _texts(value: object, name: str) -> tuple[str, ...]:

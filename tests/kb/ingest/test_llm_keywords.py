@@ -73,3 +73,11 @@ def test_a_server_that_fails_is_told_of(server, reader):
     server.always("chat", Reply(status=500))
     with pytest.raises(GenerationFailed):
         read(reader)
+
+
+@pytest.mark.parametrize("blanks", ["```json" + " " * 100_000, "```" + "\n" * 100_000 + "{}"])
+def test_an_answer_that_is_filled_with_blanks_is_no_answer(server, reader, blanks):
+    server.always("chat", Reply(blanks))
+    with pytest.raises(GenerationFailed) as failure:
+        read(reader)
+    assert failure.value.code == DegradationCode.LLM_UNUSABLE

@@ -52,3 +52,15 @@ def test_what_no_sign_stands_for_is_left_out():
 
 def test_conditions_are_what_filters_take():
     assert Filters.parse({"metadata": read_conditions("year >= 2023")}).metadata[0].value == 2023
+
+
+@pytest.mark.parametrize("text", [" " * 200_000 + "x", "x" + " " * 200_000 + "x"])
+def test_a_condition_of_blanks_takes_no_time_that_grows_with_its_cube(text):
+    with pytest.raises(InvalidFilter):
+        read_conditions(text)
+
+
+def test_a_value_of_many_quotation_marks_is_written_at_once():
+    value = '""' * 200 + ","
+    [read] = read_conditions(write_conditions([{"key": "k", "op": "eq", "value": value}]))
+    assert read["value"] == value
