@@ -4,6 +4,7 @@ import math
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 MOST_DRAWN = 40
 ROW = 44.0
@@ -92,19 +93,23 @@ def draw(name: str, neighbours: Sequence[tuple[str, str]], shape: Shape) -> Pict
 
 def text_width(text: str, size: float) -> float:
     """An estimate of a text's width: Chinese characters are as wide as they are high."""
-    return size * sum(
-        _WIDE_CHARACTER if unicodedata.east_asian_width(character) in _WIDE else _NARROW_CHARACTER for character in text
-    )
+    return size * sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> float:
+    return _WIDE_CHARACTER if unicodedata.east_asian_width(character) in _WIDE else _NARROW_CHARACTER
 
 
 def shortened(text: str, width: float, size: float) -> str:
     """The text, or as much of its beginning as fits, with an ellipsis."""
-    if text_width(text, size) <= width:
-        return text
-    kept = text
-    while kept and text_width(kept + "…", size) > width:
-        kept = kept[:-1]
-    return kept.rstrip() + "…"
+    kept, room = 0, width / size
+    ends = room - _character_width("…")
+    for place, used in enumerate(accumulate(map(_character_width, text)), start=1):
+        if used > room:
+            return text[:kept].rstrip() + "…"
+        if used <= ends:
+            kept = place
+    return text
 
 
 def _side(neighbours: Sequence[tuple[str, str]], direction: int, height: float, shape: Shape) -> list[Node]:

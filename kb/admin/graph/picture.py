@@ -14,6 +14,8 @@ from kb.models import Entity, FactSource, GraphFact
 from kb.services.graph.neighbourhood import Neighbour, facts_of, neighbours_of, sources_of
 
 FACTS_A_PAGE = 25
+MOST_RELATIONS = 20
+"""Of one neighbour, told in words; the table has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +58,9 @@ def entity_context(request: HttpRequest, entity: Entity) -> Mapping[str, Any]:
 
 
 def relations_in_words(neighbour: Neighbour) -> str:
-    """The relations with arrows: outward where the entity is the subject."""
-    return ", ".join(f"{'→' if each.outward else '←'} {each.predicate}" for each in neighbour.relations)
+    """The first relations with arrows: outward where the entity is the subject."""
+    told = [f"{'→' if each.outward else '←'} {each.predicate}" for each in neighbour.relations[:MOST_RELATIONS]]
+    return ", ".join([*told, "…"] if len(neighbour.relations) > MOST_RELATIONS else told)
 
 
 def _drawing(kind: str, entity: Entity, neighbours: Sequence[Neighbour], shape: Shape) -> Drawing:
