@@ -11,7 +11,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_noop
 
 from kb.ingest.chunkers.drafts import hash_content
-from kb.ingest.connectors.listing import compiled
+from kb.ingest.connectors.listing import MOST_PATTERNS, compiled
 from kb.ingest.parse import Remark, RemarkCode
 from kb.models import (
     Chunk,
@@ -198,10 +198,9 @@ def check_profile_settings(settings: Any) -> None:
 def _complete_web_source(source: WebSource) -> None:
     """Switched off: what strangers wrote must not be read, nor asked, before somebody has looked at it."""
     source.enabled = False
-    try:
-        parse_url(source.url)
-    except FetchError as error:
-        raise WrongRow("url") from error
+    _check_url(source.url)
+    if max(len(source.include), len(source.exclude)) > MOST_PATTERNS:
+        raise WrongRow("include, exclude")
     for pattern in (*source.include, *source.exclude):
         try:
             compiled(pattern)
@@ -209,7 +208,16 @@ def _complete_web_source(source: WebSource) -> None:
             raise WrongRow("include, exclude") from error
 
 
+def _check_url(url: str) -> None:
+    """Returns where it is a web address: others, such as those that are scripts, would become links all the same."""
+    try:
+        parse_url(url)
+    except FetchError as error:
+        raise WrongRow("url") from error
+
+
 def _complete_web_page(page: WebPage) -> None:
+    _check_url(page.url)
     page.url_hash = hash_of(page.url)
 
 

@@ -350,3 +350,56 @@ def test_wrong_vectors_are_refused_and_nothing_is_unpickled(small, archive, refu
 def test_json_that_exhausts_the_stack_is_refused(small, archive, refusal):
     deep = b'{"name": ' + b"[" * 200_000 + b"]" * 200_000 + b"}\n"
     assert refusal(rewritten(archive(small), lambda entries: signed(entries, eval_sets=deep))) == "bad_archive"
+
+
+SOURCE = {
+    "name": "site",
+    "kind": "page",
+    "url": "https://example.org/",
+    "enabled": True,
+    "live": False,
+    "every_minutes": None,
+    "max_pages": 1,
+    "max_depth": 0,
+    "include": [],
+    "exclude": [],
+    "tags": [],
+}
+PAGE = {
+    "url": "https://example.org/",
+    "title": "Hello",
+    "state": "kept",
+    "etag": "",
+    "last_modified": "",
+    "content_hash": "",
+    "version": "",
+    "fetched_at": None,
+    "gone_at": None,
+    "source": 0,
+    "document": None,
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "page"),
+    [
+        ({}, {"url": "javascript:alert(document.domain)"}),
+        ({"url": "file:///etc/passwd"}, {}),
+        ({"include": [f"/{number}/" for number in range(51)]}, {}),
+        ({"exclude": ["("]}, {}),
+    ],
+    ids=["a script for a link", "a file for a source", "too many expressions", "no expression"],
+)
+def test_web_sources_of_strangers_are_held_to_what_a_form_allows(small, archive, refusal, source, page):
+    def add(entries):
+        signed(entries, web_sources=part_of([SOURCE | source]), web_pages=part_of([PAGE | page]))
+
+    assert refusal(rewritten(archive(small), add)) == "bad_archive"
+
+
+def test_a_proper_web_source_is_taken_and_switched_off(small, archive):
+    path = rewritten(
+        archive(small), lambda entries: signed(entries, web_sources=part_of([SOURCE]), web_pages=part_of([PAGE]))
+    )
+    made = restore_kb(path, owner=small.owner, name="copy").knowledge_base
+    assert list(made.web_sources.values_list("enabled", "pages__url")) == [(False, PAGE["url"])]
