@@ -77,7 +77,7 @@ class SearchProviderAdmin(ScopedModelAdmin):
         self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         name = "admin:kb_searchprovider_test" if object_id is None else "admin:kb_searchprovider_test_again"
-        may_test = object_id is None or object_id.isdigit()
+        may_test = object_id is None or object_id.isdecimal()
         url = reverse(name, args=[] if object_id is None else [int(object_id)]) if may_test else ""
         context = {"test_url": url, "allowed_kinds": _allowed(), **(extra_context or {})}
         response: HttpResponse = super().changeform_view(request, object_id, form_url, context)

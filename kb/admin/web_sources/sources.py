@@ -99,7 +99,7 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The states of sources that were unfinished, for a page that polls; it asks again while one still is."""
-        asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdigit()][: self.list_per_page]
+        asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdecimal()][: self.list_per_page]
         sources = list(self.get_queryset(request).filter(pk__in=asked))
         cells = [state_cell(each, swap=True) for each in sources]
         context: dict[str, Any] = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
@@ -174,7 +174,9 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         documents = (
-            Document.objects.filter(web_page__source=int(object_id)) if object_id.isdigit() else Document.objects.none()
+            Document.objects.filter(web_page__source=int(object_id))
+            if object_id.isdecimal()
+            else Document.objects.none()
         )
         context = {"document_count": documents.count(), **(extra_context or {})}
         response: HttpResponse = super().delete_view(request, object_id, context)
