@@ -25,7 +25,7 @@ from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
 from kb.services.chunk_work.bulk import chunks_set_enabled
-from kb.services.chunk_work.checks import check_chunk, entries, locked_chunk, prepared_chunks, require_there
+from kb.services.chunk_work.checks import check_chunk, entries, prepared_chunks, require_there, unchanged_chunk
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
 from kb.services.unpacking import expand_archive
 from kb.services.writing import (
@@ -285,8 +285,8 @@ def chunk_update(
         keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
 
     Raises:
-        Rejected: the text is blank, something is too long, the model is out of reach, or the document got another title
-            meanwhile; nothing was changed.
+        Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or the
+            document's title meanwhile; nothing was changed.
         Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
@@ -311,7 +311,7 @@ def _write_anew(chunk: Chunk, wanted: Chunk, *, enabled: bool) -> None:
     model = embedder(chunk.knowledge_base.embedding_model)
     [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
     with writing_chunks(chunk.knowledge_base):
-        locked = locked_chunk(chunk)
+        locked = unchanged_chunk(chunk)
         if wanted.text != locked.text:
             cut = locked.cut_text or locked.text
             locked.text, locked.cut_text = wanted.text, "" if wanted.text == cut else cut

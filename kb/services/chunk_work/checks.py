@@ -56,19 +56,26 @@ def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared
         raise Rejected("model_unavailable", str(error)) from error
 
 
-def locked_chunk(chunk: Chunk) -> Chunk:
-    """The chunk as it is now, until the transaction ends, which holds the knowledge base.
+def unchanged_chunk(chunk: Chunk) -> Chunk:
+    """As `locked_chunks`, of one, which may have moved only: what a change begins with is what it was made from.
 
     Raises:
         NotVisible: it is gone.
-        Rejected: its document has another title than it was read with.
+        Rejected: it has changed.
     """
     [locked] = locked_chunks(chunk.document, [chunk])
+    if (own_to_chunk(locked), locked.heading_path) != (own_to_chunk(chunk), chunk.heading_path):
+        raise changed_meanwhile()
     return locked
 
 
 def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
-    """As `locked_chunk`, of several of one document, in their order."""
+    """The chunks of a document as they are now, in their order, until the transaction ends, which holds the knowledge base.
+
+    Raises:
+        NotVisible: one is gone.
+        Rejected: the document has another title than they were read with.
+    """
     rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
     found = {row.pk: row for row in rows.filter(pk__in=[chunk.pk for chunk in chunks], document=document)}
     if len(found) < len(chunks):
