@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Final
 
 from django.core.exceptions import ValidationError
-from django.db import transaction
 from django.utils.translation import gettext as _
 
 from kb.ingest.formats.decode import decode
@@ -21,6 +21,7 @@ from kb.services.documents import document_update
 from kb.services.errors import Rejected
 
 MOST_ROWS: Final = 50_000
+MOST_COLUMNS: Final = 200
 MOST_BYTES: Final = 10 * 1024**2
 NAME, TITLE, TAGS, METADATA = "filename", "title", "tags", "metadata"
 TAG_CHARACTERS: Final = 60
@@ -55,12 +56,16 @@ def read_table(data: bytes) -> list[Described]:
         reader.fieldnames = header
         if NAME not in header:
             raise Rejected("table_invalid", _("The table needs a column “filename”: add it as the first row says."))
-        rows = [_described(line, row) for line, row in enumerate(reader, start=2) if (row[NAME] or "").strip()]
+        if len(header) > MOST_COLUMNS:
+            message = _("The table has more than %(columns)s columns: leave out those that are not needed.")
+            raise Rejected("table_invalid", message % {"columns": MOST_COLUMNS})
+        named = ((line, row) for line, row in enumerate(reader, start=2) if (row[NAME] or "").strip())
+        rows = [_described(line, row) for line, row in islice(named, MOST_ROWS + 1)]
+        if len(rows) > MOST_ROWS:
+            raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
         rows = _with_numbers(rows, {*header} - {NAME, TITLE, TAGS, METADATA})
     except (ParseError, csv.Error) as error:
         raise Rejected("table_invalid", _("The table cannot be read: save it as CSV in UTF-8.")) from error
-    if len(rows) > MOST_ROWS:
-        raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
     return list({row.name: row for row in rows}.values())
 
 
@@ -99,7 +104,7 @@ def _tell(batch: IngestBatch, documents: list[Document]) -> int:
             changes["title"] = row.title
         if row.tags:
             changes["tags"] = list(row.tags)
-        with transaction.atomic():
+        if any(getattr(document, name) != value for name, value in changes.items()):
             document_update(document, **changes)
     return len(found)
 

@@ -18,6 +18,7 @@ from kb.services.errors import AlreadyThere, Rejected
 
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
+SOURCE_CHARACTERS = 1_000
 WAITING: dict[str, Any] = {
     "status": Document.Status.PENDING,
     "stage": "",
@@ -113,11 +114,14 @@ def document_add_text(
 
 
 def document_update(document: Document, **changes: Any) -> None:
-    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew."""
+    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew.
+
+    A document that has failed or was cancelled stays so; it gets its new title when it is processed once more.
+    """
     retitled = changes.get("title", document.title) != document.title
     for field, value in changes.items():
         setattr(document, field, value)
-    if retitled and document.status != Document.Status.FAILED:
+    if retitled and document.status not in (Document.Status.FAILED, Document.Status.CANCELLED):
         document_requeue(document, keep_chunks=document.keep_chunks or document.status == Document.Status.READY)
     else:
         document.save(update_fields=[*changes, "updated_at"])
@@ -151,8 +155,12 @@ def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
 
 
 def source_of_name(name: str) -> str:
-    """The last part of a path as a browser or an archive gives it."""
-    return PurePath(name.replace("\\", "/")).name[:1_000]
+    """The last part of a path as a browser or an archive gives it; of a very long one the beginning and the extension."""
+    path = PurePath(name.replace("\\", "/"))
+    if len(path.name) <= SOURCE_CHARACTERS:
+        return path.name
+    extension = path.suffix[:SOURCE_CHARACTERS]
+    return path.name[: SOURCE_CHARACTERS - len(extension)] + extension
 
 
 def check_file(source: str, file: "File[bytes]") -> None:

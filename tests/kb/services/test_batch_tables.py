@@ -1,10 +1,12 @@
+import time
+
 import pytest
 from django.core.files.base import ContentFile
 
 from kb.models import Document
 from kb.services.batch_files import batch_add
 from kb.services.batch_tables import batch_describe, read_table
-from kb.services.batches import batch_create
+from kb.services.batches import batch_cancel, batch_create
 from kb.services.errors import Rejected
 from tests.factories import make_kb
 
@@ -39,6 +41,8 @@ def test_a_table_in_gb18030_is_read():
         (b"filename,tags\na.txt," + b"x" * 61 + b"\n", "too long"),
         (b"\xff\xfe\x00", "cannot be read"),
         (b"", "column “filename”"),
+        (b"filename\n" + b"a\n" * 50_001, "50000 rows"),
+        (b"filename" + b",c" * 200 + b"\na.txt\n", "more than 200 columns"),
     ],
 )
 def test_a_table_that_cannot_be_taken_says_why(table, words):
@@ -61,3 +65,39 @@ def test_a_table_describes_files_that_come_after_it_and_those_that_are_here():
         ("甲", ["x"], {"path": "law/a.txt", "year": 2020}),
         ("乙", [], {"path": "law/b.txt", "year": 2021}),
     ]
+
+
+@pytest.mark.parametrize(
+    "table", [b"filename\n" + b"a\n" * 5_000_000, b"filename" + b",c" * 2_000_000 + b"\n" + b"a\n" * 50_000]
+)
+def test_a_table_of_very_many_rows_or_columns_is_refused_before_it_is_read(table):
+    started = time.monotonic()
+    with pytest.raises(Rejected):
+        read_table(table)
+    assert time.monotonic() - started < 5
+
+
+@pytest.mark.django_db
+def test_a_table_takes_up_no_document_that_was_cancelled():
+    kb = make_kb()
+    batch = batch_create(knowledge_base=kb, name="laws", user=kb.owner)
+    batch_add(batch, ContentFile(b"first"), "a.txt", user=kb.owner)
+    batch_cancel(batch)
+
+    batch_describe(batch, read_table("filename,title\na.txt,甲\n".encode()))
+
+    assert Document.objects.values_list("title", "status").get() == ("甲", "cancelled")
+
+
+@pytest.mark.django_db
+def test_a_table_that_says_nothing_new_writes_nothing(django_assert_max_num_queries):
+    kb = make_kb()
+    batch = batch_create(knowledge_base=kb, name="laws", user=kb.owner)
+    rows = []
+    for number in range(30):
+        batch_add(batch, ContentFile(str(number).encode()), f"{number}.txt", user=kb.owner)
+        rows.append(f"{number}.txt,甲{number},2020")
+    table = read_table(("filename,title,year\n" + "\n".join(rows)).encode())
+    assert batch_describe(batch, table) == 30
+    with django_assert_max_num_queries(8):
+        assert batch_describe(batch, table) == 30
