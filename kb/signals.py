@@ -77,7 +77,7 @@ def web_source_saved(instance: WebSource, *, update_fields: frozenset[str] | Non
 def document_deleted(instance: Document, **_: Any) -> None:
     transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
     if instance.file:
-        transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)))
+        transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)), robust=True)
 
 
 @receiver(post_migrate)

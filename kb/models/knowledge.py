@@ -1,4 +1,5 @@
-from typing import Any, ClassVar
+import re
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -140,10 +141,15 @@ class Membership(models.Model):
         return f"{self.user} · {self.get_role_display()}"
 
 
+_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
+"""What is longer, or other, after the last dot is part of a name, which may be too long for a file system."""
+
+
 def upload_path(document: "Document", filename: str) -> str:
     """Where the file of a document lies: by knowledge base and content, whatever its name."""
     suffix = filename.rpartition(".")[2].lower()
-    return f"documents/{document.knowledge_base_id}/{document.sha256}.{suffix}"
+    extension = f".{suffix}" if _EXTENSION.fullmatch(suffix) else ""
+    return f"documents/{document.knowledge_base_id}/{document.sha256}{extension}"
 
 
 class Document(models.Model):

@@ -1,6 +1,6 @@
 """Files of an upload taken in together: a piece of them costs the same few statements, however many they are."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -34,6 +34,7 @@ class NewFile:
     path: Path
     title: str = ""
     metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +95,23 @@ def batch_add(
 
 
 def take_in(
-    batch: IngestBatch, files: Sequence[NewFile], *, user: User | None, source_type: str = Document.SourceType.BOOK
+    batch: IngestBatch,
+    files: Sequence[NewFile],
+    *,
+    user: User | None,
+    source_type: str = Document.SourceType.BOOK,
+    hold: Callable[[], None] = lambda: None,
 ) -> Taken:
     """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
 
     Their types and sizes are the caller's matter.
+
+    Args:
+        batch: the upload.
+        files: the piece.
+        user: who adds them.
+        source_type: what kind of source they are.
+        hold: called first in the transaction; what it raises keeps the files out.
     """
     described = details_of(batch, [file.name for file in files])
     digests = [_digest(file.path) for file in files]
@@ -109,7 +122,7 @@ def take_in(
             _draft(batch, file, digest, described.get(file.name), user, source_type) for digest, file in first.items()
         ]
         try:
-            _store(drafts, list(first.values()))
+            _store(drafts, list(first.values()), hold)
         except IntegrityError:  # another upload has brought some of them in meanwhile
             if attempt == MOST_TRIES - 1:
                 raise
@@ -140,25 +153,26 @@ def _draft(
         source=source_of_name(file.name),
         source_type=source_type,
         metadata={**(details.metadata if details else {}), **file.metadata},
-        tags=list(details.tags) if details else [],
+        tags=list(dict.fromkeys([*file.tags, *(details.tags if details else ())])),
         size=file.path.stat().st_size,
         sha256=digest,
         created_by=user,
     )
 
 
-def _store(drafts: Sequence[Document], files: Sequence[NewFile]) -> None:
+def _store(drafts: Sequence[Document], files: Sequence[NewFile], hold: Callable[[], None]) -> None:
     """Stores the bytes, then the rows; without the rows the bytes go again."""
     stored: list[Document] = []
     try:
         for document, file in zip(drafts, files, strict=True):
             with file.path.open("rb") as opened:
+                stored.append(document)
                 document.file.save(document.source, File(opened), save=False)
-            stored.append(document)
         with transaction.atomic():
+            hold()
             copy_rows(Document, drafts)
             transaction.on_commit(partial(_tell, drafts), robust=True)
-    except (IntegrityError, OSError):
+    except BaseException:
         for document in stored:
             document.file.delete(save=False)
         raise
