@@ -124,6 +124,14 @@ def batch_cancel(batch: IngestBatch) -> int:
     Returns:
         How many there were. What is searchable by now stays, and so do the files.
     """
+    cancelled = 0
+    # Once more for what an archive was bringing in while this waited for it.
+    while found := _cancel_unfinished(batch):
+        cancelled += found
+    return cancelled
+
+
+def _cancel_unfinished(batch: IngestBatch) -> int:
     rows = Document.objects.filter(batch=batch, status__in=UNFINISHED)
     with transaction.atomic():
         # In the order in which a worker locks those that it writes together.

@@ -1,5 +1,6 @@
 """A stored ZIP archive gives way to the documents that it holds. A worker that dies half way is carried on by the next."""
 
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from itertools import islice
@@ -11,7 +12,7 @@ from django.db import transaction
 from django.db.models import F
 
 from kb.ingest.archives import ArchiveLimits, Member, Unpacked, unpack
-from kb.models import Document, IngestBatch
+from kb.models import Document, IngestBatch, Installation
 from kb.services.batch_files import PIECE, NewFile, take_in
 
 MOST_NOTES = 500
@@ -39,7 +40,7 @@ def expand_archive(job: Hold) -> None:
     """
     archive = job.document
     batch = _batch_of(archive)
-    with tempfile.TemporaryDirectory(prefix="zhiku-unpack-") as folder:
+    with _folder(archive) as folder:
         unpacked = unpack(Path(archive.file.path), Path(folder), limits=_limits())
         notes = [
             {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
@@ -51,6 +52,7 @@ def expand_archive(job: Hold) -> None:
                 [_file(archive, member) for member in members],
                 user=archive.created_by,
                 source_type=archive.source_type,
+                hold=job.lock,  # cancelled meanwhile, it brings nothing in
             )
             notes += _known_notes(archive, taken.known)
             job.report(Document.Stage.PARSE, 100 * done // len(unpacked.members))
@@ -58,6 +60,14 @@ def expand_archive(job: Hold) -> None:
         note(batch, notes)
         job.lock()
         archive.delete()
+
+
+def _folder(archive: Document) -> "tempfile.TemporaryDirectory[str]":
+    """An empty folder; what a worker that was killed has left of the same archive goes."""
+    prefix = f"zhiku-unpack-{Installation.objects.values_list('pk', flat=True).get()}-{archive.pk}-"
+    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def note(batch: IngestBatch, notes: Sequence[dict[str, Any]]) -> None:
@@ -93,7 +103,7 @@ def _pieces(unpacked: Unpacked) -> Iterator[tuple[int, list[Member]]]:
 
 
 def _file(archive: Document, member: Member) -> NewFile:
-    return NewFile(member.name, member.path, metadata=_origin(archive, member.name))
+    return NewFile(member.name, member.path, metadata=_origin(archive, member.name), tags=archive.tags)
 
 
 def _origin(archive: Document, name: str) -> dict[str, Any]:

@@ -1,13 +1,16 @@
 import io
+import tempfile
 import zipfile
+from pathlib import Path
 
 import psutil
 import pytest
 from django.core.files.base import ContentFile
-from django.db import connection
+from django.core.files.storage import default_storage
+from django.db import OperationalError, connection
 
 from kb.models import Chunk, Document, IngestBatch
-from kb.services import indexing
+from kb.services import batch_files, indexing
 from kb.services.batch_files import PIECE, NewFile, batch_add, take_in
 from kb.services.batches import (
     batch_cancel,
@@ -236,6 +239,70 @@ def test_a_member_that_is_there_already_is_noted_with_the_document_that_holds_it
 
     batch.refresh_from_db()
     assert batch.notes == [{"name": "copy.txt", "code": "known", "params": {}, "document": known.pk}]
+
+
+def test_the_tags_of_an_archive_are_those_of_its_files(batch):
+    archive = add(batch, zipped(**{"a.txt": "first"}), "laws.zip")
+    Document.objects.filter(pk=archive.pk).update(tags=["law"])
+    ingest_document(archive.pk)
+    assert Document.objects.get().tags == ["law"]
+
+
+@pytest.mark.parametrize("name", ["长" * 1_001 + ".txt", "第一章." + "长" * 200, "长" * 250])
+def test_a_file_of_a_very_long_name_is_taken_in(batch, name):
+    document = add(batch, "第一条。", name)
+    index_document(document.pk)
+    document.refresh_from_db()
+    assert (document.status, document.source[:4], len(document.source)) == ("ready", name[:4], min(len(name), 1_000))
+
+
+def test_a_file_of_a_very_long_name_in_an_archive_keeps_none_of_the_others_out(batch):
+    archive = add(batch, zipped(**{"a.txt": "first", "长" * 1_001 + ".txt": "second"}), "laws.zip")
+    ingest_document(archive.pk)
+    sources = sorted(Document.objects.values_list("source", flat=True))
+    assert [(source[-4:], len(source)) for source in sources] == [(".txt", 5), (".txt", 1_000)]
+
+
+def test_files_are_not_left_behind_whatever_keeps_their_rows_out(batch, tmp_path, monkeypatch):
+    (tmp_path / "a.txt").write_text("first")
+
+    def broken(*_arguments):
+        raise OperationalError("the connection is lost")
+
+    monkeypatch.setattr(batch_files, "copy_rows", broken)
+    with pytest.raises(OperationalError):
+        take_in(batch, [NewFile("a.txt", tmp_path / "a.txt")], user=None)
+    folder = Path(default_storage.path(f"documents/{batch.knowledge_base_id}"))
+    assert not folder.exists() or list(folder.iterdir()) == []
+
+
+def test_the_files_of_an_archive_that_is_cancelled_meanwhile_stay_out(batch, monkeypatch):
+    archive = add(batch, zipped(**{"a.txt": "first", "b.txt": "second"}), "laws.zip")
+    real = batch_files._store
+
+    def cancelled_meanwhile(*arguments):
+        batch_cancel(batch)
+        return real(*arguments)
+
+    monkeypatch.setattr(batch_files, "_store", cancelled_meanwhile)
+    ingest_document(archive.pk)
+    assert statuses(batch) == {"laws.zip": "cancelled"}
+
+
+def test_what_a_killed_worker_has_unpacked_goes_with_the_next_attempt(batch, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    archive = add(batch, zipped(**{"a.txt": "first"}), "laws.zip")
+    with monkeypatch.context() as killed:
+        killed.setattr(tempfile.TemporaryDirectory, "cleanup", lambda self: self._finalizer.detach() and None)
+        killed.setattr("kb.services.unpacking.take_in", _dies_at("a.txt"))
+        with pytest.raises(KeyboardInterrupt):
+            ingest_document(archive.pk)
+    assert len(list(tmp_path.glob("zhiku-unpack-*"))) == 1
+    Document.objects.filter(pk=archive.pk).update(lease_until="2020-01-01T00:00Z")
+
+    ingest_document(archive.pk)
+
+    assert list(tmp_path.glob("zhiku-unpack-*")) == []
 
 
 def test_a_damaged_archive_fails_with_a_sentence(batch):

@@ -1,17 +1,21 @@
 """Two writers at once, with the interleaving driven: one is held at a stage until the other has come as far as it can."""
 
+import io
 import time
+import zipfile
 
 import pytest
 from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
-from kb.services import documents, indexing, rechunk, reindex, tokenizing, whole_documents
+from kb.services import batch_files, documents, indexing, rechunk, reindex, tokenizing, whole_documents
+from kb.services.batch_files import batch_add
+from kb.services.batches import batch_cancel, batch_create
 from kb.services.chunk_work import replacing
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.documents import document_add, document_delete, document_update
-from kb.services.errors import NotVisible
+from kb.services.errors import NotVisible, Rejected
 from kb.services.indexing import chunk_update, index_document
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.whole_documents import WholeDocument, write_whole_documents
@@ -238,3 +242,39 @@ def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monk
     assert first.outcome() is None
     assert isinstance(second.outcome(), NotVisible)
     assert Chunk.objects.get().text == "苹果\n香蕉"
+
+
+@pytest.mark.parametrize("change", [{"text": "香蕉", "enabled": True}, {"text": "苹果", "enabled": False}])
+def test_a_change_of_a_chunk_does_not_undo_another_that_was_faster(monkeypatch, change):
+    document = add(make_kb())
+    index_document(document.pk)
+    gate = Gate(monkeypatch, indexing, "prepared_chunks", after=True)
+    slow = Running(lambda: chunk_update(only_chunk(), text="苹果", enabled=True, questions=["哪一种水果？"]))
+    gate.wait()
+    monkeypatch.undo()
+    chunk_update(only_chunk(), **change)
+    gate.open()
+
+    refused = slow.outcome()
+    assert isinstance(refused, Rejected)
+    assert refused.code == "chunk_changed"
+    chunk = only_chunk()
+    assert (chunk.text, chunk.enabled, chunk.questions) == (change["text"], change["enabled"], [])
+
+
+def test_cancelling_an_upload_takes_along_what_an_archive_is_bringing_in(monkeypatch):
+    kb = make_kb()
+    batch = batch_create(knowledge_base=kb, name="laws", user=kb.owner)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", "first")
+    stored = batch_add(batch, ContentFile(packed.getvalue()), "laws.zip", user=kb.owner)
+    gate = Gate(monkeypatch, batch_files, "copy_rows", after=True)
+    worker = Running(index_document, stored.pk)
+    gate.wait()
+    curator = Running(batch_cancel, batch)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert set(Document.objects.values_list("source", "status")) == {("laws.zip", "cancelled"), ("a.txt", "cancelled")}
