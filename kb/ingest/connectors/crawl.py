@@ -38,10 +38,12 @@ class CrawlListing:
                 yield Candidate(url, depth=self._order.max_depth)
 
     def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """Queues the links of a page, if it is not as deep as the crawl goes."""
+        """Queues the links of a page, if it is not as deep as the crawl goes; of more than are read, the first to come."""
         if candidate.depth >= self._order.max_depth:
             return
         for url in links:
+            if len(self._met) > self._order.max_pages:  # one more than is read tells that it is not complete
+                return
             if url not in self._met and self._order.scope.accepts(url):
                 self._met.add(url)
                 self._waiting.append(Candidate(url, depth=candidate.depth + 1))

@@ -1,5 +1,6 @@
 """The listing of each kind of source."""
 
+from collections.abc import Callable
 from typing import Final
 
 from kb.ingest.connectors.crawl import CrawlListing
@@ -36,7 +37,8 @@ def listing_of(
     *,
     known: tuple[str, ...] = (),
     deadline: Deadline | None = None,
+    alive: Callable[[], None] = lambda: None,
 ) -> Listing:
     """The candidates of a source, saved or not; the other arguments as in `Order`."""
-    order = Order(source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline)
+    order = Order(source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive)
     return LISTINGS[source.kind](client, robots, order)

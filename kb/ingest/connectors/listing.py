@@ -1,7 +1,7 @@
 """What every kind of source is: addresses one after the other, each with what is known of it beforehand."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
@@ -90,6 +90,7 @@ class Order:
     Attributes:
         known: addresses of it that are kept already.
         deadline: for reading the listing itself, where somebody waits.
+        alive: is called before each part of a listing that is read, which may take long.
     """
 
     url: str
@@ -98,6 +99,7 @@ class Order:
     max_depth: int = 0
     known: tuple[str, ...] = ()
     deadline: Deadline | None = None
+    alive: Callable[[], None] = lambda: None
 
 
 class Listing(Protocol):

@@ -12,6 +12,8 @@ from kb.net.errors import FetchCode, FetchError
 from kb.net.inflate import MIB
 
 MAX_DELAY_S: Final = 30.0
+SITES: Final = 100
+"""Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them."""
 _MAX_BYTES: Final = MIB
 _ABSENT: Final = frozenset({FetchCode.GONE, FetchCode.FORBIDDEN})
 # What is wrong with the host is no fault of its robots.txt.
@@ -51,6 +53,8 @@ class Robots:
         origin = f"{url.scheme}://{url.netloc.decode('ascii')}"
         if origin not in self._rules:
             self._rules[origin] = self._read(origin)
+            if len(self._rules) > SITES:
+                del self._rules[next(iter(self._rules))]
         rules = self._rules[origin]
         if rules is None:
             raise FetchError(FetchCode.ROBOTS_UNREADABLE, host=f"{url.host}:{port_of(url)}")

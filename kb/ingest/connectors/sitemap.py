@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Final
+from typing import Any, Final
 
 from lxml import etree
 
@@ -16,14 +16,17 @@ from kb.net.inflate import MIB, gunzip
 
 MAX_SITEMAPS: Final = 500
 MAX_BYTES: Final = 50 * MIB
+MAX_ADDRESSES: Final = 50_000
+"""Of one file, as the protocol says."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sitemap:
-    """One file: the pages it lists, and the further sitemaps."""
+    """One file: the pages it lists, and the further sitemaps; `is_cut` where it lists more of them than it may."""
 
     pages: tuple[str, ...] = ()
     sitemaps: tuple[str, ...] = ()
+    is_cut: bool = False
 
 
 class SitemapListing:
@@ -65,6 +68,7 @@ class SitemapListing:
                     raise
                 self.is_complete = False
                 continue
+            self.is_complete &= not sitemap.is_cut
             yield from sitemap.pages
             for further in sitemap.sitemaps:
                 if further in known:
@@ -76,6 +80,7 @@ class SitemapListing:
                 waiting.append(further)
 
     def _read(self, url: str) -> Sitemap:
+        self._order.alive()
         fetched = self._client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self._order.deadline))
         content = gunzip(fetched.content, MAX_BYTES)
         is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
@@ -98,29 +103,43 @@ def xml_sitemap(content: bytes, base: str) -> Sitemap:
         remove_comments=True,
         remove_pis=True,
     )
-    pages: list[str] = []
-    sitemaps: list[str] = []
-    root = ""
+    found: dict[str, list[str]] = {"url": [], "sitemap": []}
+    root, address, seen = "", "", 0
     try:
         for _, element in events:
             root = _local(element.tag)
-            if root not in {"url", "sitemap"}:
-                continue
-            address = next((child.text or "" for child in element if _local(child.tag) == "loc"), "")
-            if (url := normal(address, base)) is not None:
-                (pages if root == "url" else sitemaps).append(url)
-            element.clear()
+            parent = element.getparent()
+            if root == "loc" and parent is not None and _local(parent.tag) in found:
+                address = address or element.text or ""
+            elif root in found:
+                seen += 1
+                if seen > MAX_ADDRESSES:
+                    return Sitemap(tuple(found["url"]), tuple(found["sitemap"]), is_cut=True)
+                if (url := normal(address, base)) is not None:
+                    found[root].append(url)
+                address = ""
+            _let_go(element, parent)
     except etree.XMLSyntaxError as error:
         raise FetchError(FetchCode.NOT_A_SITEMAP) from error
     if root not in {"urlset", "sitemapindex"}:
         raise FetchError(FetchCode.NOT_A_SITEMAP)
-    return Sitemap(tuple(pages), tuple(sitemaps))
+    return Sitemap(tuple(found["url"]), tuple(found["sitemap"]))
+
+
+def _let_go(element: Any, parent: Any) -> None:
+    """Forgets an element and those before it, which have been read: millions of empty ones would fill the memory."""
+    element.clear()
+    while element.getprevious() is not None:
+        del parent[0]
 
 
 def plain_sitemap(content: bytes) -> Sitemap:
     """A text of one address a line."""
     lines = content.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
-    return Sitemap(tuple(url for line in lines if (url := normal(line)) is not None))
+    return Sitemap(
+        tuple(url for line in lines[:MAX_ADDRESSES] if (url := normal(line)) is not None),
+        is_cut=len(lines) > MAX_ADDRESSES,
+    )
 
 
 def _local(tag: object) -> str:

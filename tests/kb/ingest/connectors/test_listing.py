@@ -77,10 +77,10 @@ def test_the_name_of_a_file_tells_its_address(url, name):
 
 
 def test_an_expression_that_is_slow_over_each_of_many_addresses_is_refused():
-    scope = Scope(include=(r"(?:.*){3}x{9}",))
+    scope = Scope(include=(r"a+a+[x-z]",))
     address = "https://example.org/" + "a" * 400
     with pytest.raises(FetchError) as refusal:
-        any(scope.accepts(f"{address}{number}") for number in range(10_000))
+        any(scope.accepts(f"{address}{number}") for number in range(1_000))
     assert refusal.value.code == FetchCode.SLOW_PATTERN
 
 

@@ -2,6 +2,7 @@ import httpx
 import pytest
 
 from kb.ingest.connectors.robots import MAX_DELAY_S, Robots
+from kb.net.addresses import AllowList, Guard
 from kb.net.errors import FetchCode, FetchError
 from tests.web_server import Page, client_for
 
@@ -45,3 +46,12 @@ def test_a_file_is_read_once(web):
     for path in ("/a", "/b"):
         check(web, path, robots)
     assert len(web.asked) == 1
+
+
+def test_the_rules_of_a_few_sites_are_kept_and_no_more(web, monkeypatch):
+    monkeypatch.setattr("kb.ingest.connectors.robots.SITES", 1)
+    client = client_for(web, guard=Guard(AllowList.parse(["127.0.0.0/8"])))
+    robots = Robots(client)
+    for host in ("127.0.0.1", "127.0.0.1", "localhost", "127.0.0.1"):
+        robots.check(httpx.URL(web.url("/a", host=host)))
+    assert len(web.asked) == 3

@@ -1,14 +1,19 @@
 import gzip
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 from kb.ingest.connectors.listing import Order, Scope, site_of
 from kb.ingest.connectors.robots import Robots
-from kb.ingest.connectors.sitemap import SitemapListing, xml_sitemap
+from kb.ingest.connectors.sitemap import MAX_ADDRESSES, SitemapListing, plain_sitemap, xml_sitemap
 from kb.net.errors import FetchCode, FetchError
 from tests.web_server import Page, client_for
 
 BASE = "https://example.org/sitemap.xml"
+ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[4])}
 
 
 def listing(web, path="/sitemap.xml", *, max_pages=100):
@@ -85,3 +90,37 @@ def test_what_is_no_sitemap_says_so(content):
     with pytest.raises(FetchError) as refusal:
         xml_sitemap(content, BASE)
     assert refusal.value.code == FetchCode.NOT_A_SITEMAP
+
+
+def test_a_file_of_more_addresses_than_the_protocol_allows_is_cut():
+    entries = b"<url><image><loc>https://example.org/i</loc></image><loc>https://example.org/a</loc></url>"
+    read = xml_sitemap(b"<urlset>" + entries * (MAX_ADDRESSES + 1) + b"</urlset>", BASE)
+    assert (len(read.pages), set(read.pages), read.is_cut) == (MAX_ADDRESSES, {"https://example.org/a"}, True)
+    lines = plain_sitemap(b"https://example.org/a\n" * (MAX_ADDRESSES + 1))
+    assert (len(lines.pages), lines.is_cut) == (MAX_ADDRESSES, True)
+
+
+@pytest.mark.parametrize("junk", [b"<x/>", b"<url/>", b"<url><x/></url>"], ids=["others", "empty", "nested"])
+def test_millions_of_empty_elements_are_forgotten_as_they_are_read(junk):
+    """In a process of its own, whose memory is bounded."""
+    program = (
+        "import resource, sys\n"
+        "from kb.ingest.connectors.sitemap import xml_sitemap\n"
+        "from kb.net.errors import FetchError\n"
+        f"data = b'<urlset>' + {junk!r} * 2_000_000 + b'</urlset>'\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        "xml_sitemap(data, 'https://example.org/')\n"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=ENVIRONMENT)
+    assert int(done.stdout) < 60 * 1024  # KiB; kept, they take several hundred MiB
+
+
+def test_whoever_reads_many_files_is_heard_of_before_each(web):
+    heard = []
+    web.pages["/sitemap.xml"] = Page(f"<sitemapindex><sitemap><loc>{web.url('/1')}</loc></sitemap></sitemapindex>")
+    web.pages["/1"] = Page(urls(web, "/a"))
+    client = client_for(web)
+    order = Order(web.url("/sitemap.xml"), Scope(), 10, alive=lambda: heard.append(len(web.paths)))
+    list(SitemapListing(client, Robots(client), order))
+    assert heard == [0, 1]
