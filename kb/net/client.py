@@ -127,6 +127,8 @@ class WebClient:
             value if len(value := _header(response, name)) <= most else "" for name, most in _VALIDATORS.items()
         )
         if response.status == 304 and (ask.etag or ask.last_modified):
+            # A server need not say again what it was asked with.
+            etag, last_modified = etag or ask.etag, last_modified or ask.last_modified
             return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
         _check_status(url.host, response)
         media_type, charset = _content_type(_header(response, "content-type"))

@@ -118,13 +118,16 @@ class Run:
         self._end(WebSource.Status.FAILED, error=message, error_code=code, error_params=dict(params or {}))
 
     def _end(self, status: WebSource.Status, **fields: Any) -> None:
+        source = WebSource.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
+        if source is None:
+            raise LeaseLost
         self._leave(
             status=status,
             attempts=0,
             counts=dict(self.counts),
             lease_until=None,
             finished_at=timezone.now(),
-            next_run_at=next_run(self.source),
+            next_run_at=next_run(source),
             **fields,
         )
 
@@ -201,15 +204,18 @@ class Reader:
             LeaseLost: the run is no longer this worker's.
         """
         ends_at = time.monotonic() + slice_s
-        listing = listing_of(self._source, self._client, self._robots, known=self._known())
+        has_asked = False
+        listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.tell)
         for candidate in listing:
             page = self._pages.find(candidate.url)
             if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:
                 self._links = self._stored_links(page)  # asked before this run was interrupted
             else:
-                if time.monotonic() >= ends_at:
+                # A listing that takes longer than a slice would else be read again and again.
+                if has_asked and time.monotonic() >= ends_at:
                     self._run.pause()
                     return True
+                has_asked = True
                 self._run.counts[self._visit(candidate, page)] += 1
                 self._run.tell()
             listing.met(candidate, self._links)

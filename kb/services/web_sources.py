@@ -16,6 +16,7 @@ from kb.ingest.connectors.listing import compiled
 from kb.ingest.connectors.live import LIVE_KINDS
 from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
 from kb.models import Document, KnowledgeBase, Principal, User, WebPage, WebSource
+from kb.models.locks import lock_knowledge_bases
 from kb.net.addresses import parse_url
 from kb.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.net.errors import FetchError
@@ -71,7 +72,11 @@ def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fie
 
 
 def web_source_update(source: WebSource, **changes: Any) -> None:
-    """Changes a source; where that changes what is read, a run begins at once. Raises as `web_source_create`."""
+    """Changes a source; where that changes what is read, a run begins at once, in place of one that is under way.
+
+    Raises:
+        Rejected: as `web_source_create`.
+    """
     before = {name: getattr(source, name) for name in changes}
     for name, value in changes.items():
         setattr(source, name, value)
@@ -82,12 +87,14 @@ def web_source_update(source: WebSource, **changes: Any) -> None:
     with transaction.atomic():
         source.save(update_fields=[*changes, "next_run_at"])
         if source.enabled and changed & WHAT_IS_READ:
+            web_source_cancel(source)
             web_source_request(source)
 
 
 def web_source_delete(source: WebSource, *, keep_documents: bool) -> None:
     """Deletes a source; a run of it ends with its next page."""
     with transaction.atomic():
+        lock_knowledge_bases([source.knowledge_base_id])  # as a run does for each page
         if not keep_documents:
             documents_delete(Document.objects.filter(web_page__source=source))
         source.delete()

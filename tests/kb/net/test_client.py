@@ -260,3 +260,9 @@ class TestInflate:
 
     def test_other_bytes_are_no_gzip(self):
         assert gunzip(b"<urlset/>", 10) == b"<urlset/>"
+
+
+def test_a_server_that_says_only_that_nothing_has_changed_is_asked_alike_next_time(web):
+    web.pages["/a"] = Page(status=304)
+    page = client_for(web).fetch(web.url("/a"), Ask(etag='"1"', last_modified="yesterday"))
+    assert (page.not_modified, page.etag, page.last_modified) == (True, '"1"', "yesterday")

@@ -7,6 +7,8 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from kb import tasks
+from kb.ingest.connectors.crawl import CrawlListing
+from kb.ingest.connectors.listing import Order, Scope
 from kb.models import Chunk, Document, WebPage, WebSource
 from kb.net.client import WebClient
 from kb.services.documents import document_delete
@@ -514,3 +516,63 @@ class TestAPreview:
         web.pages["/"] = Page("text" * 100, hang_after=10)
         source = WebSource(knowledge_base=kb, kind="sitemap", url=web.url("/"))
         assert web_source_preview(source, client_for(web), seconds=0.3).error.code == "timeout"
+
+
+class TestChangesDuringARun:
+    def test_a_change_of_what_is_read_begins_anew(self, kb, web):
+        web.pages |= {"/a": Page(article("A")), "/b": Page(article("B"))}
+        source = create(kb, web, "page", "/a")
+        before = Run.claim(source.pk)
+        source.refresh_from_db()
+
+        web_source_update(source, url=web.url("/b"))
+
+        assert source.status == WebSource.Status.WAITING
+        with pytest.raises(LeaseLost):
+            before.tell()
+        run_web_source(source.pk, client=client_for(web))
+        assert states(source) == {"b": "kept"}
+
+    def test_a_schedule_that_was_taken_away_is_not_planned_by_the_run_that_ends(self, kb, web):
+        web.pages["/a"] = Page(article("A"))
+        source = create(kb, web, "page", "/a", every_minutes=5)
+        run_under_way = Run.claim(source.pk)
+        web_source_update(WebSource.objects.get(pk=source.pk), every_minutes=None)
+
+        run_under_way.finish()
+
+        source.refresh_from_db()
+        assert (source.status, source.next_run_at) == ("done", None)
+
+    def test_a_run_whose_source_is_deleted_as_it_ends_writes_nothing(self, kb, web):
+        source = create(kb, web, "page", "/a")
+        run_under_way = Run.claim(source.pk)
+        web_source_delete(source, keep_documents=True)
+        with pytest.raises(LeaseLost):
+            run_under_way.finish()
+
+
+def test_a_run_whose_listing_takes_longer_than_a_slice_comes_to_an_end(kb, web):
+    web.pages |= {f"/{name}": Page(article(name)) for name in "abc"}
+    web.pages["/sitemap.xml"] = sitemap(web, "/a", "/b", "/c")
+    source = create(kb, web, "sitemap", "/sitemap.xml")
+
+    slices = 1
+    while run_web_source(source.pk, client=client_for(web), slice_s=0):
+        slices += 1
+        assert slices < 10
+
+    source.refresh_from_db()
+    assert (source.status, source.counts) == ("done", {"added": 3})
+
+
+def test_a_page_of_thousands_of_links_queues_no_more_than_are_read(kb, web):
+    links = tuple(f"/{number}" for number in range(3_000))
+    web.pages["/"] = Page(article("Start", links=links))
+    scope = Order(web.url("/"), Scope(), max_pages=5, max_depth=3)
+    listing = CrawlListing(client_for(web), None, scope)
+    met = []
+    for candidate in listing:
+        met.append(candidate.url)
+        listing.met(candidate, [web.url(link) for link in links])
+    assert (len(met), listing.is_complete, len(listing._met)) == (5, False, 6)
