@@ -7,6 +7,7 @@ Where a chunk has the same content, that chunk stands for it, and keeps the prov
 import dataclasses
 import hashlib
 import logging
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -31,6 +32,9 @@ logger = logging.getLogger(__name__)
 SOURCE_TYPE: Final = "web"
 PATIENCE_S: Final = 1.0
 """A source that had less time than this is not judged by it."""
+MOST_TEXT, MOST_TITLE, MOST_ADDRESS = 20_000, 500, 2_000
+"""Characters of a result, whatever a service answers."""
+_ADDRESS: Final = re.compile(r"(https?|gs|s3|ftp)://[^\s<>\"]+\Z", re.IGNORECASE)
 # Such as a reader of JavaScript, whose numbers have 53 bits, can tell apart.
 _ID_BITS: Final = 52
 _FAULTS: Final = frozenset({DegradationCode.EXTERNAL_TIMEOUT, DegradationCode.EXTERNAL_UNAVAILABLE})
@@ -96,7 +100,7 @@ class ExternalChannel:
             weight=self.weight,
         )
 
-    def lateness(self) -> Degradation:
+    def lateness(self, _analysis: Analysis) -> Degradation:
         """What a search says that has waited in vain."""
         message = f"the source {self.source!r} did not answer in time: allow more time, or switch it off"
         return Degradation(self.stage, DegradationCode.EXTERNAL_TIMEOUT, message)
@@ -125,13 +129,13 @@ class ExternalChannel:
 
     def _passage(self, hit: ExternalHit, rank: int) -> Passage | None:
         """None for a result without any text, which nobody could read or cite."""
-        text = _storable(hit.text).strip() or _storable(hit.title).strip()
+        title = _storable(hit.title)[:MOST_TITLE]
+        text = _storable(hit.text)[:MOST_TEXT] or title
         if not text:
             return None
-        title, url = _storable(hit.title).strip(), _storable(hit.url).strip()
-        origin = Origin(
-            self._provider.kind, self.source, _storable(hit.id), url, _storable(hit.published), rank, _finite(hit.score)
-        )
+        url, name = _address(hit.url), _storable(hit.id)[:MOST_ADDRESS]
+        published = _storable(hit.published)[:MOST_TITLE]
+        origin = Origin(self._provider.kind, self.source, name, url, published, rank, _finite(hit.score))
         told: dict[str, Any] = {"kind": origin.kind, "source": origin.source, "id": origin.id, "url": url}
         told |= {"published": origin.published, "rank": rank, "score": origin.score}
         return Passage(
@@ -278,7 +282,13 @@ def _text_of(passage: Passage) -> str:
 
 def _storable(text: str) -> str:
     """What a database and a response can hold of it."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
+    return text.replace("\0", "").encode("utf-8", "replace").decode().strip()
+
+
+def _address(url: str) -> str:
+    """Blank for what is none: a link to `javascript:` would be a script of whoever answers, on every page that shows it."""
+    found = _storable(url)
+    return found if len(found) <= MOST_ADDRESS and _ADDRESS.match(found) else ""
 
 
 def _finite(score: float | None) -> float | None:

@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +28,23 @@ RANKS_A_CANDIDATE = 2
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """One channel's search for one query."""
+    """One channel's search for one query.
+
+    Attributes:
+        depth: how many results are asked for.
+        stage: of the trace.
+        executor: runs it.
+        about: what the trace tells of the channel.
+    """
 
     scope: Scope
     channel: Channel
     query: int
     deadline: float
+    depth: int
+    stage: str
+    executor: Executor
+    about: Mapping[str, Any]
 
 
 _Outcome = tuple[Ranking | Degradation, float]
@@ -60,22 +71,22 @@ def search_channels(
     """
     if not analysis.text:
         return []
-    jobs = [
-        _Job(scope, channel, query, _deadline(scope, channel, budget))
-        for scope in scopes
-        for channel in scope.channels
-        for query in range(1 if isinstance(channel, ExternalChannel) else len(analysis.queries))
-    ]
+    count = len(analysis.queries)
+    channels = [(scope, channel) for scope in scopes for channel in scope.channels]
+    jobs = [job for scope, channel in channels for job in _jobs(scope, channel, count, budget, executor)]
     for degradation in (note for scope in scopes for note in scope.notes):
         trace.degrade(degradation)
-    rankings, failed = _run(jobs, analysis, executor, trace)
+    rankings, failed = _run(jobs, analysis, trace)
     stand_ins = [(scope, stand_in) for scope in scopes for stand_in in scope.stand_ins]
     late = (budget.channels_end + budget.end) / 2
 
     def search(wanted: Iterable[tuple[Scope, StandIn]]) -> list[Ranking]:
-        queries = range(len(analysis.queries))
-        late_jobs = [_Job(scope, stand_in.channel, query, late) for scope, stand_in in wanted for query in queries]
-        return _run(late_jobs, analysis, executor, trace)[0]
+        late_jobs = [
+            dataclasses.replace(job, deadline=late)
+            for scope, stand_in in wanted
+            for job in _jobs(scope, stand_in.channel, count, budget, executor)
+        ]
+        return _run(late_jobs, analysis, trace)[0]
 
     rankings += search(each for each in stand_ins if _has_fault(*each, failed))
     # What those have found counts: it may be enough.
@@ -121,13 +132,21 @@ def _depth(scope: Scope, channel: str) -> int:
     return scope.config.vector_candidates if channel in _OF_VECTORS else scope.config.bm25_candidates
 
 
-def _deadline(scope: Scope, channel: Channel, budget: Budget) -> float:
-    config = scope.config
+def _jobs(scope: Scope, channel: Channel, count: int, budget: Budget, executor: Executor) -> Iterator[_Job]:
+    """The searches of a channel for each of `count` queries; a source elsewhere is asked for the first one only."""
     if isinstance(channel, ExternalChannel):
-        return budget.channel_deadline(channel.timeout_ms)
-    return budget.channel_deadline(
-        config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
-    )
+        # Sources elsewhere share a stage, or metrics would know every one of them by name.
+        about = {"channel": channel.name, "source": channel.source, "weight": channel.weight}
+        deadline = budget.channel_deadline(channel.timeout_ms)
+        yield _Job(scope, channel, 0, deadline, channel.most, channel.stage, channel.executor or executor, about)
+        return
+    config = scope.config
+    timeout_ms = config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
+    deadline = budget.channel_deadline(timeout_ms)
+    depth = RANKS_A_CANDIDATE * _depth(scope, channel.name)
+    for query in range(count):
+        runs_it = _OWN_THREAD if channel.in_memory else executor
+        yield _Job(scope, channel, query, deadline, depth, channel.name, runs_it, {"query": query} if query else {})
 
 
 def _has_fault(scope: Scope, stand_in: StandIn, failed: Mapping[int, frozenset[str]]) -> bool:
@@ -143,48 +162,28 @@ def _is_short(scope: Scope, stand_in: StandIn, rankings: Iterable[Ranking]) -> b
     return found < stand_in.below
 
 
-def _run(
-    jobs: Sequence[_Job], analysis: Analysis, executor: Executor, trace: Trace
-) -> tuple[list[Ranking], dict[int, frozenset[str]]]:
+def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[Ranking], dict[int, frozenset[str]]]:
     """The rankings in the order of the jobs, and the names of the channels that failed by knowledge base."""
     futures: dict[int, Future[_Outcome]] = {}
     # Those that wait for other servers start first, and wait while this thread does the rest.
     for place in sorted(range(len(jobs)), key=lambda place: jobs[place].channel.in_memory):
-        futures[place] = _executor_of(jobs[place].channel, executor).submit(_search, jobs[place], analysis)
+        futures[place] = jobs[place].executor.submit(_search, jobs[place], analysis)
     rankings: list[Ranking] = []
     failed: dict[int, frozenset[str]] = {}
     for place, job in enumerate(jobs):
         outcome, milliseconds = _await(futures[place], job, analysis)
         name, kb_id = job.channel.name, job.channel.kb_id
-        about = {"kb_id": kb_id} | ({"query": job.query} if job.query else {}) | _named(job.channel)
-        stage = _stage_of(job.channel)
+        about = {"kb_id": kb_id, **job.about}
         if isinstance(outcome, Degradation):
             trace.degrade(outcome)
-            trace.add(Span(stage, milliseconds, {**about, "error": outcome.code.value}))
+            trace.add(Span(job.stage, milliseconds, {**about, "error": outcome.code.value}))
             failed[kb_id] = failed.get(kb_id, frozenset()) | {name}
             continue
         for degradation in outcome.degradations:
             trace.degrade(degradation)
-        trace.add(Span(stage, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
+        trace.add(Span(job.stage, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
         rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
     return rankings, failed
-
-
-def _executor_of(channel: Channel, executor: Executor) -> Executor:
-    if channel.in_memory:
-        return _OWN_THREAD
-    return (channel.executor if isinstance(channel, ExternalChannel) else None) or executor
-
-
-def _stage_of(channel: Channel) -> str:
-    """The stage of a trace; sources elsewhere share one, or metrics would know every one of them by name."""
-    return channel.stage if isinstance(channel, ExternalChannel) else channel.name
-
-
-def _named(channel: Channel) -> dict[str, Any]:
-    if not isinstance(channel, ExternalChannel):
-        return {}
-    return {"channel": channel.name, "source": channel.source, "weight": channel.weight}
 
 
 def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:
@@ -204,12 +203,10 @@ def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcom
 
 def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
     channel = job.channel
-    if isinstance(channel, ExternalChannel):
-        return channel.lateness()
-    if has_begun and isinstance(channel, EmbeddingChannel):
-        of_model = channel.lateness(analysis.queries[job.query])
-        if of_model is not None:
-            return of_model
+    if isinstance(channel, ExternalChannel) or (has_begun and isinstance(channel, EmbeddingChannel)):
+        known = channel.lateness(analysis.queries[job.query])
+        if known is not None:
+            return known
     message = f"the {channel.name} channel did not answer in time: allow more time, or look at the load of its server"
     return Degradation(channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
 
@@ -217,20 +214,17 @@ def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
 def _search(job: _Job, analysis: Analysis) -> _Outcome:
     started = time.perf_counter()
     channel = job.channel
-    depth = (
-        channel.most if isinstance(channel, ExternalChannel) else RANKS_A_CANDIDATE * _depth(job.scope, channel.name)
-    )
     outcome: Ranking | Degradation
     try:
-        outcome = channel.search(analysis.queries[job.query], depth, job.deadline)
+        outcome = channel.search(analysis.queries[job.query], job.depth, job.deadline)
     except ScopeOutdated:
         raise
     except ChannelUnavailable as error:
-        outcome = Degradation(_stage_of(channel), error.code, str(error))
+        outcome = Degradation(job.stage, error.code, str(error))
     except Exception:
         logger.exception("channel %s of knowledge base %s failed", channel.name, channel.kb_id)
         outcome = Degradation(
-            _stage_of(channel),
+            job.stage,
             DegradationCode.CHANNEL_FAILED,
             f"the {channel.name} channel failed: see the server's log and run `manage.py doctor`",
         )
