@@ -53,7 +53,8 @@ def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
     Raises:
         Rejected: as `entity_create`.
     """
-    _refuse_taken(entity, _checked([name, *aliases]))
+    held = EntityName.objects.filter(entity=entity).count() if entity.pk else 0
+    _refuse_taken(entity, _checked([name, *aliases], held=held))
 
 
 def entity_create(
@@ -106,7 +107,8 @@ def entity_update(
         entity.refresh_from_db()
         shown = entity.name if name is None else name.strip()
         others = aliases_of(entity) if aliases is None else list(aliases)
-        texts = _checked([shown, *others, *([entity.name] if shown != entity.name else [])])
+        wanted = [shown, *others, *([entity.name] if shown != entity.name else [])]
+        texts = _checked(wanted, held=EntityName.objects.filter(entity=entity).count())
         _refuse_taken(entity, texts)
         entity.name, entity.origin = shown, Origin.HAND
         for field, value in changes.items():
@@ -186,8 +188,8 @@ def _check_pair(kept: Entity, merged: Entity) -> None:
         raise Rejected("other_base", _("Only entities of one knowledge base can be merged: choose another one."))
 
 
-def _checked(texts: Sequence[str]) -> list[str]:
-    """The names, each once, the first one first.
+def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
+    """The names, each once, the first one first; of as many as are held already, a merge may have made too many.
 
     Raises:
         Rejected: one is blank or too long, or there are too many.
@@ -201,7 +203,7 @@ def _checked(texts: Sequence[str]) -> list[str]:
             message = _("“%(name)s…” is longer than %(most)d characters: shorten it.")
             raise Rejected("name_too_long", message % {"name": text[:40], "most": NAME_CHARACTERS})
         unique.setdefault(key, text)
-    if len(unique) > MAX_ALIASES + 1:
+    if len(unique) > max(MAX_ALIASES + 1, held):
         message = _("An entity can have %(most)d other names at most: leave some out.")
         raise Rejected("too_many_names", message % {"most": MAX_ALIASES})
     return list(unique.values())

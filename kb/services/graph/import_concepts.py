@@ -18,11 +18,11 @@ def plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedR
     by_id = {each.pk: key for key, each in concepts.items()}
     named = set(concepts) | {normalized_key(row["name"]) for row in rows}
     wider = {key: by_id[each.parent_id] for key, each in concepts.items() if each.parent_id in by_id}
-    held = set(concepts)
+    held, wide = set(concepts), set(wider.values())
     planned, taken = [], []
     for row in rows:
         key = normalized_key(row["name"])
-        error = _error(row, named, wider)
+        error = _error(row, named, wider, leads=key in wide)
         if error:
             planned.append(PlannedRow(row.line, row["name"], Effect.ERROR, error))
             continue
@@ -30,6 +30,7 @@ def plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedR
         is_moved = bool(parent) and wider.get(key) != parent
         if parent:
             wider[key] = parent
+            wide.add(parent)
         concept = concepts.get(key)
         added = [
             text
@@ -62,7 +63,8 @@ def _apply(kb: KnowledgeBase, rows: Sequence[Row], concepts: dict[str, Concept])
                 held.add(normalized_key(text))
 
 
-def _error(row: Row, named: set[str], wider: Mapping[str, str]) -> str:
+def _error(row: Row, named: set[str], wider: Mapping[str, str], *, leads: bool) -> str:
+    """What is wrong with a row; `leads` where another concept is narrower than its own, without which there is no circle."""
     texts = [row["name"], *row.listed("synonyms")]
     if not all(map(normalized_key, texts)):
         return _("The name is missing.")
@@ -72,7 +74,9 @@ def _error(row: Row, named: set[str], wider: Mapping[str, str]) -> str:
     if parent and parent not in named:
         message = _("The wider concept “%(name)s” is neither in the file nor in the knowledge base.")
         return message % {"name": row["parent"][:100]}
-    key, met = parent, set()
+    if parent == normalized_key(row["name"]):
+        return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
+    key, met = parent if leads else "", set()
     while key and key not in met:
         if key == normalized_key(row["name"]):
             return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}

@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 
 from kb.models import Entity, EntityName, KnowledgeBase, Origin
 from kb.models.names import normalized_key
-from kb.services.graph.entities import KIND_CHARACTERS, NAME_CHARACTERS
+from kb.services.graph.entities import KIND_CHARACTERS, MAX_ALIASES, NAME_CHARACTERS
 from kb.services.graph.facts import BATCH, facts_with, rewrite_facts
 from kb.services.graph.import_plan import Effect, PlannedRow
 from kb.services.graph.tables import CELL_CHARACTERS, Row
@@ -77,6 +77,8 @@ def _error(row: Row, texts: dict[str, str]) -> str:
             "name": NAME_CHARACTERS,
             "kind": KIND_CHARACTERS,
         }
+    if len(texts) > MAX_ALIASES + 1:
+        return _("An entity can have %(most)d other names at most: leave some out.") % {"most": MAX_ALIASES}
     if any("\0" in value for value in row.values.values()):
         return _("It holds a character that cannot be stored: delete it.")
     return ""
@@ -96,7 +98,10 @@ def _apply(kb: KnowledgeBase, new: Sequence[_Planned], changed: Sequence[_Planne
     EntityName.objects.bulk_create(names, batch_size=BATCH)
     given = {name.key: name.entity for name in names if name.text != name.entity.name}
     stated = facts_with(kb.pk, given).values_list("subject_key", "object_key")
-    touched = {given[key].pk: given[key] for pair in stated for key in pair if key in given}
-    for entity in touched.values():
-        keys = [key for key, owner in given.items() if owner.pk == entity.pk]
-        rewrite_facts(kb.pk, keys, entity.name)
+    touched = {given[key].pk for pair in stated for key in pair if key in given}
+    keys: dict[int, list[str]] = {}
+    for key, entity in given.items():
+        keys.setdefault(entity.pk, []).append(key)
+    names_of = {entity.pk: entity.name for entity in given.values()}
+    for pk in touched:
+        rewrite_facts(kb.pk, keys[pk], names_of[pk])

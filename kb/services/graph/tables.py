@@ -149,7 +149,7 @@ def _taken(buffer: io.StringIO) -> str:
 
 def _not_a_formula(cell: str) -> str:
     """Spreadsheets run what begins so."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t")) else cell
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
 
 
 def _formula_taken_back(cell: str) -> str:

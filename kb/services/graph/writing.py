@@ -1,10 +1,12 @@
 """What was found in a document's passages, written into the graph of its knowledge base."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 from kb.models import Document, Entity, EntityName, FactSource, GraphFact, Origin
 from kb.models.names import normalized_key
 from kb.services.graph.answers import Found, FoundEntity
+from kb.services.graph.entities import MAX_ALIASES
 from kb.services.graph.facts import BATCH, Triple, by_entities, rewrite_facts, write_facts
 from kb.services.graph.neighbourhood import fact_counts
 from kb.services.graph.passages import passage_of, readable_chunks
@@ -78,6 +80,9 @@ def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
             entity.kind = each.kind
             entity.save(update_fields=["kind"])
         new = {key: text for key, text in texts.items() if key not in owners}
+        if new:
+            room = MAX_ALIASES + 1 - EntityName.objects.filter(entity=entity).count()
+            new = dict(islice(new.items(), max(0, room)))
         for key, text in new.items():
             EntityName(entity=entity, text=text).save()
             owners[key] = entity

@@ -152,3 +152,16 @@ def test_neighbours_are_entities_or_texts_each_once_the_closest_first(kb):
         ("1911 年", None, 1),
     ]
     assert fact_counts([entity.pk, city.pk]) == {entity.pk: 3, city.pk: 2}
+
+
+def test_an_entity_that_a_merge_gave_too_many_names_can_still_be_changed(kb):
+    kept, merged = (
+        entity_create(knowledge_base=kb, name=name, aliases=[f"{name} {number}" for number in range(40)])
+        for name in ("IBM", "Big Blue")
+    )
+    entity_merge(kept, merged)
+
+    assert entity_update(kept, kind="firm").kind == "firm"
+    with pytest.raises(Rejected) as refusal:
+        entity_update(kept, aliases=[*names_of(kept), "one more"])
+    assert refusal.value.code == "too_many_names"

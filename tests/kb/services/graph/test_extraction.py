@@ -6,7 +6,7 @@ from django.utils import timezone
 from kb import tasks
 from kb.models import Chunk, Document, Entity, EntityName, FactSource, GraphExtraction, GraphFact, Origin
 from kb.services.documents import document_delete
-from kb.services.graph.entities import entity_create
+from kb.services.graph.entities import MAX_ALIASES, entity_create
 from kb.services.graph.extraction import extract_document
 from kb.services.graph.requests import (
     LeaseLost,
@@ -248,3 +248,18 @@ def test_a_document_is_searchable_while_its_graph_waits(kb, settings):
     document.refresh_from_db()
     assert document.status == Document.Status.READY
     assert document.chunks.count() == 1
+
+
+def test_a_model_gives_an_entity_no_more_names_than_it_can_have(kb, model):
+    """Passages that call one thing by many names would make it an entity that nobody can change."""
+    document = make_document(kb, *(f"IBM a{n}x b{n}x c{n}x d{n}x" for n in range(20)))
+
+    def names(body):
+        words = body["messages"][1]["content"].split("IBM ")[-1].split()
+        return json.dumps({"entities": [{"name": "IBM", "aliases": words[:4]}], "facts": []})
+
+    model.always("chat", Reply(names))
+    graph_request(document)
+    extract_document(document.pk)
+
+    assert EntityName.objects.filter(entity__name="IBM").count() == MAX_ALIASES + 1

@@ -161,3 +161,29 @@ def test_a_file_that_is_no_table_of_entities_is_refused(kb, text, code):
         graph_import_plan(kb, Table.ENTITIES, text)
 
     assert caught.value.code == code
+
+
+def test_a_row_of_more_names_than_an_entity_can_have_is_an_error(kb):
+    many = "|".join(f"name {number}" for number in range(51))
+    plan = graph_import_plan(kb, Table.ENTITIES, f"name,aliases\nIBM,{many}\n")
+    assert effects(plan) == [(2, "error")]
+
+
+def test_a_taxonomy_of_twenty_thousand_steps_is_planned_step_by_step(kb):
+    """Where each row led up to the first one, this took two hundred million steps."""
+    rows = "".join(f"c{number},c{number - 1}\n" for number in range(1, 20_000))
+    plan = graph_import_plan(kb, Table.CONCEPTS, f"name,parent\nc0,\n{rows}")
+    assert plan.counts == {"new": 20_000, "changed": 0, "same": 0, "error": 0}
+
+
+def test_a_concept_is_not_its_own_wider_one(kb):
+    assert effects(graph_import_plan(kb, Table.CONCEPTS, "name,parent\na,a\n")) == [(2, "error")]
+
+
+def test_facts_of_many_entities_are_taken_entity_by_entity(kb):
+    facts = [GraphFact(knowledge_base=kb, subject=f"alias {n}", predicate="is", object="x") for n in range(300)]
+    for fact in facts:
+        fact.save()
+    rows = "".join(f"name {n},alias {n}\n" for n in range(300))
+    graph_import(kb, Table.ENTITIES, f"name,aliases\n{rows}")
+    assert {subject for subject, _is, _x in stated(kb)} == {f"name {n}" for n in range(300)}
