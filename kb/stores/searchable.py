@@ -105,11 +105,24 @@ def holdings(kb: KnowledgeBase) -> Holdings:
 @lru_cache(maxsize=1_000)
 def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa: ARG001 - another version is another answer
     vectors = ChunkEmbedding.objects.filter(knowledge_base=kb_id, model=model)
+    live = WebSource.objects.filter(knowledge_base=kb_id, enabled=True, live=True)
+    external = SearchProvider.objects.filter(knowledge_base=kb_id, enabled=True)
+    asked = (
+        vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS),
+        vectors.filter(kind=ChunkEmbedding.Kind.QUESTION),
+        ConceptTerm.objects.filter(knowledge_base=kb_id),
+        GraphFact.objects.filter(knowledge_base=kb_id),
+        live,
+        external,
+    )
+    # In one statement: every write of the content has the next search ask again.
+    found = KnowledgeBase.objects.filter(pk=kb_id).values_list(*(models.Exists(rows) for rows in asked)).first()
+    keyword_vectors, questions, concepts, facts, has_live, has_external = found or [False] * len(asked)
     return Holdings(
-        keyword_vectors=vectors.filter(kind=ChunkEmbedding.Kind.KEYWORDS).exists(),
-        questions=vectors.filter(kind=ChunkEmbedding.Kind.QUESTION).exists(),
-        concepts=ConceptTerm.objects.filter(knowledge_base=kb_id).exists(),
-        facts=GraphFact.objects.filter(knowledge_base=kb_id).exists(),
-        live=tuple(WebSource.objects.filter(knowledge_base=kb_id, enabled=True, live=True)[:MOST_SOURCES]),
-        external=tuple(SearchProvider.objects.filter(knowledge_base=kb_id, enabled=True)[:MOST_SOURCES]),
+        keyword_vectors,
+        questions,
+        concepts,
+        facts,
+        live=tuple(live[:MOST_SOURCES]) if has_live else (),
+        external=tuple(external[:MOST_SOURCES]) if has_external else (),
     )
