@@ -212,15 +212,18 @@ def _documents(by_status: dict[str, int]) -> Chart:
     if not count:
         verdict = _("There are no documents yet.")
     elif failed:
-        one, many = (
+        words = ngettext(
             "%(count)s document failed: open it, and retry.",
             "%(count)s documents failed: open them, and retry.",
+            failed,
         )
-        verdict, tone = ngettext(one, many, failed) % {"count": f"{failed:,}"}, "bad"
+        verdict, tone = words % {"count": f"{failed:,}"}, "bad"
         link = (f"{documents_url}?status__exact={Document.Status.FAILED}", _("Failed documents"))
     elif unfinished:
-        one, many = "%(count)s document is being processed.", "%(count)s documents are being processed."
-        verdict = ngettext(one, many, unfinished) % {"count": f"{unfinished:,}"}
+        words = ngettext(
+            "%(count)s document is being processed.", "%(count)s documents are being processed.", unfinished
+        )
+        verdict = words % {"count": f"{unfinished:,}"}
     else:
         verdict, tone = _("All are ready: %(count)s.") % {"count": f"{count:,}"}, "good"
     series = [

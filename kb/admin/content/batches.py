@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from http import HTTPStatus
+from pathlib import PurePath
 from typing import Any
 
 from django.contrib import admin, messages
@@ -69,6 +70,9 @@ class IngestBatchAdmin(ScopedModelAdmin):
     change_form_outer_before_template = "admin/batches/panel.html"
     fields = ("name", "knowledge_base", "created_by", "created_at")
     readonly_fields = ("knowledge_base", "created_by", "created_at")
+
+    class Media:
+        js = ("kb/files.js",)
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return BatchChangeList
@@ -170,7 +174,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
             "statuses": [(status.label, status.value, count) for status, count in statuses if count],
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_in_words(progress.seconds_left),
-            "rows": [{"document": each, "state": state_cell(each)} for each in documents],
+            "rows": [_row(each) for each in documents],
             "notes": [note_in_words(each) for each in batch.notes[:SHOWN_NOTES]],
             "failed": progress.counts.get(Document.Status.FAILED, 0),
             "cancelled": progress.counts.get(Document.Status.CANCELLED, 0),
@@ -217,6 +221,18 @@ def time_in_words(seconds: int | None) -> str:
 def note_in_words(note: dict[str, Any]) -> dict[str, Any]:
     """A file that became no document, and why, in the reader's language."""
     return {"name": note["name"], "why": note_message(note), "document": note.get("document")}
+
+
+def _row(document: Document) -> dict[str, Any]:
+    """A document by the name of its file, since many of one upload may have the same title."""
+    name = document.metadata.get("path") or document.source or str(document)
+    title = str(document)
+    return {
+        "document": document,
+        "name": name,
+        "title": "" if title in {name, PurePath(name).stem, PurePath(name).name} else title,
+        "state": state_cell(document),
+    }
 
 
 def _known(batch: IngestBatch, error: AlreadyThere) -> JsonResponse:

@@ -205,6 +205,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "show_save_and_add_another": False,
                 "may_retry": document.status not in UNFINISHED,
                 "remarks": remark_sentences(document),
+                "page_url": _page_url(document),
                 "graph_state": document_graph_state(document),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
@@ -283,3 +284,9 @@ def state_cell(document: Document, *, swap: bool = False) -> SafeString:
     """Status, progress and error of a document; `swap` makes HTMX put it in the place of the one on the page."""
     context = {"document": document, "error": error_sentence(document), "swap": swap}
     return render_to_string("admin/kb/document_state.html", context)
+
+
+def _page_url(document: Document) -> str:
+    """The address that a document was read from, where that is one a browser may be led to."""
+    url = str(document.metadata.get("url", ""))
+    return url if url.startswith(("http://", "https://")) else ""

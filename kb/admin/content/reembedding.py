@@ -37,7 +37,13 @@ METRICS = ("recall@5", "ndcg@10")
 
 class ChangeForm(forms.Form):
     model = forms.CharField(
-        label=gettext_lazy("New embedding model"), max_length=255, widget=UnfoldAdminTextInputWidget({"list": "models"})
+        label=gettext_lazy("New embedding model"),
+        help_text=gettext_lazy(
+            "The id, path or package of a sentence-transformers model on the server, such as BAAI/bge-large-zh-v1.5, "
+            "or openai:MODEL for an OpenAI-compatible server."
+        ),
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget({"list": "models"}),
     )
     swaps = forms.BooleanField(
         label=gettext_lazy("Change searches over as soon as it is ready"),

@@ -190,16 +190,22 @@ class FailedQueryAdmin(ScopedModelAdmin):
     @admin.action(description=gettext_lazy("Resolve"), permissions=["change"])
     def resolve(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
         done = self._put(request, queryset, State.RESOLVED)
-        one = "%(count)d query is resolved; should it fail again, it opens again."
-        many = "%(count)d queries are resolved; those that fail again open again."
-        self._told(request, ngettext(one, many, done), done)
+        words = ngettext(
+            "%(count)d query is resolved; should it fail again, it opens again.",
+            "%(count)d queries are resolved; those that fail again open again.",
+            done,
+        )
+        self._told(request, words, done)
 
     @admin.action(description=gettext_lazy("Ignore"), permissions=["change"])
     def ignore(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
         done = self._put(request, queryset, State.IGNORED)
-        one = "%(count)d query is ignored, also when it fails again."
-        many = "%(count)d queries are ignored, also when they fail again."
-        self._told(request, ngettext(one, many, done), done)
+        words = ngettext(
+            "%(count)d query is ignored, also when it fails again.",
+            "%(count)d queries are ignored, also when they fail again.",
+            done,
+        )
+        self._told(request, words, done)
 
     @admin.action(description=gettext_lazy("Open again"), permissions=["change"])
     def open_again(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:

@@ -31,7 +31,7 @@ MOST_KINDS = 60
 
 class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
     aliases = forms.CharField(
-        label=gettext_lazy("other names"),
+        label=gettext_lazy("Other names"),
         required=False,
         widget=UnfoldAdminTextareaWidget({"rows": 4}),
         help_text=gettext_lazy("One a line. Queries and documents that use one of them mean this entity."),

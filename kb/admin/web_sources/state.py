@@ -43,12 +43,22 @@ def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
     """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
     context = {
         "source": source,
-        "label": LABELS[WebSource.Status(source.status)],
+        "label": _label(source),
         "counts": counts_in_words(source),
         "error": error_in_words(source.error, source.error_code, source.error_params),
         "swap": swap,
     }
     return render_to_string("admin/web_sources/state.html", context)
+
+
+def _label(source: WebSource) -> str:
+    """A run that came to its end and could not read something is no plain success."""
+    is_done = source.status == WebSource.Status.DONE
+    return (
+        "warning"
+        if is_done and (source.counts.get("failed") or source.counts.get("gone"))
+        else LABELS[WebSource.Status(source.status)]
+    )
 
 
 def schedule_in_words(source: WebSource) -> str:

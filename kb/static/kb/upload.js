@@ -168,6 +168,7 @@
         input.value = folder.value = "";
         chosen = [];
         show();
+        folder.dispatchEvent(new Event("change", {bubbles: true}));  // what it says was chosen
     });
     addEventListener("pageshow", () => {
         chosen = Array.from(input.files, (file) => ({file, path: file.name}));

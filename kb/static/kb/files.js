@@ -1,0 +1,13 @@
+"use strict";
+// Says what was chosen beside a file field that is drawn as a button of ours: a browser's own speaks the browser's language.
+(() => {
+    function tell(input) {
+        const words = input.parentElement.querySelector(".kb-file-name"), files = input.files;
+        if (files.length > 1) words.textContent = words.dataset.many.replace("{count}", files.length.toLocaleString());
+        else words.textContent = files.length ? files[0].name : words.dataset.none;
+    }
+    document.addEventListener("change", (event) => {
+        if (event.target.matches?.(".kb-file-input")) tell(event.target);
+    });
+    addEventListener("pageshow", () => document.querySelectorAll(".kb-file-input").forEach(tell));
+})();
