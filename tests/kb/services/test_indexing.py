@@ -313,6 +313,7 @@ def test_questions_of_a_chunk_are_embedded_and_go_with_it(kb):
     chunk_update(chunk, text="别的", enabled=True)
     assert vectors(kb, QUESTION).count() == 2
 
+    chunk.refresh_from_db()
     chunk_update(chunk, text="别的", enabled=True, questions=[])
     assert not vectors(kb, QUESTION).exists()
 
