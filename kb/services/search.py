@@ -122,7 +122,7 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
 
 
 def wire(principal: Principal, request: SearchRequest, *, embedding_model: str = "") -> Wiring:
-    """The pipeline of a request, which may run many queries; live and external sources only where `overrides` ask for them.
+    """The pipeline of a request, which may run many queries; live and external sources are not asked, whatever it says.
 
     Args:
         principal: whose rights apply.
@@ -138,8 +138,8 @@ def wire(principal: Principal, request: SearchRequest, *, embedding_model: str =
     if embedding_model:
         for kb in knowledge_bases:
             search_with(kb, embedding_model)
-    # What is measured must be found again, and what is elsewhere may not be.
-    overrides = {"external": False, **request.overrides}
+    # What is measured must be found again, and what is elsewhere may not be; nor is each of its queries to be sent out.
+    overrides = {**request.overrides, "external": False}
     return _wire(knowledge_bases, principal, dataclasses.replace(request, overrides=overrides))
 
 
