@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from unittest import mock
 
@@ -152,6 +153,32 @@ def test_the_end_of_one_child_ends_the_other_and_is_said(environment, port, word
     assert code == 1
     assert f"The {name} ended with code -9" in output
     assert not psutil.wait_procs(started, timeout=60)[1]
+
+
+def test_the_scheduler_inside_a_worker_is_begun_anew_where_it_was_killed(environment, tmp_path):
+    """Without it nothing that was lost would be taken up again, and the worker would seem well."""
+    embedded.ensure(durable=False)
+    command = f"-m celery -A config worker -B --pool solo -l ERROR --schedule {tmp_path / 'schedule'}"
+    process = subprocess.Popen([sys.executable, *command.split()], cwd=ROOT)
+    try:
+        worker = psutil.Process(process.pid)
+        killed = _only_child(worker)
+        killed.kill()
+        assert _only_child(worker, other_than=killed).is_running()
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+def _only_child(worker, other_than=None):
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess):  # it ended between two looks
+            alive = [each for each in worker.children() if each.status() != psutil.STATUS_ZOMBIE]
+            if len(alive) == 1 and alive[0] != other_than:
+                return alive[0]
+        time.sleep(0.2)
+    pytest.fail("there is no scheduler")
 
 
 def test_a_port_in_use_is_said_with_the_remedy_and_leaves_nothing_running(environment):
