@@ -12,18 +12,18 @@ from kombu.exceptions import OperationalError
 
 from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services import retention
-from kb.services.batches import waiting_ids
+from kb.services.batches.batches import waiting_ids
 from kb.services.chunk_work.duplicates import duplicate_scan_run
 from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.graph.extraction import extract_document
 from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requests
 from kb.services.indexing import index_document
-from kb.services.reembedding import AlreadyRunning as AlreadyEmbedding
-from kb.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
+from kb.services.reembedding.reembedding import AlreadyRunning as AlreadyEmbedding
+from kb.services.reembedding.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
 from kb.services.small_documents import index_documents
-from kb.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
-from kb.services.web_runs import run_web_source
-from kb.services.web_sources import sweep_web_sources
+from kb.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.services.web_sources.runs import run_web_source
+from kb.services.web_sources.sources import sweep_web_sources
 from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
 from kb.stores.postings import long_change_logs

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kb.models import Document, KnowledgeBase
-from kb.services.eval_sets import write_eval_set
+from kb.services.eval_sets.sets import write_eval_set
 from kb.services.whole_documents import WholeDocument, batches, write_whole_documents
 from retrieval.eval.judged_sets import Layout, read_judged_set
 from retrieval.eval.qrels import BeirPassage, iter_corpus

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 
 from kb.models import KnowledgeBase, SearchProvider
 from kb.services.errors import Rejected
-from kb.services.findings import Finding, State
+from kb.services.health.findings import Finding, State
 from kb.stores.external.fields import InvalidSettings
 from kb.stores.external.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
 from retrieval.errors import ChannelUnavailable

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 
 from kb.models import EvalQuery, EvalSet, FailedQuery, KnowledgeBase, Membership, Principal, SearchLog, User
 from kb.services.errors import NotAllowed, NotVisible, Rejected
-from kb.services.eval_queries import eval_set_named, mark_unanswerable, query_of, require_editable
+from kb.services.eval_sets.queries import eval_set_named, mark_unanswerable, query_of, require_editable
 from retrieval.trace import DegradationCode
 
 MENDABLE = frozenset(

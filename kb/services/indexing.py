@@ -23,11 +23,11 @@ from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
+from kb.services.batches.unpacking import expand_archive
 from kb.services.chunk_batches import source_of
 from kb.services.chunk_work.bulk import chunks_set_enabled
 from kb.services.chunk_work.checks import check_chunk, entries, prepared_chunks, require_there, unchanged_chunk
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
-from kb.services.unpacking import expand_archive
 from kb.services.writing import (
     Superseded,
     extraction_of,

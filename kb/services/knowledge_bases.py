@@ -11,8 +11,8 @@ from django.utils.translation import gettext as _
 from kb.conf import tokenizer
 from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, User
 from kb.services.errors import NotVisible, Rejected
-from kb.services.findings import State
-from kb.services.health_models import model_finding
+from kb.services.health.findings import State
+from kb.services.health.models import model_finding
 from kb.services.profiles import starting_profile
 from kb.stores.bm25 import BM25Store
 from retrieval.embedders.hashing import HASHING_MODEL_ID

@@ -8,8 +8,14 @@ from kb.models import ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import any_chunk_without, chunk_batches, source_of
 from kb.services.errors import Rejected
-from kb.services.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
-from kb.services.tokenizing import follow_to_target, lacks_postings, renewed_settings, tokenizer_change, write_tokens
+from kb.services.reembedding.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
+from kb.services.tokenizing.tokenizing import (
+    follow_to_target,
+    lacks_postings,
+    renewed_settings,
+    tokenizer_change,
+    write_tokens,
+)
 from kb.services.writing import extraction_of, holding_model, unchanged
 from kb.stores.bm25 import BM25Store
 from kb.stores.fulltext import without_lexemes

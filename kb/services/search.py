@@ -16,7 +16,7 @@ from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
 from kb.services.profiles import find_version
-from kb.services.reembedding import search_with
+from kb.services.reembedding.reembedding import search_with
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
 from kb.stores.searchable import searchable

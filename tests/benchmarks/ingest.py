@@ -106,8 +106,8 @@ def running_worker():
 
 def ingest_files(kb, files: Sequence[Path], worker: Worker) -> list[list[int]]:
     """Files as one upload, from the first that is taken in to the last that is ready; the worker's memory at the quarters."""
-    from kb.services.batch_files import NewFile, take_in
-    from kb.services.batches import batch_create, batch_progress
+    from kb.services.batches.batches import batch_create, batch_progress
+    from kb.services.batches.files import NewFile, take_in
 
     batch = batch_create(knowledge_base=kb, name="files", user=None)
     waiting, taken, memory = deque(files), 0, []

@@ -20,10 +20,7 @@ from unfold.views import ChangeList
 from kb.admin.content.documents import state_cell
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
 from kb.models import Document, IngestBatch, KnowledgeBase
-from kb.services.batch_files import batch_add
-from kb.services.batch_tables import batch_describe, read_table
-from kb.services.batch_uploads import note_message
-from kb.services.batches import (
+from kb.services.batches.batches import (
     BatchProgress,
     batch_cancel,
     batch_create,
@@ -33,6 +30,9 @@ from kb.services.batches import (
     batch_retry,
     progress_of,
 )
+from kb.services.batches.files import batch_add
+from kb.services.batches.tables import batch_describe, read_table
+from kb.services.batches.uploads import note_message
 from kb.services.errors import AlreadyThere, Rejected
 
 SHOWN_DOCUMENTS = 20

@@ -21,14 +21,14 @@ from kb.admin.scoped import principal, visible
 from kb.models import EvalRun, EvalSet, KnowledgeBase
 from kb.services.errors import ServiceError
 from kb.services.knowledge_bases import default_embedding_model, require_embedding_model
-from kb.services.reembedding import (
+from kb.services.reembedding.reembedding import (
     reembedding_cancel,
     reembedding_drop,
     reembedding_rollback,
     reembedding_start,
     reembedding_swap,
 )
-from kb.services.reembedding_state import evaluate_both, reembedding_state
+from kb.services.reembedding.state import evaluate_both, reembedding_state
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 RUNS_SHOWN = 6

@@ -17,8 +17,8 @@ from unfold.views import UnfoldModelAdminViewMixin
 from kb.admin.content.tokenizer_form import TokenizerForm, install_command
 from kb.conf import tokenizer
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
-from kb.services.token_preview import DryRun, MarkedToken, compare_tokens, dry_run
-from kb.services.tokenizing import (
+from kb.services.tokenizing.preview import DryRun, MarkedToken, compare_tokens, dry_run
+from kb.services.tokenizing.tokenizing import (
     tokenizer_change,
     tokenizer_change_cancel,
     tokenizer_settings,

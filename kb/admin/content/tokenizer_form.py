@@ -12,9 +12,9 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import RADIO_CLASSES, UnfoldAdminTextareaWidget, UnfoldBooleanSwitchWidget
 
 from kb.models import TokenizerSettings
-from kb.services.dictionary_errors import problem_in_words
 from kb.services.errors import Rejected
-from kb.services.tokenizing import read_settings
+from kb.services.tokenizing.dictionary_errors import problem_in_words
+from kb.services.tokenizing.tokenizing import read_settings
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
 from retrieval.errors import DependencyMissing, DictionaryError
 from retrieval.segmenters import Engine, engine_versions

@@ -29,8 +29,8 @@ from kb.admin.eval_runs.report import (
 from kb.admin.search.log import debug_url
 from kb.admin.why_not.url import why_not_url
 from kb.models import Chunk, Document, EvalRun, EvalRunQuery, Judgment
+from kb.services.eval_sets.judgments import anchored_chunks, documents_judged
 from kb.services.evaluation.observe import LOST_AT
-from kb.services.judgments import anchored_chunks, documents_judged
 from kb.services.search import SearchRequest
 
 MISSES_A_PAGE = 20

@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 
 from kb.models import EvalRun
 from kb.services.evaluation.runs import SILENT_LONG
-from kb.services.health import workers
+from kb.services.health.health import workers
 
 UNFINISHED = (EvalRun.Status.PENDING, EvalRun.Status.RUNNING)
 WAITED_LONG = timedelta(seconds=20)

@@ -22,8 +22,8 @@ from unfold.widgets import (
 from kb.admin.scoped import principal
 from kb.models import EvalSet, KnowledgeBase
 from kb.services.errors import Rejected
-from kb.services.eval_queries import NAME_CHARACTERS
-from kb.services.eval_set_archives import archive_name, eval_set_archive, eval_set_import_archive
+from kb.services.eval_sets.archives import archive_name, eval_set_archive, eval_set_import_archive
+from kb.services.eval_sets.queries import NAME_CHARACTERS
 from retrieval.eval.judged_sets import Layout
 
 FIELDS = {"name_taken": "replace", "name_too_long": "name"}

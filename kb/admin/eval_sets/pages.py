@@ -24,9 +24,9 @@ from kb.admin.search.log import debug_url
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment
 from kb.models.evaluation import MAX_GRADE
 from kb.services.errors import ServiceError
-from kb.services.eval_overview import eval_query_overview
-from kb.services.eval_queries import eval_set_rename, queries_add, queries_delete, query_update
-from kb.services.judgments import anchored_chunks, documents_judged, judgments_regrade
+from kb.services.eval_sets.judgments import anchored_chunks, documents_judged, judgments_regrade
+from kb.services.eval_sets.overview import eval_query_overview
+from kb.services.eval_sets.queries import eval_set_rename, queries_add, queries_delete, query_update
 
 QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
 CHUNKS_READ = 2_000

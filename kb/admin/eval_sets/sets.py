@@ -20,7 +20,7 @@ from kb.admin.eval_sets.pages import DeleteQueriesView, QueryView, SetView, judg
 from kb.admin.graph.concepts import GraphAdmin
 from kb.admin.scoped import column, principal
 from kb.models import EvalQuery, EvalRun, EvalSet, Judgment
-from kb.services.eval_overview import eval_set_overview
+from kb.services.eval_sets.overview import eval_set_overview
 
 
 @admin.register(EvalSet)

@@ -15,7 +15,7 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, 
 from kb.admin.scoped import principal
 from kb.models import EvalSet, FailedQuery, KnowledgeBase, Principal
 from kb.services.errors import Rejected
-from kb.services.eval_queries import DEFAULT_SET, NAME_CHARACTERS
+from kb.services.eval_sets.queries import DEFAULT_SET, NAME_CHARACTERS
 from kb.services.failed_queries import NewEvalSet, to_eval_query
 
 

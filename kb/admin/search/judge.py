@@ -21,8 +21,8 @@ from kb.admin.scoped import principal
 from kb.models import Chunk, EvalQuery, EvalSet, KnowledgeBase, Principal
 from kb.models.evaluation import MAX_GRADE
 from kb.services.errors import NotAllowed, NotVisible, Rejected, ServiceError
-from kb.services.eval_queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
-from kb.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
+from kb.services.eval_sets.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
+from kb.services.eval_sets.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
 
 SESSION_KEY = "judge_eval_set"
 TAKEN_BACK = "none"

@@ -14,7 +14,7 @@ from kb.admin.scoped import principal
 from kb.ingest.connectors.listing import MOST_PATTERNS
 from kb.models import KnowledgeBase, WebSource
 from kb.services.errors import Rejected
-from kb.services.web_sources import web_source_check
+from kb.services.web_sources.sources import web_source_check
 
 FIELD_OF: Final = {
     "url_refused": "url",

@@ -22,8 +22,8 @@ from kb.admin.web_sources.form import WebSourceForm
 from kb.admin.web_sources.state import schedule_in_words, state_cell, unfinished_ids
 from kb.models import Document, WebPage, WebSource
 from kb.net.settings import web_client
-from kb.services.web_preview import Preview, web_source_preview
-from kb.services.web_sources import (
+from kb.services.web_sources.preview import Preview, web_source_preview
+from kb.services.web_sources.sources import (
     UNFINISHED,
     error_in_words,
     web_source_cancel,

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from kb.models import WebSource
-from kb.services.web_sources import UNFINISHED, error_in_words
+from kb.services.web_sources.sources import UNFINISHED, error_in_words
 
 LABELS = {
     WebSource.Status.NEVER: "info",

@@ -20,7 +20,7 @@ from kb.admin.why_not.told import tell
 from kb.admin.why_not.url import effect, remembered, why_not_url
 from kb.models import Chunk, Principal
 from kb.services.errors import NotAllowed, NotVisible, Rejected
-from kb.services.tokenizing import tokenizing_progress
+from kb.services.tokenizing.tokenizing import tokenizing_progress
 from kb.services.why_not import why_not_found
 from kb.services.why_not.apply import apply_remedy
 from kb.services.why_not.finding import FoundChunks, find_chunks

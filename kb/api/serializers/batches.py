@@ -7,8 +7,8 @@ from rest_framework import serializers
 from kb.api.fields import StrictCharField, StrictSerializer
 from kb.api.serializers.documents import DocumentErrorSerializer
 from kb.models import Document, IngestBatch
-from kb.services.batch_uploads import note_message
-from kb.services.batches import BatchProgress
+from kb.services.batches.batches import BatchProgress
+from kb.services.batches.uploads import note_message
 
 FILES_A_REQUEST = 100
 FAILED_SHOWN = 100

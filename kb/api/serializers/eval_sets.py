@@ -6,7 +6,7 @@ from rest_framework import serializers
 from kb.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.models import EvalQuery, EvalSet, Judgment
 from kb.models.evaluation import MAX_GRADE
-from kb.services.eval_queries import NAME_CHARACTERS, QUERY_CHARACTERS
+from kb.services.eval_sets.queries import NAME_CHARACTERS, QUERY_CHARACTERS
 from retrieval.eval.judged_sets import Layout
 
 GRADES = "0 irrelevant, 1 partly relevant, 2 relevant, 3 highly relevant."

@@ -5,7 +5,7 @@ from rest_framework import serializers
 
 from kb.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
 from kb.models import TokenizerSettings
-from kb.services.dictionary_errors import problem_in_words
+from kb.services.tokenizing.dictionary_errors import problem_in_words
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
 from retrieval.errors import DictionaryError
 from retrieval.tokenize import TokenKind

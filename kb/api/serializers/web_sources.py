@@ -7,8 +7,8 @@ from kb.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictInt
 from kb.ingest.connectors.listing import MOST_PATTERNS
 from kb.models import WebPage, WebSource
 from kb.models.connectors import URL_CHARACTERS
-from kb.services.web_preview import Preview, PreviewPage
-from kb.services.web_sources import error_in_words
+from kb.services.web_sources.preview import Preview, PreviewPage
+from kb.services.web_sources.sources import error_in_words
 
 KINDS = ", ".join(WebSource.Kind.values)
 STATUSES = ", ".join(WebSource.Status.values)

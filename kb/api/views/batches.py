@@ -25,9 +25,7 @@ from kb.api.serializers.batches import (
 )
 from kb.api.views.base import ApiViewSet, one
 from kb.models import Document, IngestBatch, KnowledgeBase
-from kb.services.batch_tables import batch_describe, read_table
-from kb.services.batch_uploads import Refused, batch_add_files
-from kb.services.batches import (
+from kb.services.batches.batches import (
     batch_cancel,
     batch_create,
     batch_pause,
@@ -36,6 +34,8 @@ from kb.services.batches import (
     batch_retry,
     progress_of,
 )
+from kb.services.batches.tables import batch_describe, read_table
+from kb.services.batches.uploads import Refused, batch_add_files
 
 STEERED = answers({200: BatchDetailSerializer}, 403, 404)
 PROGRESS_EXAMPLE = OpenApiExample(

@@ -30,7 +30,7 @@ from kb.services.documents import (
     document_update,
 )
 from kb.services.errors import NotVisible
-from kb.services.web_documents import document_add_url
+from kb.services.web_sources.documents import document_add_url
 
 
 @extend_schema_view(

@@ -14,14 +14,14 @@ from kb.api.serializers.embedding_model import (
 from kb.api.views.base import ApiViewSet, one
 from kb.models import EvalSet, KnowledgeBase
 from kb.services.knowledge_bases import require_embedding_model
-from kb.services.reembedding import (
+from kb.services.reembedding.reembedding import (
     reembedding_cancel,
     reembedding_drop,
     reembedding_rollback,
     reembedding_start,
     reembedding_swap,
 )
-from kb.services.reembedding_state import evaluate_both, reembedding_as_json
+from kb.services.reembedding.state import evaluate_both, reembedding_as_json
 
 BEHIND = "202: chunks were written since, and a worker embeds them first."
 

@@ -26,8 +26,10 @@ from kb.api.serializers.eval_sets import (
 )
 from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, asked, one
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, KnowledgeBase
-from kb.services.eval_overview import eval_query_overview, eval_set_overview
-from kb.services.eval_queries import (
+from kb.services.eval_sets.archives import archive_name, eval_set_archive, eval_set_import_archive
+from kb.services.eval_sets.judgments import judge, judgments_regrade
+from kb.services.eval_sets.overview import eval_query_overview, eval_set_overview
+from kb.services.eval_sets.queries import (
     eval_set_create,
     eval_set_rename,
     mark_unanswerable,
@@ -36,8 +38,6 @@ from kb.services.eval_queries import (
     query_of,
     query_update,
 )
-from kb.services.eval_set_archives import archive_name, eval_set_archive, eval_set_import_archive
-from kb.services.judgments import judge, judgments_regrade
 from retrieval.eval.judged_sets import Layout
 
 

@@ -11,8 +11,8 @@ from rest_framework.response import Response
 from kb.api.errors import Unavailable
 from kb.api.schema import PROBLEMS
 from kb.api.views.base import ApiView
-from kb.services.findings import State
-from kb.services.health import migrations, postgresql, redis_broker
+from kb.services.health.findings import State
+from kb.services.health.health import migrations, postgresql, redis_broker
 
 STATUS = inline_serializer("Status", {"status": serializers.CharField()})
 

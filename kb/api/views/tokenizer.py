@@ -12,8 +12,8 @@ from kb.api.serializers.tokenizer import (
 )
 from kb.api.views.base import ApiViewSet, one
 from kb.models import KnowledgeBase
-from kb.services.tokenizer_state import tokenizer_as_json, tokens_as_json
-from kb.services.tokenizing import read_settings, tokenizer_change, tokenizer_change_cancel
+from kb.services.tokenizing.state import tokenizer_as_json, tokens_as_json
+from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_change_cancel
 
 
 @extend_schema_view(

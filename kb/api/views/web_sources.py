@@ -22,8 +22,8 @@ from kb.api.serializers.web_sources import (
 from kb.api.views.base import ApiViewSet, one
 from kb.models import KnowledgeBase, WebPage, WebSource
 from kb.net.settings import web_client
-from kb.services.web_preview import web_source_preview
-from kb.services.web_sources import (
+from kb.services.web_sources.preview import web_source_preview
+from kb.services.web_sources.sources import (
     web_source_cancel,
     web_source_check,
     web_source_create,

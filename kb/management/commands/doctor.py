@@ -4,8 +4,8 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.findings import Finding, State
-from kb.services.health import findings
+from kb.services.health.findings import Finding, State
+from kb.services.health.health import findings
 
 
 class Command(KnowledgeBaseCommand):

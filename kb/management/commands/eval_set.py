@@ -8,10 +8,10 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import KnowledgeBase, Principal
-from kb.services.eval_overview import eval_set_overview
-from kb.services.eval_queries import eval_set_by_name
-from kb.services.eval_set_archives import eval_set_import_archive, pack
-from kb.services.eval_sets import ImportedSet, eval_set_export, eval_set_import
+from kb.services.eval_sets.archives import eval_set_import_archive, pack
+from kb.services.eval_sets.overview import eval_set_overview
+from kb.services.eval_sets.queries import eval_set_by_name
+from kb.services.eval_sets.sets import ImportedSet, eval_set_export, eval_set_import
 from retrieval.eval.judged_sets import Layout
 
 ARCHIVE = ".zip"

@@ -8,7 +8,7 @@ from django.core.management.base import CommandError
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
-from kb.services.eval_queries import eval_set_by_name
+from kb.services.eval_sets.queries import eval_set_by_name
 from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
 from kb.services.profiles import find_version, name_and_version
 

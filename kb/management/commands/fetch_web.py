@@ -7,8 +7,8 @@ from django.core.management.base import CommandError
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Document, KnowledgeBase, WebSource
 from kb.services.indexing import index_document
-from kb.services.web_runs import run_web_source
-from kb.services.web_sources import UNFINISHED, web_source_request
+from kb.services.web_sources.runs import run_web_source
+from kb.services.web_sources.sources import UNFINISHED, web_source_request
 
 LOOK_SECONDS = 0.5
 

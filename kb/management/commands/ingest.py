@@ -14,12 +14,12 @@ from kb.ingest.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Document, IngestBatch, KnowledgeBase
-from kb.services.batch_files import PIECE, NewFile, take_in
-from kb.services.batch_tables import Described, batch_describe, read_table
-from kb.services.batches import batch_create, waiting_ids
+from kb.services.batches.batches import batch_create, waiting_ids
+from kb.services.batches.files import PIECE, NewFile, take_in
+from kb.services.batches.tables import Described, batch_describe, read_table
 from kb.services.documents import check_file, source_of_name
 from kb.services.errors import Rejected
-from kb.services.health import workers
+from kb.services.health.health import workers
 from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
 from kb.services.small_documents import index_documents

@@ -7,7 +7,12 @@ from django.core.management.base import CommandError
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.services.rechunk import documents_recut
-from kb.services.reembedding import follow_reembedding, reembedding_drop, reembedding_rollback, reembedding_swap
+from kb.services.reembedding.reembedding import (
+    follow_reembedding,
+    reembedding_drop,
+    reembedding_rollback,
+    reembedding_swap,
+)
 from kb.services.reindex import reindex_embeddings, reindex_postings
 from retrieval.embedders.registry import normalize_model_id
 

@@ -8,8 +8,8 @@ from kb.ingest.formats.decode import decode
 from kb.ingest.parse import ParseError
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
-from kb.services.tokenizer_state import tokenizer_as_json, tokens_as_json
-from kb.services.tokenizing import follow_to_target, read_settings, tokenizer_change, tokenizer_settings
+from kb.services.tokenizing.state import tokenizer_as_json, tokens_as_json
+from kb.services.tokenizing.tokenizing import follow_to_target, read_settings, tokenizer_change, tokenizer_settings
 
 SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
 

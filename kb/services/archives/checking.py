@@ -12,7 +12,7 @@ from kb.services.archives.format import FILE_LIST, KNOWLEDGE_BASE_FIELDS, TABLES
 from kb.services.archives.reading import Archive, damaged, is_sha256
 from kb.services.archives.rows import WrongRow, check_profile_settings, checked_fields, instance_of
 from kb.services.profiles import MAX_NAME_CHARACTERS, MAX_VERSION, NOT_IN_NAMES
-from kb.services.tokenizing import read_settings
+from kb.services.tokenizing.tokenizing import read_settings
 
 OnRow = Callable[[], None]
 Resolve = Callable[[str, int], int]

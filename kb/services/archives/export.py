@@ -39,9 +39,9 @@ from kb.services.archives.format import (
 )
 from kb.services.archives.vectors import FLOAT16, write_header
 from kb.services.errors import Rejected
-from kb.services.eval_queries import require_editable_base
+from kb.services.eval_sets.queries import require_editable_base
 from kb.services.profiles import configuration_of
-from kb.services.tokenizing import renewed_settings
+from kb.services.tokenizing.tokenizing import renewed_settings
 
 logger = logging.getLogger(__name__)
 

@@ -30,7 +30,7 @@ from kb.net.addresses import parse_url
 from kb.net.errors import FetchError
 from kb.services.archives.format import Table
 from kb.services.profiles import configuration_of
-from kb.services.web_pages import hash_of
+from kb.services.web_sources.pages import hash_of
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.anchors import anchor_hash
 

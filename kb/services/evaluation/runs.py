@@ -15,7 +15,7 @@ from django.utils.translation import gettext_noop
 
 from kb.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.errors import NotVisible, Rejected, ServiceError
-from kb.services.eval_queries import require_editable
+from kb.services.eval_sets.queries import require_editable
 from kb.services.evaluation.report import model_ids, report_of
 from kb.services.evaluation.run import Measurement, Subject, Tick, query_count
 from retrieval.errors import RetrievalError, ScopeOutdated

@@ -10,7 +10,7 @@ from kb.services.errors import NotAllowed, Rejected
 from kb.services.indexing import chunk_reindex, chunk_update
 from kb.services.profiles import MAX_NAME_CHARACTERS, create_version
 from kb.services.search import SearchRequest
-from kb.services.tokenizing import read_settings, tokenizer_change, tokenizer_settings
+from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_settings
 from kb.services.why_not.types import Remedy, RemedyCode, Stage, WhyNot
 
 MOST_QUESTION_CHARACTERS = 2_000

@@ -8,7 +8,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from kb.models import Chunk, Document, IngestBatch
-from kb.services.batches import batch_create
+from kb.services.batches.batches import batch_create
 from kb.tasks import ingest_document, ingest_documents
 from tests import factories
 

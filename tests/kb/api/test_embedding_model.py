@@ -1,7 +1,7 @@
 import pytest
 
 from kb.models import ChunkEmbedding, KnowledgeBase, Reembedding
-from kb.services.reembedding import reembed_to_target
+from kb.services.reembedding.reembedding import reembed_to_target
 from tests import factories
 from tests.kb.letters_model import letters_models
 

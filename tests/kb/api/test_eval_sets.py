@@ -5,8 +5,8 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
 from kb.models import EvalQuery, EvalSet, Judgment
-from kb.services.eval_queries import eval_set_named, queries_add
-from kb.services.eval_sets import judged_set
+from kb.services.eval_sets.queries import eval_set_named, queries_add
+from kb.services.eval_sets.sets import judged_set
 from tests import factories
 
 pytestmark = pytest.mark.django_db

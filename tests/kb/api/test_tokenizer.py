@@ -4,7 +4,7 @@ import pytest
 
 from kb import conf
 from kb.models import KnowledgeBase, Membership
-from kb.services.tokenizing import tokenize_to_target
+from kb.services.tokenizing.tokenizing import tokenize_to_target
 from retrieval.segmenters import engine_versions
 from tests import factories
 

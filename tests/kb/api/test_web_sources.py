@@ -1,7 +1,7 @@
 import pytest
 
 from kb.models import Document, WebSource
-from kb.services.web_runs import run_web_source
+from kb.services.web_sources.runs import run_web_source
 from tests.factories import make_api_key, make_kb, make_member, make_user
 from tests.web_server import Page, WebServer, article
 

@@ -7,7 +7,7 @@ from django.core.management import CommandError, call_command
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase, Reembedding
 from kb.services.documents import document_add
 from kb.services.indexing import index_document
-from kb.services.tokenizing import read_settings, tokenizer_change
+from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change
 from tests.factories import make_document, make_kb
 from tests.kb.letters_model import letters_models
 

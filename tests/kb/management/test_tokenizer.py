@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from kb.models import ChunkPostings, KnowledgeBase
-from kb.services import tokenizing
+from kb.services.tokenizing import tokenizing
 from kb.stores.locks import Purpose, try_lock
 from tests.factories import make_document, make_kb
 

@@ -11,7 +11,7 @@ from kb.services.beir import import_eval_set, import_passages
 from kb.services.evaluation import evaluate
 from kb.services.reindex import reindex_embeddings, reindex_postings
 from kb.services.search import SearchRequest, search
-from kb.services.tokenizing import RETIRED_FOR, drop_retired_postings
+from kb.services.tokenizing.tokenizing import RETIRED_FOR, drop_retired_postings
 from retrieval.errors import ModelUnavailable
 from retrieval.eval.qrels import BeirFormatError
 from tests.factories import make_document, make_kb, make_user

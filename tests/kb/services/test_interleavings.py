@@ -9,15 +9,17 @@ from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
-from kb.services import batch_files, documents, indexing, rechunk, reindex, tokenizing, whole_documents
-from kb.services.batch_files import batch_add
-from kb.services.batches import batch_cancel, batch_create
+from kb.services import documents, indexing, rechunk, reindex, whole_documents
+from kb.services.batches import files as batch_files
+from kb.services.batches.batches import batch_cancel, batch_create
+from kb.services.batches.files import batch_add
 from kb.services.chunk_work import replacing
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible, Rejected
 from kb.services.indexing import chunk_update, index_document
 from kb.services.knowledge_bases import knowledge_base_delete
+from kb.services.tokenizing import tokenizing
 from kb.services.whole_documents import WholeDocument, write_whole_documents
 from kb.stores.bm25 import BM25Store
 from retrieval.postings import hash_terms

@@ -9,7 +9,7 @@ from kb.services.keyword_cache import (
     indexed_knowledge_bases,
     keyword_indexes,
 )
-from kb.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.services.tokenizing.tokenizing import read_settings, tokenize_to_target, tokenizer_change
 from kb.stores.bm25 import BM25Store, index_fingerprint
 from kb.stores.installation import installation_id
 from kb.stores.locks import Purpose

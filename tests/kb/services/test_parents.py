@@ -6,10 +6,10 @@ from django.core.files.base import ContentFile
 from kb.admin.explain.cuts import why_cut
 from kb.models import Chunk, EvalSet, KnowledgeBase
 from kb.services.documents import document_add
+from kb.services.eval_sets.judgments import judge
 from kb.services.evaluation.observe import observe
 from kb.services.evaluation.units import load_judged
 from kb.services.indexing import index_document
-from kb.services.judgments import judge
 from kb.services.search import SearchRequest, hit_as_json, search, trace_as_json
 from kb.services.why_not import why_not_found
 from kb.services.why_not.words import verdict_sentence

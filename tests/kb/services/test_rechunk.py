@@ -8,8 +8,8 @@ from kb.ingest.parse import ParsedDocument, Section
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.services import indexing
 from kb.services.documents import document_add, document_requeue, document_update
+from kb.services.eval_sets.judgments import judge, judgments_of
 from kb.services.indexing import chunk_settings, chunk_update, index_document
-from kb.services.judgments import judge, judgments_of
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.rechunk import chunks_of, cut_otherwise, documents_recut, recut
 from kb.services.search import SearchRequest, search

@@ -13,7 +13,7 @@ from kb.ingest.parse import ErrorCode
 from kb.ingest.warm_parser import TooSlow
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.services import small_documents
-from kb.services.batches import batch_cancel, batch_create, batch_pause
+from kb.services.batches.batches import batch_cancel, batch_create, batch_pause
 from kb.services.documents import document_add
 from kb.services.errors import Rejected
 from kb.services.indexing import index_document

@@ -4,8 +4,8 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
 from kb.models import Document, IngestBatch
-from kb.services.batch_files import batch_add
-from kb.services.batches import batch_create
+from kb.services.batches.batches import batch_create
+from kb.services.batches.files import batch_add
 from tests.factories import make_kb, make_member
 
 

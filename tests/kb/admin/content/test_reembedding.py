@@ -3,7 +3,7 @@ from django.urls import reverse
 
 from kb.models import KnowledgeBase, Reembedding
 from kb.services.evaluation import execute_run
-from kb.services.reembedding import reembed_to_target, reembedding_start
+from kb.services.reembedding.reembedding import reembed_to_target, reembedding_start
 from tests.factories import make_document, make_kb, make_member
 from tests.kb.admin.pages import Page
 from tests.kb.letters_model import letters_models

@@ -4,7 +4,7 @@ from django.urls import reverse
 from kb.admin.content.tokenizer_form import install_command
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
 from kb.services.errors import Rejected
-from kb.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.services.tokenizing.tokenizing import read_settings, tokenize_to_target, tokenizer_change
 from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine
 from retrieval.tokenize import TokenizerOptions
@@ -160,7 +160,7 @@ def test_a_dry_run_names_the_chunks_and_changes_nothing(client, kb, document):
 
 
 def test_a_dry_run_that_was_bounded_says_so(client, kb, document, monkeypatch):
-    monkeypatch.setattr("kb.services.token_preview.MAX_CHUNKS_TOKENIZED", 1)
+    monkeypatch.setattr("kb.services.tokenizing.preview.MAX_CHUNKS_TOKENIZED", 1)
 
     page = TokenizerPage(post(client, kb, "try", stop_words="违约金"))
 

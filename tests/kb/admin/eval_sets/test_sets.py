@@ -10,9 +10,9 @@ from django.urls import reverse
 
 from kb.models import Chunk, EvalQuery, EvalRun, EvalSet, Judgment
 from kb.services.documents import document_delete
-from kb.services.eval_queries import eval_set_named, mark_unanswerable, queries_add
-from kb.services.eval_sets import judged_set
-from kb.services.judgments import judge
+from kb.services.eval_sets.judgments import judge
+from kb.services.eval_sets.queries import eval_set_named, mark_unanswerable, queries_add
+from kb.services.eval_sets.sets import judged_set
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.admin.pages import Page, words
 

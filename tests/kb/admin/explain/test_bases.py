@@ -14,7 +14,7 @@ from kb.models import (
 )
 from kb.services.responses import respond
 from kb.services.search import SearchRequest
-from kb.services.tokenizing import read_settings, tokenizer_change
+from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change
 from kb.stores import query_caches
 from kb.stores.bm25 import BM25Store
 from tests.factories import make_document, make_kb, principal

@@ -5,7 +5,7 @@ from django.test import Client
 from django.urls import reverse
 
 from kb.models import Chunk, EvalSet, SearchLog
-from kb.services.judgments import judge
+from kb.services.eval_sets.judgments import judge
 from kb.services.profiles import create_version
 from kb.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal

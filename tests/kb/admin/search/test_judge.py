@@ -8,8 +8,8 @@ from django.urls import reverse
 
 from kb.admin.search.judge import SESSION_KEY, judging_in
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, Principal
-from kb.services.eval_queries import DEFAULT_SET, eval_set_named
-from kb.services.judgments import judge
+from kb.services.eval_sets.judgments import judge
+from kb.services.eval_sets.queries import DEFAULT_SET, eval_set_named
 from tests.factories import make_document, make_kb, make_member, make_user
 
 pytestmark = pytest.mark.django_db

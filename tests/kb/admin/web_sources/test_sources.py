@@ -2,8 +2,8 @@ import pytest
 from django.urls import reverse
 
 from kb.models import Document, Membership, WebPage, WebSource
-from kb.services.web_runs import run_web_source
-from kb.services.web_sources import web_source_create
+from kb.services.web_sources.runs import run_web_source
+from kb.services.web_sources.sources import web_source_create
 from tests.factories import make_kb, make_member
 from tests.web_server import Page, WebServer, article
 

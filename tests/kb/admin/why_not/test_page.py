@@ -9,7 +9,7 @@ from django.urls import reverse
 from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.services.indexing import chunk_update
 from kb.services.search import SearchRequest, search
-from kb.services.tokenizing import follow_to_target
+from kb.services.tokenizing.tokenizing import follow_to_target
 from kb.stores.filters import Filters
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.admin.why_not.page_reader import Page, url_of

@@ -21,13 +21,13 @@ from kb.models import (
     WebSource,
 )
 from kb.services.documents import document_add
+from kb.services.eval_sets.judgments import judge
 from kb.services.evaluation import evaluate
 from kb.services.indexing import chunk_update, index_document
-from kb.services.judgments import judge
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, outcome_as_json, search
-from kb.services.tokenizing import follow_to_target, read_settings, tokenizer_change
+from kb.services.tokenizing.tokenizing import follow_to_target, read_settings, tokenizer_change
 from tests.factories import make_document, make_kb, principal
 
 LEASE = "租赁合同的租期最长二十年。租赁合同期满以后可以续租。续租的期限也不得超过二十年。"

@@ -8,8 +8,8 @@ from kb.services.chunk_preview import preview_document
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.chunk_work.splitting import chunk_split
 from kb.services.documents import document_add, document_requeue
+from kb.services.eval_sets.judgments import judge, judgments_of
 from kb.services.indexing import chunk_update, index_document
-from kb.services.judgments import judge, judgments_of
 from tests.factories import principal
 from tests.kb.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

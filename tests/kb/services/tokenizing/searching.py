@@ -2,7 +2,7 @@
 
 from kb.models import ChunkPostings, KnowledgeBase, Principal
 from kb.services.search import SearchRequest, search
-from kb.services.tokenizing import (
+from kb.services.tokenizing.tokenizing import (
     read_settings,
 )
 

@@ -10,11 +10,12 @@ from django.utils import timezone
 
 from kb import tasks
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
-from kb.services import chunk_batches, tokenizing
+from kb.services import chunk_batches
 from kb.services.documents import document_add
 from kb.services.indexing import chunk_update, index_document
 from kb.services.reindex import reindex_postings
-from kb.services.tokenizing import (
+from kb.services.tokenizing import tokenizing
+from kb.services.tokenizing.tokenizing import (
     RETIRED_FOR,
     AlreadyRunning,
     drop_retired_postings,

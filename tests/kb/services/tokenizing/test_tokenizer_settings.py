@@ -10,7 +10,7 @@ from kb.services.errors import Rejected
 from kb.services.indexing import chunk_update
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.search import SearchRequest, search
-from kb.services.tokenizing import (
+from kb.services.tokenizing.tokenizing import (
     tokenize_to_target,
     tokenizer_change,
     tokenizer_settings,

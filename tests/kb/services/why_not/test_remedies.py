@@ -4,7 +4,7 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.services.errors import NotAllowed, Rejected
-from kb.services.tokenizing import follow_to_target
+from kb.services.tokenizing.tokenizing import follow_to_target
 from kb.services.why_not.apply import apply_remedy
 from kb.services.why_not.remedies import remedies
 from kb.services.why_not.walk import why_not_found

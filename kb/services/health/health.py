@@ -1,0 +1,263 @@
+"""What works, what is degraded, what is broken, and what to do about it. Nothing here changes anything."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+
+from celery import current_app
+from django.conf import settings
+from django.core.cache import caches
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models import Q
+from django.utils import timezone
+from django_redis.exceptions import ConnectionInterrupted
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from kb.models import Document, KnowledgeBase, TokenizerSettings
+from kb.services.external_sources import external_sources
+from kb.services.health import indexes as health_indexes
+from kb.services.health import models as health_models
+from kb.services.health.findings import Finding, State, listed, one_line
+from retrieval.bm25 import require_dependencies
+from retrieval.dependencies import import_dependency
+from retrieval.errors import DependencyMissing
+
+PING_SECONDS = 1
+BROKER_DOWN = (OperationalError, RedisError, OSError)
+WAITED_LONG = timedelta(minutes=10)
+LOW_DISK_BYTES = 1024**3
+PACKAGES = (
+    "django",
+    "psycopg",
+    "pgvector",
+    "redis",
+    "celery",
+    "numpy",
+    "rank-bm25",
+    "jieba",
+    "sentence-transformers",
+    "torch",
+)
+OPTIONAL_TOKENIZER_PACKAGES: dict[str, Callable[[TokenizerSettings], bool]] = {
+    "rjieba": lambda settings: settings.engine == TokenizerSettings.Engine.RJIEBA,
+    "opencc": lambda settings: settings.simplify,
+}
+EXTRA_OF = {"rjieba": "rjieba", "opencc": "traditional"}
+
+
+def findings() -> list[Finding]:
+    """Everything that can be looked at: no tables without migrations, and neither without the database."""
+    found = [postgresql(), *(check() for check in INDEPENDENT)]
+    if found[0].state is State.BROKEN:
+        return found
+    found += [pgvector(), migrations()]
+    if found[-1].state is State.BROKEN:
+        return found
+    return [*found, *(check() for check in ON_TABLES)]
+
+
+def postgresql() -> Finding:
+    name = "PostgreSQL"
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT current_setting('server_version')")
+            return Finding(name, State.OK, f"version {cursor.fetchone()[0]}")
+    except DatabaseError as error:
+        remedy = "start the server, or correct DATABASE_URL; with neither DATABASE_URL nor REDIS_URL set, one is started for you"
+        return Finding(name, State.BROKEN, f"cannot be reached: {one_line(error)}", remedy)
+
+
+def pgvector() -> Finding:
+    name = "pgvector"
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT extversion FROM pg_extension WHERE extname = 'vector'")
+        row = cursor.fetchone()
+    if row is None:
+        return Finding(
+            name,
+            State.BROKEN,
+            "the extension is not in this database",
+            "install pgvector on the server, then run `manage.py migrate`",
+        )
+    return Finding(name, State.OK, f"version {row[0]}")
+
+
+def migrations() -> Finding:
+    name = "migrations"
+    executor = MigrationExecutor(connection)
+    pending = len(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+    if pending:
+        return Finding(name, State.BROKEN, f"{pending} have not been applied", "run `manage.py migrate`")
+    return Finding(name, State.OK, "all applied")
+
+
+def redis_broker() -> Finding:
+    name = "Redis (broker)"
+    try:
+        with _broker():
+            return Finding(name, State.OK, "answers")
+    except BROKER_DOWN as error:
+        remedy = "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within a minute after"
+        return Finding(name, State.BROKEN, f"cannot be reached: {one_line(error)}", remedy)
+
+
+def redis_cache() -> Finding:
+    name = "Redis (cache)"
+    try:
+        caches["bm25"].get("doctor")
+    except (ConnectionInterrupted, RedisError) as error:
+        remedy = (
+            "start Redis, or correct CACHE_URL; searches stay right meanwhile, but each process builds its own indexes"
+        )
+        return Finding(name, State.DEGRADED, f"cannot be reached: {one_line(error)}", remedy)
+    return Finding(name, State.OK, "answers")
+
+
+def workers() -> list[str]:
+    """The names of the Celery workers that answer within a second; none where the broker is out of reach."""
+    try:
+        with _broker() as broker:
+            replies = current_app.control.ping(timeout=PING_SECONDS, connection=broker) or []
+    except BROKER_DOWN:
+        return []
+    return sorted(name for reply in replies for name in reply)
+
+
+def worker() -> Finding:
+    name = "Celery worker"
+    alive = workers()
+    if not alive:
+        remedy = "`manage.py serve` runs one; alone: `celery -A config worker -B`"
+        return Finding(name, State.DEGRADED, "none answers, so uploaded documents wait", remedy)
+    return Finding(name, State.OK, ", ".join(alive))
+
+
+def keyword_packages() -> Finding:
+    name = "keyword search"
+    try:
+        require_dependencies()
+    except DependencyMissing as error:
+        return Finding(
+            name,
+            State.DEGRADED,
+            f"off, searches use vectors only: {error}",
+            "run `pip install rank-bm25 jieba pystemmer`",
+        )
+    return Finding(name, State.OK, "rank-bm25, jieba and PyStemmer are installed")
+
+
+def tokenizer_packages() -> Finding:
+    """The packages that only some tokenizer settings need, where a knowledge base has such settings."""
+    name = "tokenizer packages"
+    used: dict[str, list[str]] = {}
+    rows = TokenizerSettings.objects.defer("dictionary", "stop_words")
+    settings_of = {(row.knowledge_base_id, row.tokenizer_id): row for row in rows}
+    for kb in KnowledgeBase.objects.order_by("name"):
+        ids = [(kb.pk, kb.tokenizer_id), (kb.pk, kb.target_tokenizer_id)]
+        chosen = [settings_of[each] for each in ids if each in settings_of]
+        for module, is_needed in OPTIONAL_TOKENIZER_PACKAGES.items():
+            if any(map(is_needed, chosen)):
+                used.setdefault(module, []).append(kb.name)
+    missing = [module for module in used if not _can_import(module)]
+    if missing:
+        detail = "; ".join(f"{module} is missing, needed by {listed(used[module])}" for module in missing)
+        remedy = "run " + ", ".join(f"`pip install 'zhiku[{EXTRA_OF[module]}]'`" for module in missing)
+        return Finding(name, State.DEGRADED, detail, f"{remedy}; until then these are searched by vectors only")
+    return Finding(name, State.OK, f"{', '.join(used)} installed" if used else "no knowledge base needs more")
+
+
+def packages() -> Finding:
+    return Finding("packages", State.OK, ", ".join(f"{name} {_version(name)}" for name in PACKAGES))
+
+
+def data_directory() -> Finding:
+    name, directory = "data directory", settings.DATA_DIR
+    if not os.access(directory, os.R_OK | os.W_OK | os.X_OK):
+        remedy = "let this user write there, or set ZHIKU_DATA_DIR to a directory where it may"
+        return Finding(name, State.BROKEN, f"{directory} cannot be written to", remedy)
+    free = shutil.disk_usage(directory).free
+    detail = f"{directory}, {free / 1024**3:,.1f} GB free"
+    if free < LOW_DISK_BYTES:
+        return Finding(name, State.DEGRADED, detail, "make room before the next upload")
+    return Finding(name, State.OK, detail)
+
+
+def documents() -> Finding:
+    name, now = "documents", timezone.now()
+    failed = Document.objects.filter(status=Document.Status.FAILED).count()
+    stuck = Document.objects.filter(
+        Q(status=Document.Status.PENDING, created_at__lt=now - WAITED_LONG)
+        | Q(status=Document.Status.PROCESSING, lease_until__lt=now - WAITED_LONG)
+    ).count()
+    detail = f"{Document.objects.count():,} in all, {failed:,} failed, {stuck:,} stuck"
+    remedies = []
+    if failed:
+        remedies.append("the admin's list of documents, filtered by status, says why each one failed")
+    if stuck:
+        remedies.append("start a worker: `manage.py serve`")
+    return Finding(name, State.DEGRADED if remedies else State.OK, detail, "; ".join(remedies))
+
+
+def secret_key() -> Finding:
+    name = "secret key"
+    if os.environ.get("SECRET_KEY"):
+        return Finding(name, State.OK, "from the environment")
+    detail = f"from {settings.DATA_DIR / 'secret_key'}"
+    if not settings.DEBUG:
+        return Finding(name, State.DEGRADED, detail, "set SECRET_KEY, the same for every web and worker process")
+    return Finding(name, State.OK, detail)
+
+
+INDEPENDENT: tuple[Callable[[], Finding], ...] = (
+    redis_broker,
+    redis_cache,
+    worker,
+    health_models.libraries,
+    health_models.default_embedder,
+    health_models.cross_encoder,
+    health_models.rerank_server,
+    health_models.language_model,
+    external_sources,
+    keyword_packages,
+    packages,
+    data_directory,
+    secret_key,
+)
+ON_TABLES: tuple[Callable[[], Finding], ...] = (
+    health_models.embedders_in_use,
+    tokenizer_packages,
+    health_indexes.postings,
+    health_indexes.keyword_memory,
+    health_indexes.lexemes,
+    health_indexes.vector_indexes,
+    documents,
+)
+
+
+@contextmanager
+def _broker() -> Iterator[Connection]:
+    """A connection to the broker of its own; Celery's would be tried again and again."""
+    with current_app.connection_for_write() as broker:
+        broker.ensure_connection(max_retries=1, interval_start=0, timeout=PING_SECONDS)
+        yield broker
+
+
+def _can_import(module: str) -> bool:
+    try:
+        import_dependency(module)
+    except DependencyMissing:
+        return False
+    return True
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"

@@ -1,0 +1,84 @@
+"""Whether the indexes of knowledge bases are there, of the present, and small enough."""
+
+import math
+
+from django.conf import settings
+from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
+
+from kb.conf import tokenizer
+from kb.models import Chunk, ChunkPostings, KnowledgeBase
+from kb.services.health.findings import Finding, State, listed
+from kb.stores.fulltext import without_lexemes
+from kb.stores.vector_index import spaces_without_index
+
+MEGABYTE = 1024**2
+# Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:
+# measured 12 % for 16,000 chunks of statutes, and less the larger it is.
+BYTES_A_POSTING = 6
+BYTES_A_CHUNK = 12
+SPARE = 1.25
+
+
+def postings() -> Finding:
+    """Knowledge bases whose chunks another tokenizer cut, or none did."""
+    name = "keyword postings"
+    used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
+    cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
+    if None in cutters.values():
+        return Finding(name, State.DEGRADED, "not looked at: packages of keyword search are missing")
+    current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
+    cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
+    uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
+    outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
+    names = list(outdated.order_by("name").values_list("name", flat=True))
+    if names:
+        remedy = "run `manage.py reindex --kb NAME --bm25` for each"
+        return Finding(name, State.DEGRADED, f"outdated or incomplete in {listed(names)}", remedy)
+    return Finding(name, State.OK, f"all of {listed(sorted(current))}" if current else "none yet")
+
+
+def lexemes() -> Finding:
+    """Knowledge bases with chunks that were tokenised before full-text search had anything to read."""
+    name = "full text"
+    active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
+    lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
+    names = list(lacking.order_by("name").values_list("name", flat=True))
+    if names:
+        detail = f"chunks of {listed(names)} cannot be found by it"
+        return Finding(name, State.DEGRADED, detail, "run `manage.py reindex --kb NAME --bm25` for each")
+    return Finding(name, State.OK, "stands in where the keyword index cannot answer")
+
+
+def keyword_memory() -> Finding:
+    """Knowledge bases whose keyword index no process can keep, so that every search loads it anew."""
+    name, limit = "keyword index memory", settings.BM25_MEMORY_BYTES
+    frequencies = Func(F("frequencies"), function="octet_length", output_field=IntegerField())  # four bytes a posting
+    rows = (
+        ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"), chunk__enabled=True)
+        .values("knowledge_base__name")
+        .annotate(chunks=Count("pk"), postings=Sum(frequencies) / 4)
+        .annotate(least=F("postings") * BYTES_A_POSTING + F("chunks") * BYTES_A_CHUNK)
+    )
+    too_large = list(rows.filter(least__gt=limit).order_by("-least").values_list("knowledge_base__name", "least"))
+    if too_large:
+        wanted = math.ceil(SPARE * too_large[0][1] / MEGABYTE)
+        detail = (
+            f"over BM25_MEMORY_MB ({limit // MEGABYTE}) in {listed(kb for kb, _ in too_large)}: each search loads it"
+        )
+        remedy = f"set BM25_MEMORY_MB={wanted} or more, or divide the knowledge base"
+        return Finding(name, State.DEGRADED, detail, remedy)
+    return Finding(name, State.OK, f"every index is within BM25_MEMORY_MB ({limit // MEGABYTE})")
+
+
+def vector_indexes() -> Finding:
+    """Knowledge bases with so many vectors that they want an index, and without a finished one."""
+    name = "vector indexes"
+    lacking = {space.kb_id for space in spaces_without_index()}
+    if lacking:
+        names = KnowledgeBase.objects.filter(pk__in=lacking).order_by("name").values_list("name", flat=True)
+        detail = f"missing or not finished for {listed(names)}: each search compares all vectors"
+        remedy = (
+            "start a worker, which makes them within minutes: `manage.py serve`; its log says why one could not be made"
+        )
+        return Finding(name, State.DEGRADED, detail, remedy)
+    return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")

@@ -1,0 +1,199 @@
+import sys
+from datetime import timedelta
+
+import pytest
+from celery import current_app
+from django.db import ConnectionHandler, connection
+from django.db.models import F
+from django.utils import timezone
+
+from kb.models import Document
+from kb.services.health import health
+from kb.services.health.findings import Finding, State
+from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change
+from tests.factories import make_document, make_kb
+
+pytestmark = pytest.mark.django_db
+NOBODY = "redis://127.0.0.1:1/0"
+
+
+@pytest.fixture
+def dead_database(monkeypatch):
+    settings = connection.settings_dict | {"HOST": "127.0.0.1", "PORT": "1", "OPTIONS": {}}
+    monkeypatch.setattr(health, "connection", ConnectionHandler({"default": settings})["default"])
+
+
+@pytest.fixture
+def broker(monkeypatch):
+    """Points Celery to another broker."""
+
+    def point(url):
+        monkeypatch.setitem(current_app.conf, "broker_url", url)
+
+    return point
+
+
+@pytest.fixture
+def quiet_broker(broker):
+    """A database of the tests' Redis that no worker listens to."""
+    broker(current_app.conf.broker_url.rsplit("/", 1)[0] + "/14")
+
+
+def test_tells_the_version_of_postgresql():
+    finding = health.postgresql()
+    assert finding.state is State.OK
+    assert finding.detail.startswith("version 1")
+
+
+def test_a_database_out_of_reach_is_broken(dead_database):
+    finding = health.postgresql()
+    assert finding.state is State.BROKEN
+    assert "DATABASE_URL" in finding.remedy
+
+
+def test_without_the_database_looks_at_the_rest(dead_database, quiet_broker):
+    names = {finding.name for finding in health.findings()}
+    assert "Redis (cache)" in names
+    assert not names & {"pgvector", "migrations", "documents"}
+
+
+def test_tells_the_version_of_pgvector():
+    assert health.pgvector().state is State.OK
+
+
+def test_a_database_without_pgvector_is_broken():
+    with connection.cursor() as cursor:
+        cursor.execute("DROP EXTENSION vector CASCADE")
+    assert health.pgvector().state is State.BROKEN
+
+
+def test_all_migrations_are_applied():
+    assert health.migrations().state is State.OK
+
+
+def test_a_migration_that_waits_is_broken_and_keeps_from_looking_at_tables(quiet_broker):
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM django_migrations WHERE app = 'kb'")
+    assert "manage.py migrate" in health.migrations().remedy
+    found = health.findings()
+    assert found[-1].name == "migrations"
+    assert found[-1].state is State.BROKEN
+
+
+def test_broker_and_cache_answer():
+    assert (health.redis_broker().state, health.redis_cache().state) == (State.OK, State.OK)
+
+
+def test_a_broker_out_of_reach_is_broken(broker):
+    broker(NOBODY)
+    finding = health.redis_broker()
+    assert finding.state is State.BROKEN
+    assert "REDIS_URL" in finding.remedy
+
+
+def test_a_cache_out_of_reach_is_degraded(settings):
+    settings.CACHES = settings.CACHES | {"bm25": settings.CACHES["bm25"] | {"LOCATION": NOBODY}}
+    finding = health.redis_cache()
+    assert finding.state is State.DEGRADED
+    assert "CACHE_URL" in finding.remedy
+
+
+def test_no_worker_is_degraded_and_says_how_to_start_one(quiet_broker):
+    finding = health.worker()
+    assert finding.state is State.DEGRADED
+    assert "manage.py serve" in finding.remedy
+
+
+def test_without_a_broker_no_worker_answers(broker):
+    broker(NOBODY)
+    assert health.workers() == []
+
+
+def test_missing_keyword_packages_are_degraded(monkeypatch):
+    assert health.keyword_packages().state is State.OK
+    monkeypatch.setitem(sys.modules, "rank_bm25", None)
+    assert health.keyword_packages().state is State.DEGRADED
+
+
+def test_without_a_knowledge_base_that_uses_them_optional_packages_are_not_mentioned(monkeypatch):
+    make_kb()
+    monkeypatch.setitem(sys.modules, "rjieba", None)
+    assert health.tokenizer_packages().state is State.OK
+    assert "rjieba" not in health.tokenizer_packages().detail
+
+
+@pytest.mark.parametrize(
+    ("changed", "module", "extra"),
+    [({"engine": "rjieba"}, "rjieba", "zhiku[rjieba]"), ({"simplify": True}, "opencc", "zhiku[traditional]")],
+)
+def test_an_optional_package_that_a_knowledge_base_needs_is_named(monkeypatch, changed, module, extra):
+    kb = make_kb(name="faq")
+    make_document(kb, "保修")
+    default = {"engine": "jieba", "dictionary": "", "stop_words": "", "simplify": False}
+    tokenizer_change(kb, read_settings(**default | changed))
+    assert module in health.tokenizer_packages().detail
+    assert health.tokenizer_packages().state is State.OK
+    monkeypatch.setitem(sys.modules, module, None)
+    finding = health.tokenizer_packages()
+    assert finding.state is State.DEGRADED
+    assert "'faq'" in finding.detail
+    assert extra in finding.remedy
+
+
+def test_lists_the_versions_of_packages(monkeypatch):
+    monkeypatch.setattr(health, "PACKAGES", ("django", "no-such-package"))
+    detail = health.packages().detail
+    assert detail.startswith("django 5.2")
+    assert "no-such-package not installed" in detail
+
+
+def test_the_data_directory_must_be_there(settings, tmp_path):
+    settings.DATA_DIR = tmp_path
+    assert health.data_directory().state is State.OK
+    settings.DATA_DIR = tmp_path / "nowhere"
+    assert health.data_directory().state is State.BROKEN
+
+
+def test_little_room_on_the_disk_is_degraded(settings, tmp_path, monkeypatch):
+    settings.DATA_DIR = tmp_path
+    monkeypatch.setattr(health, "LOW_DISK_BYTES", 2**80)
+    assert health.data_directory().state is State.DEGRADED
+
+
+def test_counts_documents():
+    make_document(make_kb(), "保修")
+    assert health.documents() == Finding("documents", State.OK, "1 in all, 0 failed, 0 stuck")
+
+
+def test_failed_documents_are_degraded():
+    make_document(make_kb(), "保修")
+    Document.objects.update(status=Document.Status.FAILED)
+    finding = health.documents()
+    assert finding.state is State.DEGRADED
+    assert "1 failed" in finding.detail
+
+
+def test_a_document_that_waits_is_stuck_only_after_a_while():
+    make_document(make_kb(), "保修")
+    Document.objects.update(status=Document.Status.PENDING)
+    assert health.documents().state is State.OK
+    Document.objects.update(created_at=F("created_at") - timedelta(hours=1))
+    assert "1 stuck" in health.documents().detail
+
+
+def test_a_document_whose_worker_was_lost_long_ago_is_stuck():
+    make_document(make_kb(), "保修")
+    Document.objects.update(status=Document.Status.PROCESSING, lease_until=timezone.now() - timedelta(hours=1))
+    assert "manage.py serve" in health.documents().remedy
+
+
+@pytest.mark.parametrize(
+    ("environment", "debug", "state"),
+    [("x" * 60, False, State.OK), ("", True, State.OK), ("", False, State.DEGRADED)],
+)
+def test_tells_where_the_secret_key_is_from(settings, monkeypatch, environment, debug, state):
+    monkeypatch.setenv("SECRET_KEY", environment)
+    settings.DEBUG = debug
+    finding = health.secret_key()
+    assert finding.state is state
+    assert "x" * 60 not in finding.detail
