@@ -117,13 +117,18 @@ def search(visitor, kb_id, query, **settings):
 
 def add_texts(visitor, kb_id, *texts, **details):
     """Has texts made documents of one chunk each; returns the chunks' ids."""
+    return [chunk_id for (chunk_id,) in add_documents(visitor, kb_id, *texts, **details)]
+
+
+def add_documents(visitor, kb_id, *texts, **details):
+    """Has texts made documents; returns the ids of each one's chunks."""
     path = f"knowledge-bases/{kb_id}/documents/"
     answers = [visitor.call("POST", path, {"text": text, **details}) for text in texts]
     assert [answer.status for answer in answers] == [201] * len(texts), answers[0].text()
     visitor.open(f"kb/document/?knowledge_base__id__exact={kb_id}")
     expect(visitor.page.locator("[data-status]:not([data-status=ready])")).to_have_count(0)
     chunks = [visitor.call("GET", f"documents/{answer.json()['id']}/chunks/").json()["results"] for answer in answers]
-    return [chunk["id"] for (chunk,) in chunks]
+    return [[chunk["id"] for chunk in of_one] for of_one in chunks]
 
 
 def save_profile(visitor, kb_id, name, **settings):

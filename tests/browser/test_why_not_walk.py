@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from kb.services.why_not.types import Stage
 from tests.browser.conftest import Visitor
-from tests.browser.steps import add_texts, save_profile, tab_to
+from tests.browser.steps import add_documents, add_texts, save_profile, tab_to
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -64,8 +64,8 @@ def furnish(visitor):
     return kb_id, chunk_id
 
 
-def make_base(visitor):
-    answer = visitor.call("POST", "knowledge-bases/", {"name": f"kb {next(_numbers)}"})
+def make_base(visitor, **settings):
+    answer = visitor.call("POST", "knowledge-bases/", {"name": f"kb {next(_numbers)}", **settings})
     assert answer.status == 201, answer.text()
     return answer.json()["id"]
 
@@ -128,6 +128,14 @@ def of_the_same_content(scene):
     return replace(scene, which=("chunk", str(double)))
 
 
+def of_the_same_longer_passage(scene):
+    small_to_large = {"chunk_strategy": "parent_child", "chunk_size": 20, "chunk_overlap": 0, "parent_size": 100}
+    kb_id = make_base(scene.visitor, **small_to_large)
+    text = "保修期为保修单上所写的保修期。人为损坏不在保修期的范围之内。"
+    [[_first, second]] = add_documents(scene.visitor, kb_id, text)
+    return replace(scene, kb_id=kb_id, chunk_id=second, which=("chunk", str(second)))
+
+
 def beyond_the_reranked(scene):
     return scene.under(rerank_candidates=3).asking(top_k="1")
 
@@ -170,6 +178,7 @@ LOSSES = (
     Loss(beyond_the_reranked, Stage.FUSION, "Its fused rank is 4, and the first 3 go on."),
     Loss(only_keywords_find_it, Stage.FUSION, "Without a reranker only what the vectors find counts"),
     Loss(below_the_threshold, Stage.GATE, "is below the threshold 0.99 on the scale overlap"),
+    Loss(of_the_same_longer_passage, Stage.PARENT, "gives the longer passage that both were cut from"),
     Loss(of_a_capped_kind, Stage.PER_SOURCE, "are capped at 1, and it would be number 4"),
     Loss(after_the_last, Stage.TOP_K, "It would be result 4, and the search gives 2."),
 )
