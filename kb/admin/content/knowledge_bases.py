@@ -17,16 +17,16 @@ from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.content.archives import ArchivePages
-from kb.admin.content.chunk_preview import ChunkPreviewView, chunk_preview_url, outdated_count, recut_url, recut_view
-from kb.admin.content.reembedding import ReembeddingView, reembedding_url
+from kb.admin.content.chunk_preview import ChunkPreviewView, recut_view
+from kb.admin.content.knowledge_base_panel import panel_of, state_of_index
+from kb.admin.content.reembedding import ReembeddingView
 from kb.admin.content.reembedding import progress_view as reembedding_progress_view
-from kb.admin.content.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
+from kb.admin.content.tokenizer import TokenizerView, cancel_view, progress_view
 from kb.admin.counts import count_of
-from kb.admin.profiles.page import PAGE, copy_url
 from kb.admin.scoped import column, signed_in, visible
 from kb.admin.search.keyword_cache import INDEX_LABELS, index_state_in_words
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
-from kb.services.keyword_cache import IndexState, index_state, with_base
+from kb.services.keyword_cache import with_base
 from kb.services.knowledge_bases import (
     default_embedding_model,
     knowledge_base_delete,
@@ -120,6 +120,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             "keyword_vectors",
             "keyword_method",
             "ask_questions",
+            "extract_graph",
             "no_answer",
             "chunk_strategy",
             "chunk_size",
@@ -224,13 +225,17 @@ class KnowledgeBaseAdmin(ArchivePages):
         (
             gettext_lazy("Search"),
             {
-                "fields": ("embedding_model", "profile", "keyword_vectors", "keyword_method", "ask_questions"),
+                "fields": ("embedding_model", "profile"),
                 "description": gettext_lazy(
                     "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
                     "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "
                     "the one that suits its model."
                 ),
             },
+        ),
+        (
+            gettext_lazy("Keywords, questions and graph"),
+            {"fields": ("keyword_vectors", "keyword_method", "ask_questions", "extract_graph")},
         ),
         (gettext_lazy("Answers"), {"fields": ("no_answer",)}),
         (
@@ -284,22 +289,7 @@ class KnowledgeBaseAdmin(ArchivePages):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         kb = kwargs.get("obj")
         if kb is not None:
-            context |= {
-                "kb": kb,
-                "index_state": index_state_in_words(state_of_index(kb), kb.changes),
-                "tokenizer": tokenizer_in_words(kb.tokenizer_id),
-                "tokenizer_url": tokenizer_url(kb),
-                "reembedding_url": reembedding_url(kb),
-                "outdated": outdated_count(kb),
-                "chunk_preview_url": chunk_preview_url(kb),
-                "recut_url": recut_url(kb),
-                "may_edit": context.get("has_change_permission"),
-                "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
-                "profile_description": _(kb.profile.description) if kb.profile.description else "",
-                "profile_url": reverse(PAGE, args=[kb.profile_id]),
-                "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
-                "configured_model": settings.EMBEDDING_MODEL if settings.EMBEDDING_MODEL != HASHING_MODEL_ID else "",
-            }
+            context |= panel_of(kb) | {"may_edit": context.get("has_change_permission")}
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
 
@@ -400,8 +390,3 @@ class KnowledgeBaseAdmin(ArchivePages):
         if kb.embedding_model == HASHING_MODEL_ID:
             return HASHING_MODEL_ID, _("hashing: degraded")
         return kb.embedding_model, kb.embedding_model
-
-
-def state_of_index(kb: Any) -> IndexState:
-    """The state of a row of the list."""
-    return index_state(kb, has_chunks=bool(kb.chunk_count))

@@ -4,8 +4,19 @@ from django.core.files.base import ContentFile
 from django.urls import reverse
 
 from kb.admin.content.knowledge_bases import check_embedding_model
-from kb.models import BM25Index, Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership
+from kb.models import (
+    BM25Index,
+    Chunk,
+    ChunkChange,
+    ChunkEmbedding,
+    ChunkPostings,
+    Document,
+    GraphExtraction,
+    KnowledgeBase,
+    Membership,
+)
 from kb.services.documents import document_add
+from kb.services.graph.requests import graph_request
 from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, search
 from kb.stores.bm25 import index_fingerprint
@@ -246,6 +257,21 @@ def test_keyword_vectors_and_the_answer_to_nothing_are_set_in_the_form(client, k
 
     kb.refresh_from_db()
     assert (kb.keyword_vectors, kb.no_answer) == (True, "Ask the front desk.")
+
+
+def test_what_a_language_model_derives_is_switched_on_in_the_form(client, kb):
+    client.post(change_url(kb), change_form(kb, ask_questions="on", extract_graph="on", keyword_method="llm"))
+
+    kb.refresh_from_db()
+    assert (kb.ask_questions, kb.extract_graph, kb.keyword_method) == (True, True, "llm")
+
+
+def test_the_page_leads_to_documents_that_could_not_be_read_for_the_graph(client, kb, document):
+    KnowledgeBase.objects.filter(pk=kb.pk).update(extract_graph=True)
+    graph_request(document)
+    GraphExtraction.objects.update(error="the server is down")
+
+    assert "could not be read for the graph" in client.get(change_url(kb)).content.decode()
 
 
 # -- The profile ---------------------------------------------------------------------------------------------------------

@@ -1,0 +1,46 @@
+"""What stands above the form of a knowledge base: figures, state, and the ways to its pages."""
+
+from typing import Any
+
+from django.conf import settings
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from kb.admin.content.chunk_preview import chunk_preview_url, outdated_count, recut_url
+from kb.admin.content.reembedding import reembedding_url
+from kb.admin.content.tokenizer import tokenizer_in_words, tokenizer_url
+from kb.admin.graph.extractions import base_graph_state
+from kb.admin.profiles.page import PAGE, copy_url
+from kb.admin.search.keyword_cache import index_state_in_words
+from kb.services.keyword_cache import IndexState, index_state
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+
+
+def panel_of(kb: Any) -> dict[str, Any]:
+    """The context of admin/kb/knowledge_base_panel.html.
+
+    Args:
+        kb: with the counts of the list, and its index's state.
+    """
+    configured = settings.EMBEDDING_MODEL
+    return {
+        "kb": kb,
+        "index_state": index_state_in_words(state_of_index(kb), kb.changes),
+        "tokenizer": tokenizer_in_words(kb.tokenizer_id),
+        "tokenizer_url": tokenizer_url(kb),
+        "reembedding_url": reembedding_url(kb),
+        "outdated": outdated_count(kb),
+        "chunk_preview_url": chunk_preview_url(kb),
+        "recut_url": recut_url(kb),
+        "graph_state": base_graph_state(kb) if kb.extract_graph else "",
+        "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
+        "profile_description": _(kb.profile.description) if kb.profile.description else "",
+        "profile_url": reverse(PAGE, args=[kb.profile_id]),
+        "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
+        "configured_model": configured if configured != HASHING_MODEL_ID else "",
+    }
+
+
+def state_of_index(kb: Any) -> IndexState:
+    """The state of a row of the list."""
+    return index_state(kb, has_chunks=bool(kb.chunk_count))
