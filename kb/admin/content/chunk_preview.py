@@ -8,13 +8,12 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
+from kb.admin.views import KnowledgeBasePage
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
 from kb.services.errors import Rejected
@@ -58,22 +57,13 @@ class ChunkPreviewForm(forms.ModelForm):  # type: ignore[type-arg]
         return {name: self.cleaned_data[name] for name in CHUNKING}
 
 
-class ChunkPreviewView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
-    permission_required = ()
+class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     template_name = "admin/chunk_preview/page.html"
     form_class = ChunkPreviewForm
 
     @property
     def title(self) -> str:
         return _("Chunks of “%(name)s”: preview") % {"name": self.kb.name}
-
-    @cached_property
-    def kb(self) -> Any:
-        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
-
-    @cached_property
-    def may_edit(self) -> bool:
-        return bool(self.model_admin.has_change_permission(self.request, self.kb))
 
     def get_form_kwargs(self) -> dict[str, Any]:
         # The form writes what was sent into its object: the page goes on with the saved one.

@@ -9,15 +9,14 @@ from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
-from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.generic import TemplateView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
 from kb.admin.compare.runs import compare_url
 from kb.admin.scoped import principal, visible
+from kb.admin.views import KnowledgeBasePage
 from kb.models import EvalRun, EvalSet, KnowledgeBase
 from kb.services.errors import ServiceError
 from kb.services.knowledge_bases import default_embedding_model, require_embedding_model
@@ -68,21 +67,12 @@ class SetForm(forms.Form):
         self.has_any = bool(field.choices)
 
 
-class ReembeddingView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
-    permission_required = ()
+class ReembeddingView(KnowledgeBasePage, TemplateView):
     template_name = "admin/reembedding/page.html"
 
     @property
     def title(self) -> str:
         return _("Embedding model of “%(name)s”") % {"name": self.kb.name}
-
-    @cached_property
-    def kb(self) -> Any:
-        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
-
-    @cached_property
-    def may_edit(self) -> bool:
-        return bool(self.model_admin.has_change_permission(self.request, self.kb))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         state = reembedding_state(self.kb)

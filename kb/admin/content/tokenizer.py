@@ -12,9 +12,9 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.views.generic import FormView
-from unfold.views import UnfoldModelAdminViewMixin
 
 from kb.admin.content.tokenizer_form import TokenizerForm, install_command
+from kb.admin.views import KnowledgeBasePage
 from kb.conf import tokenizer
 from kb.models import Chunk, KnowledgeBase, TokenizerSettings
 from kb.services.tokenizing.preview import DryRun, MarkedToken, compare_tokens, dry_run
@@ -56,22 +56,13 @@ class Preview:
     run: DryRun | None
 
 
-class TokenizerView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
-    permission_required = ()
+class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     template_name = "admin/tokenizer/page.html"
     form_class = TokenizerForm
 
     @property
     def title(self) -> str:
         return _("Tokenizer of “%(name)s”") % {"name": self.kb.name}
-
-    @cached_property
-    def kb(self) -> Any:
-        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
-
-    @cached_property
-    def may_edit(self) -> bool:
-        return bool(self.model_admin.has_change_permission(self.request, self.kb))
 
     @cached_property
     def active(self) -> JiebaTokenizer | None:

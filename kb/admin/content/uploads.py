@@ -6,19 +6,15 @@ from django import forms
 from django.conf import settings
 from django.contrib import messages
 from django.core.files.uploadedfile import UploadedFile
-from django.db.models import QuerySet
 from django.http import HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from django.views.generic import FormView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kb.admin.ids import row_id
-from kb.admin.scoped import principal, signed_in
+from kb.admin.scoped import signed_in
+from kb.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, KnowledgeBase
 from kb.services.documents import document_add, document_add_text
@@ -38,7 +34,7 @@ class FilesField(forms.FileField):
         return [super(FilesField, self).clean(each, initial) for each in data or []]
 
 
-class UploadForm(forms.Form):
+class UploadForm(IntoKnowledgeBaseForm):
     knowledge_base = forms.ModelChoiceField(
         KnowledgeBase.objects.none(),
         label=gettext_lazy("Knowledge base"),
@@ -61,10 +57,6 @@ class UploadForm(forms.Form):
         label=gettext_lazy("Text"), required=False, strip=False, widget=UnfoldAdminTextareaWidget(attrs={"rows": 8})
     )
 
-    def __init__(self, *args: Any, writable: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
-
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         has_text = bool(values.get("text", "").strip())
@@ -75,27 +67,10 @@ class UploadForm(forms.Form):
         return values
 
 
-class UploadView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class UploadView(IntoKnowledgeBaseView):
     title = gettext_lazy("Upload documents")
-    permission_required = ()
     template_name = "admin/kb/upload.html"
     form_class = UploadForm
-
-    @cached_property
-    def writable(self) -> QuerySet[KnowledgeBase]:
-        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
-        return rows
-
-    def get_form_kwargs(self) -> dict[str, Any]:
-        return {**super().get_form_kwargs(), "writable": self.writable}
-
-    def get_initial(self) -> dict[str, Any]:
-        """The knowledge base that a link names, else the only one there is."""
-        chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
-        if (kb_id := row_id(chosen)) is not None:
-            return {"knowledge_base": kb_id}
-        writable = list(self.writable[:2])
-        return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(

@@ -4,14 +4,10 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from django.views.generic import FormView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import (
     UnfoldAdminFileFieldWidget,
     UnfoldAdminSelectWidget,
@@ -20,6 +16,7 @@ from unfold.widgets import (
 )
 
 from kb.admin.scoped import principal
+from kb.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
 from kb.models import EvalSet, KnowledgeBase
 from kb.services.errors import Rejected
 from kb.services.eval_sets.archives import archive_name, eval_set_archive, eval_set_import_archive
@@ -29,7 +26,7 @@ from retrieval.eval.judged_sets import Layout
 FIELDS = {"name_taken": "replace", "name_too_long": "name"}
 
 
-class ImportForm(forms.Form):
+class ImportForm(IntoKnowledgeBaseForm):
     knowledge_base = forms.ModelChoiceField(
         KnowledgeBase.objects.none(),
         label=gettext_lazy("Knowledge base"),
@@ -54,33 +51,15 @@ class ImportForm(forms.Form):
         widget=UnfoldBooleanSwitchWidget,
     )
 
-    def __init__(self, *args: Any, writable: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
 
-
-class ImportView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class ImportView(IntoKnowledgeBaseView):
     title = gettext_lazy("Import an evaluation set")
-    permission_required = ()
     template_name = "admin/eval_sets/import.html"
     form_class = ImportForm
 
-    @cached_property
-    def writable(self) -> QuerySet[KnowledgeBase]:
-        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
-        return rows
-
-    def get_form_kwargs(self) -> dict[str, Any]:
-        return {**super().get_form_kwargs(), "writable": self.writable}
-
     def get_initial(self) -> dict[str, Any]:
-        """The knowledge base and the set that a link names, else the only knowledge base there is."""
-        chosen = self.request.GET.get("kb", "")
-        writable = [chosen] if chosen.isdecimal() else [kb.pk for kb in self.writable[:2]]
-        return {
-            "knowledge_base": writable[0] if len(writable) == 1 else None,
-            "name": self.request.GET.get("name", ""),
-        }
+        """The set too that a link names."""
+        return super().get_initial() | {"name": self.request.GET.get("name", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(**kwargs, opts=self.model_admin.opts, has_knowledge_base=self.writable.exists())

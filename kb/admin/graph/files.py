@@ -5,17 +5,14 @@ from urllib.parse import quote
 
 from django import forms
 from django.contrib import messages
-from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.urls import reverse
-from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.generic import FormView
-from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
 from kb.admin.scoped import principal
+from kb.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
 from kb.models import KnowledgeBase
 from kb.services.errors import Rejected
 from kb.services.graph.exporting import graph_export
@@ -37,7 +34,7 @@ EFFECTS = {
 ROWS_SHOWN = 100
 
 
-class GraphImportForm(forms.Form):
+class GraphImportForm(IntoKnowledgeBaseForm):
     knowledge_base = forms.ModelChoiceField(
         KnowledgeBase.objects.none(),
         label=gettext_lazy("Knowledge base"),
@@ -60,10 +57,6 @@ class GraphImportForm(forms.Form):
     # What was shown before is what is imported.
     text = forms.CharField(required=False, strip=False, widget=forms.HiddenInput)
 
-    def __init__(self, *args: Any, writable: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
-
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         file = values.get("file")
@@ -77,25 +70,13 @@ class GraphImportForm(forms.Form):
         return values
 
 
-class GraphImportView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+class GraphImportView(IntoKnowledgeBaseView):
     title = gettext_lazy("Import a graph")
-    permission_required = ()
     template_name = "admin/graph/import.html"
     form_class = GraphImportForm
 
-    @cached_property
-    def writable(self) -> QuerySet[KnowledgeBase]:
-        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
-        return rows
-
-    def get_form_kwargs(self) -> dict[str, Any]:
-        return {**super().get_form_kwargs(), "writable": self.writable}
-
     def get_initial(self) -> dict[str, Any]:
-        chosen = self.request.GET.get("kb", "")
-        only = [kb.pk for kb in self.writable[:2]]
-        base = int(chosen) if chosen.isdecimal() else only[0] if len(only) == 1 else None
-        return {"knowledge_base": base, "table": self.request.GET.get("table", "")}
+        return super().get_initial() | {"table": self.request.GET.get("table", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(

@@ -341,7 +341,7 @@ def test_judgments_of_missing_documents_are_told_of(client, kb):
 
 def test_the_import_form_is_filled_in_by_a_link(client, kb, eval_set):
     form = client.get(f"{LIST}import/", {"kb": kb.pk, "name": "contracts"}).context["form"]
-    assert (form["knowledge_base"].value(), form["name"].value()) == (str(kb.pk), "contracts")
+    assert (form["knowledge_base"].value(), form["name"].value()) == (kb.pk, "contracts")
 
 
 def test_without_a_knowledge_base_to_change_the_import_says_so(stranger):
