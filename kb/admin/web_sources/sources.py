@@ -17,6 +17,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
 from kb.admin.counts import count_of
+from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, signed_in
 from kb.admin.web_sources.form import WebSourceForm
 from kb.admin.web_sources.state import schedule_in_words, state_cell, unfinished_ids
@@ -99,7 +100,7 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def progress_view(self, request: HttpRequest) -> HttpResponse:
         """The states of sources that were unfinished, for a page that polls; it asks again while one still is."""
-        asked = [int(each) for each in request.GET.get("ids", "").split(",") if each.isdecimal()][: self.list_per_page]
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         sources = list(self.get_queryset(request).filter(pk__in=asked))
         cells = [state_cell(each, swap=True) for each in sources]
         context: dict[str, Any] = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
