@@ -22,7 +22,7 @@ from kb.admin.graph.picture import entity_context
 from kb.admin.scoped import ScopedRelatedFilter, column, principal
 from kb.models import Entity, EntityName
 from kb.services.errors import Rejected
-from kb.services.graph.entities import aliases_of, entity_check, entity_create, entity_delete, entity_update
+from kb.services.graph.entities import entity_check, entity_create, entity_delete, entity_update
 from kb.services.graph.neighbourhood import fact_counts
 
 NAMES_CHARACTERS = 120
@@ -46,7 +46,8 @@ class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
         if "description" in self.fields:
             self.fields["description"].widget.attrs["rows"] = 3
         if self.instance.pk and "aliases" in self.fields:
-            self.fields["aliases"].initial = "\n".join(aliases_of(self.instance))
+            texts = sorted(self.instance.names.all(), key=lambda name: name.pk)
+            self.fields["aliases"].initial = "\n".join(each.text for each in texts if each.text != self.instance.name)
 
     def clean_aliases(self) -> list[str]:
         return [line.strip() for line in self.cleaned_data["aliases"].splitlines() if line.strip()]
@@ -108,7 +109,9 @@ class EntityAdmin(GraphAdmin):
     change_form_after_template = "admin/graph/known.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Entity]:
-        rows: QuerySet[Entity] = super().get_queryset(request).prefetch_related("names")
+        rows: QuerySet[Entity] = (
+            super().get_queryset(request).select_related("knowledge_base").prefetch_related("names")
+        )
         return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002

@@ -7,7 +7,6 @@ from django.db import connection
 from django.db.models import QuerySet
 
 from kb.models import Entity, EntityName, FactSource, GraphFact
-from kb.services.graph.entities import keys_of_entity
 from kb.services.graph.facts import facts_with
 
 MOST_FACTS = 2_000
@@ -50,7 +49,12 @@ def fact_counts(entity_ids: Collection[int]) -> Mapping[int, int]:
 
 def facts_of(entity: Entity) -> QuerySet[GraphFact]:
     """The facts that name an entity, by whichever of its names."""
-    return facts_with(entity.knowledge_base_id, keys_of_entity(entity)).order_by("predicate", "subject", "object", "pk")
+    return facts_with(entity.knowledge_base_id, _keys(entity)).order_by("predicate", "subject", "object", "pk")
+
+
+def _keys(entity: Entity) -> set[str]:
+    """Of all its names, which whoever reads many may have prefetched."""
+    return {name.key for name in entity.names.all()}
 
 
 def sources_of(facts: Sequence[GraphFact]) -> Mapping[int, list[FactSource]]:
@@ -63,7 +67,7 @@ def sources_of(facts: Sequence[GraphFact]) -> Mapping[int, list[FactSource]]:
 
 def neighbours_of(entity: Entity) -> list[Neighbour]:
     """Those that most facts lead to first."""
-    own = set(keys_of_entity(entity))
+    own = _keys(entity)
     ends: dict[str, list[tuple[str, Relation]]] = {}
     for fact in facts_with(entity.knowledge_base_id, own).order_by("pk")[:MOST_FACTS]:
         outward = fact.subject_key in own
