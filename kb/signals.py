@@ -8,7 +8,7 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, DuplicateScan, EvalRun, Installation, KnowledgeBase, Reembedding, WebSource
+from kb.models import Document, DuplicateScan, EvalRun, Installation, KnowledgeBase, Reembedding, StoreState, WebSource
 from kb.services.profiles import ensure_built_in_profiles
 from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
@@ -18,6 +18,7 @@ from kb.tasks import (
     feed_batch,
     find_near_duplicates,
     ingest_document,
+    migrate_store,
     read_web_source,
     reembed_knowledge_base,
     run_evaluation,
@@ -59,6 +60,12 @@ def eval_run_saved(instance: EvalRun, *, created: bool, **_: Any) -> None:
 def reembedding_saved(instance: Reembedding, **_: Any) -> None:
     if instance.status == Reembedding.Status.BUILDING:
         transaction.on_commit(partial(enqueue, reembed_knowledge_base, instance.pk))
+
+
+@receiver(post_save, sender=StoreState)
+def store_state_saved(instance: StoreState, **_: Any) -> None:
+    if instance.status == StoreState.Status.FILLING:
+        transaction.on_commit(partial(enqueue, migrate_store, instance.knowledge_base_id))
 
 
 @receiver(post_save, sender=DuplicateScan)

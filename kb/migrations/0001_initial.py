@@ -9,7 +9,7 @@ import django.utils.timezone
 import kb.models.knowledge
 import kb.models.validators
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 import pgvector.django
 import pgvector.django.halfvec
 import uuid
@@ -349,15 +349,15 @@ class Migration(migrations.Migration):
             model_name='chunkpostings',
             constraint=models.UniqueConstraint(fields=('chunk', 'tokenizer_id'), name='postings_once_per_tokenizer'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n RETURN NULL;", hash='4f61f0c38a5ecdd6675a48dc98de6ca96752cdb2', level='STATEMENT', operation='INSERT', pgid='pgtrigger_version_insert_3f35e', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n RETURN NULL;", hash='38c840d5be8b7b6a234befe45375ed13c1f5f537', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_version_update_0d8e2', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id))\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows o WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = o.chunk_id));\n RETURN NULL;", hash='a8208e3368204c219708d6f2c9b74020ba6b72b3', level='STATEMENT', operation='DELETE', pgid='pgtrigger_version_delete_f0623', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
@@ -377,15 +377,15 @@ class Migration(migrations.Migration):
             model_name='chunk',
             constraint=models.UniqueConstraint(deferrable=django.db.models.constraints.Deferrable['DEFERRED'], fields=('document', 'position'), name='chunk_position_once'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n RETURN NULL;", hash='55cb594b5f71a056fbf63bef43eb1f0dc53d0014', level='STATEMENT', operation='INSERT', pgid='pgtrigger_version_insert_06a34', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_chunk', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    UPDATE kb_chunkembedding e SET enabled = n.enabled\n        FROM new_rows n JOIN old_rows o ON o.id = n.id\n        WHERE e.chunk_id = n.id AND n.enabled IS DISTINCT FROM o.enabled;\n    \n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n RETURN NULL;", hash='3b6f48bfcf2213317ed45ec483d88b148315f373', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_version_update_d07b9', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunk', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n RETURN NULL;", hash='6041ca27dba0b6f449a374ff9f48aa5b71f48b78', level='STATEMENT', operation='DELETE', pgid='pgtrigger_version_delete_c7517', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunk', when='AFTER')),
         ),
@@ -397,7 +397,7 @@ class Migration(migrations.Migration):
             model_name='knowledgebase',
             constraint=models.UniqueConstraint(fields=('owner', 'name'), name='kb_name_per_owner'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='knowledgebase',
             trigger=pgtrigger.compiler.Trigger(name='version_row', sql=pgtrigger.compiler.UpsertTriggerSql(func="INSERT INTO kb_versions (knowledge_base_id, version) SELECT id, nextval('kb_version_seq') FROM new_rows; RETURN NULL;", hash='b104e35964178c43f3d726e5743359d19f40e9a8', level='STATEMENT', operation='INSERT', pgid='pgtrigger_version_row_d806f', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_knowledgebase', when='AFTER')),
         ),

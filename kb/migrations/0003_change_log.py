@@ -2,7 +2,7 @@
 
 import django.db.models.deletion
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.db import migrations, models
 
 
@@ -43,23 +43,23 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'tokenizer settings',
             },
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunk',
             name='version_update',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunk',
             name='version_delete',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkpostings',
             name='version_insert',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkpostings',
             name='version_update',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkpostings',
             name='version_delete',
         ),
@@ -83,27 +83,27 @@ class Migration(migrations.Migration):
             name='tokenizing_at',
             field=models.DateTimeField(editable=False, null=True),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    UPDATE kb_chunkembedding e SET enabled = switched.enabled\n        FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched\n        WHERE e.chunk_id = switched.id;\n    \n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n\n    IF (SELECT count(*) FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'write'\n            FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='687799540c333a02fb7edd6509770492ccb1bae0', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_version_update_d07b9', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunk', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n\n    IF (SELECT count(*) FROM (SELECT knowledge_base_id, id AS chunk_id FROM old_rows) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (SELECT knowledge_base_id, id AS chunk_id FROM old_rows) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'delete'\n            FROM (SELECT knowledge_base_id, id AS chunk_id FROM old_rows) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='0e93ebbec376b4e67f761169e61df88cf970bb92', level='STATEMENT', operation='DELETE', pgid='pgtrigger_version_delete_c7517', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunk', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c);\n\n    IF (SELECT count(*) FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'write'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='530ff72d123c0a76159e1be38843319e9b9ebe99', level='STATEMENT', operation='INSERT', pgid='pgtrigger_version_insert_3f35e', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id UNION \n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id UNION \n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c);\n\n    IF (SELECT count(*) FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id UNION \n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id UNION \n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'write'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id UNION \n    SELECT r.knowledge_base_id, r.chunk_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='46cbe746eccb2b283259218105e0e81cf79385f2', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_version_update_0d8e2', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkpostings',
             trigger=pgtrigger.compiler.Trigger(name='version_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) c)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) c);\n\n    IF (SELECT count(*) FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'delete'\n            FROM (\n    SELECT r.knowledge_base_id, r.chunk_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.tokenizer_id = r.tokenizer_id WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='336b91efb3f5aa157009e4f458130b1b9777be05', level='STATEMENT', operation='DELETE', pgid='pgtrigger_version_delete_f0623', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunkpostings', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='knowledgebase',
             trigger=pgtrigger.compiler.Trigger(name='tokenizer_swap', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT id AS knowledge_base_id FROM\n        (SELECT id, tokenizer_id FROM new_rows EXCEPT SELECT id, tokenizer_id FROM old_rows) swapped)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (\n    SELECT id AS knowledge_base_id FROM\n        (SELECT id, tokenizer_id FROM new_rows EXCEPT SELECT id, tokenizer_id FROM old_rows) swapped);\n\n    INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n        SELECT v.knowledge_base_id, v.version, NULL, 'reset' FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT id AS knowledge_base_id FROM\n        (SELECT id, tokenizer_id FROM new_rows EXCEPT SELECT id, tokenizer_id FROM old_rows) swapped);\n RETURN NULL;", hash='a0cd7ba3ddf67552d93460483445a2dc65a105b3', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_tokenizer_swap_30fc1', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_knowledgebase', when='AFTER')),
         ),

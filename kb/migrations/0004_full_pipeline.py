@@ -6,7 +6,7 @@ import django.db.models.deletion
 import django.db.models.functions.text
 import kb.models.lexemes
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 import uuid
 from django.conf import settings
 from django.db import migrations, models
@@ -107,11 +107,11 @@ class Migration(migrations.Migration):
                 'ordering': ('pk',),
             },
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunk',
             name='version_update',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='knowledgebase',
             name='version_row',
         ),
@@ -163,31 +163,31 @@ class Migration(migrations.Migration):
             model_name='chunkpostings',
             index=django.contrib.postgres.indexes.GinIndex(fields=['lexemes'], name='postings_lexemes'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunk',
             trigger=pgtrigger.compiler.Trigger(name='version_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n        ORDER BY v.knowledge_base_id FOR UPDATE;\n    UPDATE kb_versions v SET version = nextval('kb_version_seq') WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n\n    UPDATE kb_chunkembedding e SET enabled = switched.enabled\n        FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched\n        WHERE e.chunk_id = switched.id;\n    \n    IF (SELECT count(*) FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c) > 10000 THEN\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT DISTINCT v.knowledge_base_id, v.version, NULL::bigint, 'reset'\n            FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    ELSE\n        INSERT INTO kb_chunkchange (knowledge_base_id, version, chunk_id, operation)\n            SELECT v.knowledge_base_id, v.version, c.chunk_id, 'write'\n            FROM (\n    (SELECT knowledge_base_id, id AS chunk_id FROM\n        (SELECT id, knowledge_base_id, enabled FROM new_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM old_rows) n)\n    UNION\n    (SELECT knowledge_base_id, id FROM\n        (SELECT id, knowledge_base_id, enabled FROM old_rows EXCEPT SELECT id, knowledge_base_id, enabled FROM new_rows) o)) c JOIN kb_versions v ON v.knowledge_base_id = c.knowledge_base_id;\n    END IF;\n RETURN NULL;", hash='dce21ffcd91ef4ff167a2126e779bb698a36b388', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_version_update_d07b9', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunk', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='71fd6a09acf80478d38c421ae9444fc6d13e2be0', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_a0c11', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_chunkembedding', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='e3943e525ea037f4c78e2674aa96d970d909ce7f', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_5853d', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunkembedding', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows r  WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows r  WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id))\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows r  WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id));\n    END IF;\n RETURN NULL;", hash='b8bde27b596a511c72162e2d8a5852b77fcfa83e', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_76646', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunkembedding', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='document',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows)) changed) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows)) changed)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM old_rows EXCEPT SELECT knowledge_base_id, id, title, source, source_type, metadata, tags FROM new_rows)) changed);\n    END IF;\n RETURN NULL;", hash='b3ffe9fe3701d19311d2070358563338bee15c66', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_77a35', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_document', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='knowledgebase',
             trigger=pgtrigger.compiler.Trigger(name='version_row', sql=pgtrigger.compiler.UpsertTriggerSql(func="INSERT INTO kb_versions (knowledge_base_id, version, content_version) SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows; RETURN NULL;", hash='0472bcfbd126148dadd2bbd2647ff50ebb00633d', level='STATEMENT', operation='INSERT', pgid='pgtrigger_version_row_d806f', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_knowledgebase', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='knowledgebase',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT id AS knowledge_base_id FROM (\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows)\n        UNION ALL\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows)) changed) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT id AS knowledge_base_id FROM (\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows)\n        UNION ALL\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows)) changed)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT id AS knowledge_base_id FROM (\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows)\n        UNION ALL\n        (SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM old_rows EXCEPT SELECT id, name, language, no_answer, profile_id, embedding_model, target_embedding_model, dimension, keyword_vectors, tokenizer_id, lacks_postings FROM new_rows)) changed);\n    END IF;\n RETURN NULL;", hash='38d23e9fb242a4b00fffa3493ad18cfa311f9034', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_e9af9', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_knowledgebase', when='AFTER')),
         ),
@@ -249,15 +249,15 @@ class Migration(migrations.Migration):
             model_name='concept',
             constraint=models.UniqueConstraint(fields=('knowledge_base', 'name'), name='concept_name_per_kb'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='concept',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='f80423e6b5bc62caf27bb2b17d5b6b62eaffb705', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_54bfd', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_concept', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='concept',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='1017e4c2e6d5b7d3ac7223296668d67f55adc908', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_75652', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_concept', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='concept',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n    END IF;\n RETURN NULL;", hash='b8352b8027c0ef644221e8b216771b0554134f9f', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_bacac', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_concept', when='AFTER')),
         ),
@@ -280,15 +280,15 @@ class Migration(migrations.Migration):
             model_name='conceptterm',
             constraint=models.UniqueConstraint(fields=('knowledge_base', 'key', 'concept'), name='term_once_per_concept'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='conceptterm',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='239ae8588778f88ecebd7be21daf91594882c810', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_a3e4d', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_conceptterm', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='conceptterm',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='bf4370221488677adc806ea997fe1e80a259b2e4', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_ba07c', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_conceptterm', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='conceptterm',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n    END IF;\n RETURN NULL;", hash='eeb48de17c7f806462af43586c247b9c137f6ffe', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_13c00', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_conceptterm', when='AFTER')),
         ),
@@ -312,27 +312,27 @@ class Migration(migrations.Migration):
             model_name='graphfact',
             constraint=models.UniqueConstraint(fields=('knowledge_base', 'subject_key', 'predicate', 'object_key'), name='fact_once_per_kb'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='graphfact',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='aa8764d6aea678fa06c8bceb70d4cc10aa98c39c', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_3a342', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_graphfact', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='graphfact',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows)) changed) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows)) changed)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM old_rows EXCEPT SELECT knowledge_base_id, id, subject, predicate, object, subject_key, object_key FROM new_rows)) changed);\n    END IF;\n RETURN NULL;", hash='71d945ac347f6132c432efe08305697a8ccdece4', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_fa7e0', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_graphfact', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='graphfact',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n    END IF;\n RETURN NULL;", hash='03068ee434dc41b0f620a49db09bc13328192033', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_e89d6', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_graphfact', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='documentconcept',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id);\n    END IF;\n RETURN NULL;", hash='53aa26e66f354e471d4de2105a7e1fc5232a68d2', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_c9c90', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_document_concepts', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='documentconcept',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id UNION SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id UNION SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id UNION SELECT d.knowledge_base_id FROM new_rows r JOIN kb_document d ON d.id = r.document_id);\n    END IF;\n RETURN NULL;", hash='8e72ca88ddb8024287f6a45e63eb806b8728be7a', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_b4b41', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_document_concepts', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='documentconcept',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT d.knowledge_base_id FROM old_rows r JOIN kb_document d ON d.id = r.document_id);\n    END IF;\n RETURN NULL;", hash='e3df0891e051c1cef164cf888b5640a4a793cc4a', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_150d0', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_document_concepts', when='AFTER')),
         ),

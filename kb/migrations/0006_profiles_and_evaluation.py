@@ -6,7 +6,7 @@ import django.core.validators
 import django.db.models.deletion
 import django.utils.timezone
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.conf import settings
 from django.db import migrations, models
 
@@ -194,7 +194,7 @@ class Migration(migrations.Migration):
             name='profile',
             field=models.ForeignKey(on_delete=django.db.models.deletion.RESTRICT, related_name='knowledge_bases', to='kb.retrievalprofile', verbose_name='retrieval profile'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='retrievalprofile',
             trigger=pgtrigger.compiler.Trigger(name='profile_never_changes', sql=pgtrigger.compiler.UpsertTriggerSql(condition='WHEN (OLD."name" IS DISTINCT FROM (NEW."name") OR OLD."version" IS DISTINCT FROM (NEW."version") OR OLD."knowledge_base_id" IS DISTINCT FROM (NEW."knowledge_base_id") OR OLD."settings" IS DISTINCT FROM (NEW."settings"))', func="RAISE EXCEPTION 'pgtrigger: Cannot update rows from % table', TG_TABLE_NAME;", hash='43c9167dfe930d8f1a587aae9cf84eac162b816d', operation='UPDATE', pgid='pgtrigger_profile_never_changes_ef0fb', table='kb_retrievalprofile', when='BEFORE')),
         ),

@@ -5,7 +5,7 @@ import django.core.validators
 import django.db.models.deletion
 import django.db.models.functions.text
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.conf import settings
 from django.db import migrations, models
 
@@ -225,15 +225,15 @@ class Migration(migrations.Migration):
             model_name='entityname',
             constraint=models.UniqueConstraint(fields=('knowledge_base', 'key'), name='entity_key_per_kb'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='entityname',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='e254a00d648b541f19639effbb0a4dcdd234e710', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_3ae81', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_entityname', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='entityname',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='76a1d0d1b7c050e5830d15aff4e86a2fb9129690', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_d6755', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_entityname', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='entityname',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n    END IF;\n RETURN NULL;", hash='6703f1f79747ee9b844b3596aaeb6cf2255c6f0e', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_e95e9', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_entityname', when='AFTER')),
         ),
@@ -241,15 +241,15 @@ class Migration(migrations.Migration):
             model_name='searchprovider',
             constraint=models.UniqueConstraint(fields=('knowledge_base', 'name'), name='search_provider_name_per_kb'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='searchprovider',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='7081fcc22ab6fc2d2ef9e21744552e3ef4d53400', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_bec28', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_searchprovider', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='searchprovider',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows UNION SELECT knowledge_base_id FROM new_rows);\n    END IF;\n RETURN NULL;", hash='104806226b157c4c733499c76b38f75ec4be0c98', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_9ab9f', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_searchprovider', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='searchprovider',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows);\n    END IF;\n RETURN NULL;", hash='9ab102f3f83433fdf64b02274b73280d9c74c028', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_47124', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_searchprovider', when='AFTER')),
         ),

@@ -3,7 +3,7 @@
 import django.contrib.postgres.fields
 import django.db.models.deletion
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.db import migrations, models
 
 # Documents and facts are also deleted without Django's collector.
@@ -104,7 +104,7 @@ class Migration(migrations.Migration):
             model_name='factsource',
             constraint=models.UniqueConstraint(fields=('fact', 'document', 'chunk'), name='fact_source_once'),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='factsource',
             trigger=pgtrigger.compiler.Trigger(name='fact_sources_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    DELETE FROM kb_graphfact f WHERE f.origin = 'llm' AND f.id IN (SELECT fact_id FROM old_rows)\n        AND NOT EXISTS (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id);\n    UPDATE kb_graphfact f SET source_chunk_id = other.chunk_id\n        FROM (SELECT DISTINCT ON (s.fact_id) s.fact_id, s.chunk_id FROM kb_factsource s\n              WHERE s.fact_id IN (SELECT fact_id FROM old_rows) AND s.chunk_id IS NOT NULL\n              ORDER BY s.fact_id, s.id) other\n        WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS\n            (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);\n     RETURN NULL;", hash='896ba7f93950ef3f151e830d869a71547d156d2d', level='STATEMENT', operation='DELETE', pgid='pgtrigger_fact_sources_delete_a9431', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_factsource', when='AFTER')),
         ),

@@ -3,7 +3,7 @@
 import django.db.models.deletion
 import django.utils.timezone
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.db import migrations, models
 
 
@@ -33,15 +33,15 @@ class Migration(migrations.Migration):
                 'verbose_name_plural': 'changes of the embedding model',
             },
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkembedding',
             name='content_insert',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkembedding',
             name='content_update',
         ),
-        pgtrigger.migrations.RemoveTrigger(
+        _triggers.RemoveTrigger(
             model_name='chunkembedding',
             name='content_delete',
         ),
@@ -50,15 +50,15 @@ class Migration(migrations.Migration):
             name='embedding_model',
             field=models.CharField(blank=True, db_default='', max_length=255),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model);\n    END IF;\n RETURN NULL;", hash='6807606b7bd0e1cdcbceff4fa12ab5f2fa5f1ba8', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_a0c11', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_chunkembedding', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model UNION \n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model UNION \n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model UNION \n    SELECT r.knowledge_base_id FROM new_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model);\n    END IF;\n RETURN NULL;", hash='ab4a5f3c66b5c5a6ad8102d817f04c7cccbb23bf', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_5853d', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_chunkembedding', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='chunkembedding',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id)) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id))\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT r.knowledge_base_id FROM old_rows r\n    JOIN kb_knowledgebase k ON k.id = r.knowledge_base_id AND k.embedding_model = r.model WHERE EXISTS (SELECT 1 FROM kb_chunk c WHERE c.id = r.chunk_id));\n    END IF;\n RETURN NULL;", hash='7195518dbb11c6c7c4728af57b1fdeefb91d3453', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_76646', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_chunkembedding', when='AFTER')),
         ),

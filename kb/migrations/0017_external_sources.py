@@ -1,6 +1,6 @@
 import django.core.validators
 import pgtrigger.compiler
-import pgtrigger.migrations
+from kb.migrations import _triggers
 from django.db import migrations, models
 
 
@@ -34,15 +34,15 @@ class Migration(migrations.Migration):
             "UPDATE kb_searchprovider SET kind = 'vertex_ai_search' WHERE kind = 'vertex'",
             "UPDATE kb_searchprovider SET kind = 'vertex' WHERE kind = 'vertex_ai_search'",
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='websource',
             trigger=pgtrigger.compiler.Trigger(name='content_insert', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM new_rows WHERE live) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows WHERE live)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM new_rows WHERE live);\n    END IF;\n RETURN NULL;", hash='375a152eb36383805b526b3cd501a99f8863abec', level='STATEMENT', operation='INSERT', pgid='pgtrigger_content_insert_32122', referencing='REFERENCING NEW TABLE AS new_rows ', table='kb_websource', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='websource',
             trigger=pgtrigger.compiler.Trigger(name='content_update', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows)) changed) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows)) changed)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (\n    SELECT knowledge_base_id AS knowledge_base_id FROM (\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows)\n        UNION ALL\n        (SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM old_rows EXCEPT SELECT knowledge_base_id, id, name, kind, url, enabled, live, include, exclude, max_pages FROM new_rows)) changed);\n    END IF;\n RETURN NULL;", hash='0484ae22018eec98ce51514283b7eb707ac95905', level='STATEMENT', operation='UPDATE', pgid='pgtrigger_content_update_16b92', referencing='REFERENCING OLD TABLE AS old_rows  NEW TABLE AS new_rows ', table='kb_websource', when='AFTER')),
         ),
-        pgtrigger.migrations.AddTrigger(
+        _triggers.AddTrigger(
             model_name='websource',
             trigger=pgtrigger.compiler.Trigger(name='content_delete', sql=pgtrigger.compiler.UpsertTriggerSql(func="\n    IF EXISTS (SELECT knowledge_base_id FROM old_rows WHERE live) THEN\n        PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows WHERE live)\n            ORDER BY v.knowledge_base_id FOR UPDATE;\n        UPDATE kb_versions v SET content_version = nextval('kb_version_seq')\n            WHERE v.knowledge_base_id IN (SELECT knowledge_base_id FROM old_rows WHERE live);\n    END IF;\n RETURN NULL;", hash='c8e23c114b850afc515bdf9058217a9a29b1c45d', level='STATEMENT', operation='DELETE', pgid='pgtrigger_content_delete_09157', referencing='REFERENCING OLD TABLE AS old_rows ', table='kb_websource', when='AFTER')),
         ),

@@ -1,5 +1,6 @@
 from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
+from kb.models.audit import AuditEntry, AuditQuerySet
 from kb.models.batches import FileDetails, IngestBatch
 from kb.models.connectors import SearchProvider, WebPage, WebSource
 from kb.models.conversations import Conversation, Message
@@ -17,14 +18,26 @@ from kb.models.graph import (
     GraphReading,
     Origin,
 )
-from kb.models.index import BM25Index, ChunkChange, ChunkEmbedding, ChunkPostings, Installation, KnowledgeBaseVersion
+from kb.models.idempotency import IdempotencyKey
+from kb.models.index import (
+    BM25Index,
+    ChunkChange,
+    ChunkEmbedding,
+    ChunkPostings,
+    Installation,
+    KnowledgeBaseVersion,
+    VectorIndex,
+)
 from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
 from kb.models.reembedding import Reembedding
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
+from kb.models.stores import StoreChange, StoreState
 from kb.models.tokenizer import TokenizerSettings
 
 __all__ = [
     "ApiKey",
+    "AuditEntry",
+    "AuditQuerySet",
     "BM25Index",
     "Chunk",
     "ChunkChange",
@@ -49,6 +62,7 @@ __all__ = [
     "GraphExtraction",
     "GraphFact",
     "GraphReading",
+    "IdempotencyKey",
     "IngestBatch",
     "Installation",
     "Judgment",
@@ -63,8 +77,11 @@ __all__ = [
     "ScopedQuerySet",
     "SearchLog",
     "SearchProvider",
+    "StoreChange",
+    "StoreState",
     "TokenizerSettings",
     "User",
+    "VectorIndex",
     "WebPage",
     "WebSource",
 ]

@@ -52,6 +52,13 @@ class ScopedQuerySet(models.QuerySet[Any]):
             return self.none()
         return self._granted(principal, roles=("owner",))
 
+    def managed_by(self, principal: Principal) -> Self:
+        """Rows of the knowledge bases of whose sharing and history the principal may know, as their owner.
+
+        A key with the scope read suffices: it is for looking. To change them takes `owned_by`.
+        """
+        return self._granted(principal, roles=("owner",))
+
     def _granted(self, principal: Principal, roles: tuple[str, ...] | None) -> Self:
         from kb.models.knowledge import KnowledgeBase, Membership  # noqa: PLC0415 - the models use this query set
 

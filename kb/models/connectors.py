@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from kb.models.access import ScopedQuerySet
+from kb.models.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
 from kb.models.knowledge import Document, KnowledgeBase
 from kb.models.triggers import content_triggers, live_source_triggers
 
@@ -102,7 +103,7 @@ class WebSource(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="web_source_name_per_kb"),
         ]
-        triggers: ClassVar = live_source_triggers()
+        triggers: ClassVar = [*live_source_triggers(), *WEB_SOURCE.triggers()]
 
     def __str__(self) -> str:
         return self.name
@@ -195,7 +196,7 @@ class SearchProvider(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="search_provider_name_per_kb"),
         ]
-        triggers: ClassVar = content_triggers()
+        triggers: ClassVar = [*content_triggers(), *EXTERNAL_SOURCE.triggers()]
 
     def __str__(self) -> str:
         return self.name

@@ -7,6 +7,7 @@ from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
+from kb.models.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
 from kb.models.knowledge import Document, KnowledgeBase
 from kb.models.search import RetrievalProfile
 
@@ -28,6 +29,7 @@ class EvalSet(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="eval_set_name_per_kb")
         ]
+        triggers: ClassVar = EVAL_SET.triggers()
 
     def __str__(self) -> str:
         return self.name
@@ -46,6 +48,7 @@ class EvalQuery(models.Model):
         verbose_name_plural = _("evaluation queries")
         ordering = ("pk",)
         constraints: ClassVar = [models.UniqueConstraint(fields=["eval_set", "external_id"], name="eval_query_once")]
+        triggers: ClassVar = EVAL_QUERY.triggers()
 
     def __str__(self) -> str:
         return self.text
@@ -85,6 +88,7 @@ class Judgment(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["query", "document", "quote_hash"], name="judgment_once")
         ]
+        triggers: ClassVar = JUDGMENT.triggers()
 
     def __str__(self) -> str:
         return f"{self.query_id} → {self.source}: {self.grade}"

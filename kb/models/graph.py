@@ -10,6 +10,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
 from kb.models.access import ScopedQuerySet
+from kb.models.audit_triggers import CONCEPT, ENTITY, FACT, TERM
 from kb.models.knowledge import Chunk, Document, KnowledgeBase
 from kb.models.locks import lock_knowledge_bases
 from kb.models.names import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
@@ -45,7 +46,7 @@ class Concept(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb"),
         ]
-        triggers: ClassVar = content_triggers()
+        triggers: ClassVar = [*content_triggers(), *CONCEPT.triggers()]
 
     def __str__(self) -> str:
         return self.name
@@ -111,7 +112,7 @@ class ConceptTerm(models.Model):
         indexes: ClassVar = [
             models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
         ]
-        triggers: ClassVar = content_triggers()
+        triggers: ClassVar = [*content_triggers(), *TERM.triggers()]
 
     def __str__(self) -> str:
         return self.text
@@ -149,6 +150,7 @@ class Entity(models.Model):
         constraints: ClassVar = [
             models.UniqueConstraint(fields=["knowledge_base", "name"], name="entity_name_per_kb"),
         ]
+        triggers: ClassVar = ENTITY.triggers()
 
     def __str__(self) -> str:
         return self.name
@@ -229,7 +231,7 @@ class GraphFact(models.Model):
             models.Index("knowledge_base", Left("subject_key", PREFIX_CHARACTERS), name="fact_by_subject_prefix"),
             models.Index("knowledge_base", Left("object_key", PREFIX_CHARACTERS), name="fact_by_object_prefix"),
         ]
-        triggers: ClassVar = fact_triggers()
+        triggers: ClassVar = [*fact_triggers(), *FACT.triggers()]
 
     def __str__(self) -> str:
         return f"{self.subject} · {self.predicate} · {self.object}"

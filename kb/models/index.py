@@ -9,6 +9,7 @@ from pgvector.django import HalfVectorField
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import Chunk, KnowledgeBase
 from kb.models.lexemes import LexemesField, no_lexemes
+from kb.models.store_triggers import embedding_store_triggers, postings_store_triggers
 from kb.models.triggers import embedding_triggers, postings_triggers
 
 
@@ -65,7 +66,7 @@ class ChunkPostings(models.Model):
             models.Index(fields=["knowledge_base", "tokenizer_id"], name="postings_by_kb"),
             GinIndex(fields=["lexemes"], name="postings_lexemes"),
         ]
-        triggers: ClassVar = postings_triggers()
+        triggers: ClassVar = [*postings_triggers(), *postings_store_triggers()]
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.tokenizer_id}"
@@ -129,10 +130,51 @@ class ChunkEmbedding(models.Model):
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["knowledge_base", "model", "kind"], name="vector_by_kb")]
-        triggers: ClassVar = embedding_triggers()
+        triggers: ClassVar = [*embedding_triggers(), *embedding_store_triggers()]
 
     def __str__(self) -> str:
         return f"{self.chunk_id}: {self.kind} {self.model}"
+
+
+class VectorIndex(models.Model):
+    """What an approximate index over vectors that are compared with each other has been measured to find.
+
+    Attributes:
+        effort: how much of the index a search looks at: `hnsw.ef_search`, or `ivfflat.probes`.
+        is_used: False where the index finds too few and to compare all vectors does not take long: that is done then.
+        vectors: how many there were at the measurement.
+        recall: the share of the nearest 25 that the index finds at that effort.
+        sampled: so many vectors were searched for.
+        exact_ms: the median time of comparing all vectors.
+        index_ms: that of the index.
+    """
+
+    class Method(models.TextChoices):
+        HNSW = "hnsw", "HNSW"
+        IVFFLAT = "ivfflat", "IVFFlat"
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="vector_indexes")
+    model = models.CharField(max_length=255)
+    kind = models.CharField(max_length=10, choices=ChunkEmbedding.Kind)
+    method = models.CharField(max_length=8, choices=Method)
+    effort = models.PositiveIntegerField()
+    is_used = models.BooleanField(default=True, db_default=True)
+    vectors = models.PositiveBigIntegerField()
+    recall = models.FloatField()
+    sampled = models.PositiveIntegerField()
+    exact_ms = models.FloatField()
+    index_ms = models.FloatField()
+    measured_at = models.DateTimeField(auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "model", "kind"], name="vector_index_measured_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base_id}: {self.kind} {self.model}, {self.method}"
 
 
 class BM25Index(models.Model):

@@ -9,7 +9,9 @@ from django.db import models, transaction
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
+from kb.models.audit_triggers import DOCUMENT, KNOWLEDGE_BASE, MEMBERSHIP, chunk_audit_triggers
 from kb.models.locks import lock_knowledge_bases
+from kb.models.store_triggers import chunk_store_triggers, knowledge_base_store_triggers
 from kb.models.triggers import chunk_triggers, document_triggers, knowledge_base_triggers
 from kb.models.validators import validate_metadata
 
@@ -30,6 +32,13 @@ class KnowledgeBase(models.Model):
         PARENT_CHILD = "parent_child", _("small to search, large to return")
         TOKENS = "tokens", _("fixed numbers of the model’s tokens")
 
+    class Store(models.TextChoices):
+        """What searches its vectors, and with Milvus its keywords; PostgreSQL holds everything in any case."""
+
+        POSTGRES = "postgres", "PostgreSQL"
+        MILVUS = "milvus", "Milvus"
+        CHROMA = "chroma", "ChromaDB"
+
     class KeywordMethod(models.TextChoices):
         TFIDF = "tfidf", _("TF-IDF")
         TEXTRANK = "textrank", _("TextRank, by part of speech")
@@ -45,6 +54,10 @@ class KnowledgeBase(models.Model):
     target_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
     previous_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
     dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
+    store = models.CharField(
+        _("store"), max_length=10, choices=Store, default=Store.POSTGRES, db_default="postgres", editable=False
+    )
+    target_store = models.CharField(max_length=10, choices=Store, blank=True, default="", db_default="", editable=False)
     tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
     target_tokenizer_id = models.CharField(max_length=120, blank=True, editable=False)
     tokenizing_at = models.DateTimeField(null=True, editable=False)
@@ -104,7 +117,11 @@ class KnowledgeBase(models.Model):
         verbose_name_plural = _("knowledge bases")
         ordering = ("name", "pk")
         constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="kb_name_per_owner")]
-        triggers: ClassVar = knowledge_base_triggers()
+        triggers: ClassVar = [
+            *knowledge_base_triggers(),
+            *knowledge_base_store_triggers(),
+            *KNOWLEDGE_BASE.triggers(),
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -136,6 +153,7 @@ class Membership(models.Model):
         verbose_name = _("membership")
         verbose_name_plural = _("memberships")
         constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "user"], name="membership_once")]
+        triggers: ClassVar = MEMBERSHIP.triggers()
 
     def __str__(self) -> str:
         return f"{self.user} · {self.get_role_display()}"
@@ -149,7 +167,12 @@ def upload_path(document: "Document", filename: str) -> str:
     """Where the file of a document lies: by knowledge base and content, whatever its name."""
     suffix = filename.rpartition(".")[2].lower()
     extension = f".{suffix}" if _EXTENSION.fullmatch(suffix) else ""
-    return f"documents/{document.knowledge_base_id}/{document.sha256}{extension}"
+    return f"{documents_folder(document.knowledge_base_id)}/{document.sha256}{extension}"
+
+
+def documents_folder(kb_id: int) -> str:
+    """Where the files of all documents of a knowledge base lie, in the storage of uploads."""
+    return f"documents/{kb_id}"
 
 
 class Document(models.Model):
@@ -227,13 +250,14 @@ class Document(models.Model):
         ]
         indexes: ClassVar = [
             models.Index(fields=["knowledge_base", "source"], name="document_by_source"),
+            models.Index(fields=["knowledge_base", "created_at", "id"], name="document_by_creation"),
             models.Index(
                 fields=["lease_until"],
                 condition=models.Q(status__in=("pending", "processing")),
                 name="document_unfinished",
             ),
         ]
-        triggers: ClassVar = document_triggers()
+        triggers: ClassVar = [*document_triggers(), *DOCUMENT.triggers()]
 
     def __str__(self) -> str:
         return self.title or self.source
@@ -312,7 +336,7 @@ class Chunk(models.Model):
             ),
         ]
         indexes: ClassVar = [models.Index(fields=["content_hash"], name="chunk_by_content")]
-        triggers: ClassVar = chunk_triggers()
+        triggers: ClassVar = [*chunk_triggers(), *chunk_store_triggers(), *chunk_audit_triggers()]
 
     def __str__(self) -> str:
         return f"{self.document} #{self.position + 1}"

@@ -11,6 +11,7 @@ from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import Principal
+from kb.models.audit_triggers import PROFILE
 
 
 class RetrievalProfileQuerySet(models.QuerySet["RetrievalProfile"]):
@@ -75,7 +76,8 @@ class RetrievalProfile(models.Model):
             models.UniqueConstraint(fields=["name"], condition=Q(published=True), name="profile_published_once"),
         ]
         triggers: ClassVar = [
-            pgtrigger.ReadOnly(name="profile_never_changes", fields=["name", "version", "knowledge_base", "settings"])
+            pgtrigger.ReadOnly(name="profile_never_changes", fields=["name", "version", "knowledge_base", "settings"]),
+            *PROFILE.triggers(),
         ]
 
     def __str__(self) -> str:

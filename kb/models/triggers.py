@@ -78,6 +78,7 @@ _SHOWN_OF_KNOWLEDGE_BASE = (
     "keyword_vectors",
     "tokenizer_id",
     "lacks_postings",
+    "store",
 )
 _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
@@ -101,9 +102,10 @@ def _changed(kb: str, columns: str) -> str:
     return _CHANGED.format(kb=kb, columns=columns)
 
 
-def _statement_trigger(
+def statement_trigger(
     name: str, operation: pgtrigger.Operation, referencing: pgtrigger.Referencing, body: str
 ) -> pgtrigger.Trigger:
+    """A trigger that runs once after a statement, whose `body` is PL/pgSQL without its RETURN."""
     return pgtrigger.Trigger(
         name=name,
         level=pgtrigger.Statement,
@@ -115,20 +117,20 @@ def _statement_trigger(
 
 
 def _update_trigger(name: str, body: str) -> pgtrigger.Trigger:
-    return _statement_trigger(name, pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), body)
+    return statement_trigger(name, pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), body)
 
 
 def _content_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
     """A new content version; each argument selects the knowledge bases that a statement has changed."""
     return [
-        _statement_trigger(
+        statement_trigger(
             "content_insert",
             pgtrigger.Insert,
             pgtrigger.Referencing(new="new_rows"),
             _take_content_version(on_insert),
         ),
         _update_trigger("content_update", _take_content_version(on_update)),
-        _statement_trigger(
+        statement_trigger(
             "content_delete",
             pgtrigger.Delete,
             pgtrigger.Referencing(old="old_rows"),
@@ -139,9 +141,9 @@ def _content_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list
 
 def _version_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
     return [
-        _statement_trigger("version_insert", pgtrigger.Insert, pgtrigger.Referencing(new="new_rows"), on_insert),
+        statement_trigger("version_insert", pgtrigger.Insert, pgtrigger.Referencing(new="new_rows"), on_insert),
         _update_trigger("version_update", on_update),
-        _statement_trigger("version_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), on_delete),
+        statement_trigger("version_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), on_delete),
     ]
 
 
@@ -227,7 +229,7 @@ def fact_source_triggers() -> list[pgtrigger.Trigger]:
         WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS
             (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);
     """
-    return [_statement_trigger("fact_sources_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), body)]
+    return [statement_trigger("fact_sources_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), body)]
 
 
 def document_triggers() -> list[pgtrigger.Trigger]:
@@ -252,7 +254,7 @@ def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
     """
     shown = _changed("id", f"id, {', '.join(_SHOWN_OF_KNOWLEDGE_BASE)}")
     return [
-        _statement_trigger(
+        statement_trigger(
             "version_row",
             pgtrigger.Insert,
             pgtrigger.Referencing(new="new_rows"),
