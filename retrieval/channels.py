@@ -1,7 +1,7 @@
 """The channels: thin, with the store that answers them injected."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import too_late
 from retrieval.postings import hash_terms
-from retrieval.protocols import QueryVectors, TextStore, VectorStore
+from retrieval.protocols import KeywordStore, QueryVectors, TextStore, VectorStore
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, Ranking
 
@@ -21,14 +21,34 @@ class EmbeddingChannel:
 
     Args:
         name: of the channel.
+        kb_id: the knowledge base.
         vectors: the query's vectors.
+        store: the chunks' vectors.
+        stand_in: the same vectors in another store, which answers where that one cannot; None: there is none.
         dimension: of the chunks' vectors; None: not known.
+        only: ids of the chunks that may be found, ascending; None: all.
     """
 
-    def __init__(self, name: str, vectors: QueryVectors, dimension: int | None) -> None:
+    in_memory = False
+
+    def __init__(
+        self,
+        name: str,
+        kb_id: int,
+        vectors: QueryVectors,
+        store: VectorStore,
+        *,
+        stand_in: VectorStore | None = None,
+        dimension: int | None = None,
+        only: NDArray[np.int64] | None = None,
+    ) -> None:
         self.name = name
+        self.kb_id = kb_id
         self._vectors = vectors
+        self._store = store
+        self._stand_in = stand_in
         self._dimension = dimension
+        self._only = only
         self._embedded: set[str] = set()
 
     def lateness(self, analysis: Analysis) -> Degradation | None:
@@ -48,6 +68,26 @@ class EmbeddingChannel:
             )
         return vector, source
 
+    def _nearest(self, vector: NDArray[np.float32], k: int, kind: str) -> "_Nearest":
+        """What the store finds, or where it cannot answer the stand-in, with the reason."""
+        model = self._vectors.model_id
+        try:
+            return _Nearest(*self._store.search(self.kb_id, model, vector, k, kind=kind, only=self._only))
+        except ChannelUnavailable as error:
+            if self._stand_in is None:
+                raise
+            found = self._stand_in.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
+            return _Nearest(*found, (Degradation(self.name, error.code, str(error)),))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nearest:
+    """Chunks and cosines, best first, and why a stand-in has found them."""
+
+    chunk_ids: NDArray[np.int64]
+    similarities: NDArray[np.float64]
+    notes: tuple[Degradation, ...] = ()
+
 
 class VectorChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the chunks' vectors of one model.
@@ -59,13 +99,12 @@ class VectorChannel(EmbeddingChannel):
         kb_id: the knowledge base.
         vectors: the query's vectors.
         store: the chunks' vectors.
+        stand_in: the same vectors in another store; None: there is none.
         dimension: of the chunks' vectors; None: not known.
         keyword_share: 0 leaves the vectors of keywords out.
         only: ids of the chunks that may be found, ascending; None: all.
         notes: what every answer should say.
     """
-
-    in_memory = False
 
     def __init__(
         self,
@@ -73,26 +112,25 @@ class VectorChannel(EmbeddingChannel):
         vectors: QueryVectors,
         store: VectorStore,
         *,
+        stand_in: VectorStore | None = None,
         dimension: int | None = None,
         keyword_share: float = 0.0,
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
-        super().__init__("vector", vectors, dimension)
-        self.kb_id = kb_id
-        self._store = store
+        super().__init__("vector", kb_id, vectors, store, stand_in=stand_in, dimension=dimension, only=only)
         self._keyword_share = keyword_share
-        self._only = only
         self._notes = tuple(notes)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         vector, source = self._embed(analysis.text, deadline)
         detail: dict[str, Any] = {"model": self._vectors.model_id, "query_vector": source}
-        model = self._vectors.model_id
-        chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, only=self._only)
+        found = self._nearest(vector, k, "content")
+        chunk_ids, scores, notes = found.chunk_ids, found.similarities, found.notes
         if self._keyword_share:
-            others, _ = self._store.search(self.kb_id, model, vector, k, kind="keywords", only=self._only)
-            union = np.union1d(chunk_ids, others)
+            others = self._nearest(vector, k, "keywords")
+            notes += tuple(note for note in others.notes if note not in notes)
+            union = np.union1d(chunk_ids, others.chunk_ids)
             joined = self._similarities(vector, union)
             here = np.flatnonzero(~np.isnan(joined))
             best = here[np.lexsort((union[here], -joined[here]))][:k]
@@ -104,7 +142,7 @@ class VectorChannel(EmbeddingChannel):
             chunk_ids,
             scores,
             detail=detail,
-            degradations=self._notes,
+            degradations=(*self._notes, *notes),
             score=lambda wanted: self._similarities(vector, wanted),
         )
 
@@ -121,33 +159,30 @@ class VectorChannel(EmbeddingChannel):
 class QuestionChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the vectors of the questions that chunks answer."""
 
-    in_memory = False
-
     def __init__(
         self,
         kb_id: int,
         vectors: QueryVectors,
         store: VectorStore,
         *,
+        stand_in: VectorStore | None = None,
         dimension: int | None = None,
         only: NDArray[np.int64] | None = None,
     ) -> None:
-        super().__init__("question", vectors, dimension)
-        self.kb_id = kb_id
-        self._store = store
-        self._only = only
+        super().__init__("question", kb_id, vectors, store, stand_in=stand_in, dimension=dimension, only=only)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         vector, source = self._embed(analysis.text, deadline)
         model = self._vectors.model_id
-        chunk_ids, scores = self._store.search(self.kb_id, model, vector, k, kind="question", only=self._only)
+        found = self._nearest(vector, k, "question")
         detail = {"model": model, "query_vector": source}
         return Ranking(
             self.name,
             self.kb_id,
-            chunk_ids,
-            scores,
+            found.chunk_ids,
+            found.similarities,
             detail=detail,
+            degradations=found.notes,
             score=lambda wanted: self._store.similarities(self.kb_id, model, vector, wanted, kind="question"),
         )
 
@@ -186,8 +221,16 @@ class BM25Channel:
         self._only = only
         self._detail = detail or {}
 
+    def loaded(self, deadline: float) -> LoadedIndex:
+        """The index.
+
+        Raises:
+            ChannelUnavailable: it is not there by the deadline (of `time.monotonic`).
+        """
+        return self._wait_for_index(deadline)
+
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        loaded = self._wait_for_index(deadline)
+        loaded = self.loaded(deadline)
         terms = hash_terms(analysis.search_tokens(self.kb_id))
         chunk_ids, scores = loaded.index.search(terms, k, self._only)
         return Ranking(
@@ -201,10 +244,71 @@ class BM25Channel:
         )
 
 
-class FullTextChannel:
-    """PostgreSQL's full text over the tokens of the keyword index, which it stands in for."""
+class StoredKeywordChannel:
+    """Keyword search by a server; the knowledge base's own index tells of terms, and answers where the server cannot.
 
-    name = "fts"
+    Args:
+        store: the server.
+        own: the knowledge base's own index.
+        only: ids of the chunks that may be found, ascending; None: all.
+    """
+
+    name = "bm25"
+    in_memory = False
+
+    def __init__(self, store: KeywordStore, own: BM25Channel, *, only: NDArray[np.int64] | None = None) -> None:
+        self.kb_id = own.kb_id
+        self._store = store
+        self._own = own
+        self._only = only
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        text = _with_other_names(analysis, self.kb_id)
+        try:
+            found = self._store.search(self.kb_id, text, k, only=self._only)
+        except ChannelUnavailable as error:
+            note = Degradation(self.name, error.code, str(error))
+            ranking = self._own.search(analysis, k, deadline)
+            return replace(ranking, degradations=(*ranking.degradations, note))
+        if found is None:
+            return self._own.search(analysis, k, deadline)
+        chunk_ids, scores = found
+        own = self._own_index(deadline)
+        return Ranking(
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail={"store": self._store.name, **(own.detail if own else {})},
+            lexicon=own.index if own else None,
+            score=lambda wanted: self._scores(text, wanted, found),
+        )
+
+    def _scores(
+        self, text: str, wanted: NDArray[np.int64], found: tuple[NDArray[np.int64], NDArray[np.float64]]
+    ) -> NDArray[np.float64]:
+        """Those of any chunks; of a server that fails after it has answered, those it has told."""
+        try:
+            return self._store.scores(self.kb_id, text, wanted)
+        except ChannelUnavailable:
+            known = dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
+            return np.array([known.get(chunk_id, np.nan) for chunk_id in wanted.tolist()])
+
+    def _own_index(self, deadline: float) -> LoadedIndex | None:
+        """What tells which terms a chunk holds; None where it is still being built, which takes nothing from a ranking."""
+        try:
+            return self._own.loaded(deadline)
+        except ChannelUnavailable:
+            return None
+
+
+def _with_other_names(analysis: Analysis, kb_id: int) -> str:
+    """The query, and what other names of its concepts add to it."""
+    own = set(analysis.tokens(kb_id))
+    return " ".join((analysis.text, *(token for token in analysis.search_tokens(kb_id) if token not in own)))
+
+
+class _TextStoreChannel:
     in_memory = False
 
     def __init__(
@@ -214,6 +318,12 @@ class FullTextChannel:
         self._tokenizer_id = tokenizer_id
         self._store = store
         self._only = only
+
+
+class FullTextChannel(_TextStoreChannel):
+    """PostgreSQL's full text over the tokens of the keyword index, which it stands in for."""
+
+    name = "fts"
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - statements have a time limit
         terms = tuple(dict.fromkeys(analysis.search_tokens(self.kb_id)))
@@ -221,19 +331,10 @@ class FullTextChannel:
         return Ranking(self.name, self.kb_id, chunk_ids, scores, detail={"terms": len(terms)})
 
 
-class LexicalChannel:
+class LexicalChannel(_TextStoreChannel):
     """Character n-grams: finds misspelt words and parts of words, where words and vectors find next to nothing."""
 
     name = "lexical"
-    in_memory = False
-
-    def __init__(
-        self, kb_id: int, tokenizer_id: str, store: TextStore, *, only: NDArray[np.int64] | None = None
-    ) -> None:
-        self.kb_id = kb_id
-        self._tokenizer_id = tokenizer_id
-        self._store = store
-        self._only = only
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:  # noqa: ARG002 - statements have a time limit
         chunk_ids, scores = self._store.search_ngrams(self.kb_id, self._tokenizer_id, analysis.text, k, only=self._only)

@@ -1,5 +1,6 @@
 """How long work may take and where it runs: a search's budget, and calls of models that may hang."""
 
+import contextvars
 import threading
 import time
 from collections.abc import Callable
@@ -152,7 +153,9 @@ class ModelGuard:
         outcome: Future[R] = Future()
         started = time.monotonic()
         self._running[outcome] = started
-        threading.Thread(target=self._run, args=(function, outcome), name=f"model {self.name}", daemon=True).start()
+        context = contextvars.copy_context()  # whose log lines and spans are the caller's
+        work = (self._run, function, outcome)
+        threading.Thread(target=context.run, args=work, name=f"model {self.name}", daemon=True).start()
         if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
             raise self._timed_out(ModelTimeout(too_late(self.name)), started)
         try:

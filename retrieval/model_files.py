@@ -65,6 +65,12 @@ def local_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
     return next((path for path in found if path is not None and _is_complete(path)), None)
 
 
+def installed_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
+    """As `local_path`, of a model that is installed under its id: a folder of the file system is none."""
+    found = (_in_package(model_id), _in_cache(model_id, cache_dir))
+    return next((path for path in found if path is not None and _is_complete(path)), None)
+
+
 def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_dir: Path | None = None) -> Probe:
     """Looks for the model here, then on the hub; returns within `timeout_s` seconds whatever the network does.
 

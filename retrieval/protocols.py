@@ -160,6 +160,9 @@ class VectorStore(Protocol):
             k: at most so many.
             kind: which of the chunks' vectors.
             only: ids of the chunks that may be found, ascending; None: all.
+
+        Raises:
+            ChannelUnavailable: it cannot answer now, with one of the codes STORE_...; another store of the same vectors may.
         """
         ...
 
@@ -173,6 +176,36 @@ class VectorStore(Protocol):
         kind: str = "content",
     ) -> NDArray[np.float64]:
         """Returns exact cosine similarities, shape (n_chunks,), NaN for a chunk without such a vector."""
+        ...
+
+
+class KeywordStore(Protocol):
+    """Keyword search by a server that cuts texts and queries into terms by itself, with scores on its own scale."""
+
+    @property
+    def name(self) -> str:
+        """Of the server's kind, told in the trace."""
+        ...
+
+    def search(
+        self, kb_id: int, text: str, k: int, *, only: NDArray[np.int64] | None = None
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]] | None:
+        """Returns chunks that hold any of the text's terms and their scores, best first, ties by chunk id.
+
+        Returns:
+            None where it has not yet taken in every change of the knowledge base: what knows them all is to answer.
+
+        Raises:
+            ChannelUnavailable: it cannot answer, with one of the codes STORE_....
+        """
+        ...
+
+    def scores(self, kb_id: int, text: str, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Returns the scores of chunks, shape (n_chunks,), 0 for one that holds none of the terms.
+
+        Raises:
+            ChannelUnavailable: as `search`.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """Vectors of queries: cached, made once however many ask together, and never by a model that hangs or lies."""
 
+import contextvars
 import hashlib
 import logging
 import threading
@@ -111,7 +112,8 @@ class _ThreadEach(Executor):
             finally:
                 self.room.release()
 
-        threading.Thread(target=run, name="query vector", daemon=True).start()
+        context = contextvars.copy_context()  # whose log lines and spans are the caller's
+        threading.Thread(target=context.run, args=(run,), name="query vector", daemon=True).start()
         return job
 
 

@@ -35,6 +35,8 @@ class DegradationCode(StrEnum):
     RERANKER_TIMEOUT = "reranker_timeout"
     RERANKER_UNAVAILABLE = "reranker_unavailable"
     SHARED_CACHE_UNAVAILABLE = "shared_cache_unavailable"
+    STORE_BEHIND = "store_behind"
+    STORE_UNAVAILABLE = "store_unavailable"
     THRESHOLD_NOT_APPLIED = "threshold_not_applied"
 
 
@@ -60,11 +62,16 @@ class Degradation:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """One stage of one search: what went in, what came out, how long it took."""
+    """One stage of one search: what went in, what came out, how long it took.
+
+    Attributes:
+        ended: when, on the clock of `time.perf_counter`; seconds.
+    """
 
     stage: str
     milliseconds: float
     detail: Mapping[str, Any] = field(default_factory=dict)
+    ended: float = field(default_factory=time.perf_counter, compare=False, repr=False, kw_only=True)
 
     def as_dict(self) -> dict[str, Any]:
         return {"stage": self.stage, "milliseconds": round(self.milliseconds, 3), **self.detail}

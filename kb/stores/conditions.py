@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from django.utils.translation import gettext as _
 
-from kb.stores.filters import InvalidFilter, Operator
+from kb.stores.filter_values import InvalidFilter
+from kb.stores.filters import Operator
 
 SIGNS: Final[Mapping[str, Operator]] = {
     ">=": Operator.GTE,

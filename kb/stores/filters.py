@@ -1,44 +1,33 @@
 """Which chunks a search may find: conditions on documents, as a request states them and as PostgreSQL answers them."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
-from datetime import datetime, time
+from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 import numpy as np
 from django.db import connection
-from django.utils import timezone
-from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
 from kb.models import Document, Principal
 from kb.models.names import normalized_key
-from kb.models.validators import is_storable
+from kb.stores.filter_values import (
+    MAX_CONDITIONS,
+    InvalidFilter,
+    Scalar,
+    read_each,
+    read_id,
+    read_id_or_text,
+    read_list,
+    read_scalar,
+    read_text,
+    read_time,
+)
+from kb.stores.matching import Matching
 from kb.stores.scope import visible_knowledge_bases
-from retrieval.errors import RetrievalError
-
-MAX_VALUES = 1_000
-MAX_CONDITIONS = 50
-MAX_CHARS = 1_000
-MAX_NUMBER = 1e300
-MAX_ID = 2**63 - 1
-
-Scalar = str | int | float | bool | None
-
-
-class InvalidFilter(RetrievalError):
-    """A filter cannot be used.
-
-    Attributes:
-        field: the part of the filter, such as `metadata[0].op`.
-    """
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
 
 
 class Operator(StrEnum):
@@ -80,6 +69,7 @@ class Filters:
         concepts: ids or names; the document has any of them, or one that is narrower.
         created_after: at that time or later.
         created_before: earlier than that.
+        matching: further conditions, which take values as people write them.
     """
 
     document_ids: tuple[int, ...] | None = None
@@ -89,6 +79,7 @@ class Filters:
     metadata: tuple[Condition, ...] = ()
     created_after: datetime | None = None
     created_before: datetime | None = None
+    matching: Matching | None = None
 
     @classmethod
     def parse(cls, mapping: Mapping[str, Any]) -> Self:
@@ -117,44 +108,6 @@ class Filters:
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
-def _list(field: str, value: Any, most: int = MAX_VALUES) -> Sequence[Any]:
-    if not isinstance(value, list | tuple):
-        raise InvalidFilter(field, _("“%(field)s”: give a list.") % {"field": field})
-    if len(value) > most:
-        message = _("“%(field)s” has more than %(most)s values: give fewer.")
-        raise InvalidFilter(field, message % {"field": field, "most": most})
-    return value
-
-
-def _each(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
-    """Reads a list of values; an empty one is refused, since nothing could be found by it."""
-
-    def read_all(field: str, value: Any) -> tuple[Any, ...]:
-        if not _list(field, value):
-            message = _("“%(field)s” is empty: give at least one value, or leave it out.")
-            raise InvalidFilter(field, message % {"field": field})
-        return tuple(read(f"{field}[{place}]", each) for place, each in enumerate(value))
-
-    return read_all
-
-
-def _id(field: str, value: Any) -> int:
-    if type(value) is not int or not 0 < value <= MAX_ID:
-        raise InvalidFilter(field, _("“%(field)s”: give an id, a whole number from 1.") % {"field": field})
-    return value
-
-
-def _text(field: str, value: Any) -> str:
-    if not isinstance(value, str) or not 0 < len(value) <= MAX_CHARS or not is_storable(value):
-        message = _("“%(field)s”: give a text of 1 to %(most)s characters.")
-        raise InvalidFilter(field, message % {"field": field, "most": MAX_CHARS})
-    return value
-
-
-def _id_or_text(field: str, value: Any) -> int | str:
-    return _text(field, value) if isinstance(value, str) else _id(field, value)
-
-
 def _source_type(field: str, value: Any) -> str:
     if value not in Document.SourceType.values:
         message = _("“%(field)s”: choose from %(names)s.")
@@ -162,22 +115,9 @@ def _source_type(field: str, value: Any) -> str:
     return str(value)
 
 
-def _time(field: str, value: Any) -> datetime:
-    """A date is its first moment; without a zone it is one of the installation's."""
-    try:
-        day = parse_date(value) if isinstance(value, str) else None
-        moment = datetime.combine(day, time()) if day else parse_datetime(value) if isinstance(value, str) else value
-    except ValueError:  # well formed, and no such day
-        moment = None
-    if not isinstance(moment, datetime):
-        message = _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z.")
-        raise InvalidFilter(field, message % {"field": field})
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
-
-
 def _conditions(field: str, value: Any) -> tuple[Condition, ...]:
     return tuple(
-        _condition(f"{field}[{place}]", each) for place, each in enumerate(_list(field, value, MAX_CONDITIONS))
+        _condition(f"{field}[{place}]", each) for place, each in enumerate(read_list(field, value, MAX_CONDITIONS))
     )
 
 
@@ -189,37 +129,30 @@ def _condition(field: str, value: Any) -> Condition:
         message = _("“%(field)s”: choose from %(names)s.") % {"field": f"{field}.op", "names": ", ".join(Operator)}
         raise InvalidFilter(f"{field}.op", message)
     op = Operator(value["op"])
-    return Condition(_text(f"{field}.key", value["key"]), op, _operand(f"{field}.value", op, value.get("value")))
+    return Condition(read_text(f"{field}.key", value["key"]), op, _operand(f"{field}.value", op, value.get("value")))
 
 
 def _operand(field: str, op: Operator, value: Any) -> Scalar | tuple[Scalar, ...]:
     if op is Operator.IN:
-        return _each(_scalar)(field, value)
+        return read_each(read_scalar)(field, value)
     if op is Operator.EXISTS:
         if value is not None and not isinstance(value, bool):
             raise InvalidFilter(field, _("“%(field)s”: give true or false.") % {"field": field})
         return value is not False
     if op in ORDERINGS and (isinstance(value, bool) or not isinstance(value, str | int | float)):
         raise InvalidFilter(field, _("“%(field)s”: give a number or a text to compare with.") % {"field": field})
-    return _scalar(field, value)
-
-
-def _scalar(field: str, value: Any) -> Scalar:
-    if value is None or (isinstance(value, str) and len(value) <= MAX_CHARS and is_storable(value)):
-        return value
-    if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
-        return value
-    raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null.") % {"field": field})
+    return read_scalar(field, value)
 
 
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
-    "document_ids": _each(_id),
-    "tags": _each(_text),
-    "concepts": _each(_id_or_text),
-    "source_types": _each(_source_type),
+    "document_ids": read_each(read_id),
+    "tags": read_each(read_text),
+    "concepts": read_each(read_id_or_text),
+    "source_types": read_each(_source_type),
     "metadata": _conditions,
-    "created_after": _time,
-    "created_before": _time,
+    "created_after": read_time,
+    "created_before": read_time,
+    "matching": Matching.parse,
 }
 
 # -- Asking ------------------------------------------------------------------------------------------------------------
@@ -292,6 +225,8 @@ def _clauses(filters: Filters) -> Iterable[Clause]:
         yield "d.created_at < %s", [filters.created_before]
     for condition in filters.metadata:
         yield _clause(condition)
+    if filters.matching is not None:
+        yield filters.matching.clause()
 
 
 def _clause(condition: Condition) -> Clause:

@@ -11,3 +11,8 @@ def _stored_id() -> str:
 def installation_id() -> str:
     """The id of this installation, read once a process."""
     return _stored_id()
+
+
+def forget_installation() -> None:
+    """Reads it anew, after a restore."""
+    _stored_id.cache_clear()

@@ -15,6 +15,7 @@ class Purpose(IntEnum):
     VECTOR_INDEX = 0x7A68_0003
     PROFILES = 0x7A68_0004
     REEMBED = 0x7A68_0005
+    STORE = 0x7A68_0006
 
 
 @contextmanager

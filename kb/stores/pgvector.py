@@ -1,4 +1,4 @@
-"""Cosine search over the vectors of one knowledge base, model and kind, by an HNSW index where there is one."""
+"""Cosine search over the vectors of one knowledge base, model and kind, by an approximate index where there is one."""
 
 import math
 from functools import lru_cache
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from kb.models import ChunkEmbedding
 from kb.stores.arrays import array_text
+from kb.stores.vector_effort import Effort, effort_of
 
 MAX_EXACT = 20_000
 """So many chunks are compared one by one sooner than an index is searched for those among them."""
@@ -56,10 +57,11 @@ class PgVectorStore:
             statement += AMONG
             wanted["only"] = array_text(only.tolist())
         exact = EXACT.format(distances=statement) + NEAREST
-        if only is not None and only.size <= MAX_EXACT:
+        effort = effort_of(kb_id, model_id, kind)
+        if (only is not None and only.size <= MAX_EXACT) or not effort.is_used:
             return _found(_rows(exact, wanted | {"limit": k}))
         factor = QUESTIONS_READ if kind == ChunkEmbedding.Kind.QUESTION else 1
-        chunk_ids, similarities = _found(_rows(statement + NEAREST, wanted | {"limit": k * factor}))
+        chunk_ids, similarities = _found(_rows(statement + NEAREST, wanted | {"limit": k * factor}, effort))
         if chunk_ids.size < k:
             return _found(_rows(exact, wanted | {"limit": k}))
         return chunk_ids[:k], similarities[:k]
@@ -98,9 +100,13 @@ def _texts_of_halves() -> list[str]:
     return texts
 
 
-def _rows(statement: str, values: dict[str, Any]) -> list[tuple[int, float]]:
+def _rows(statement: str, values: dict[str, Any], effort: Effort | None = None) -> list[tuple[int, float]]:
+    """The rows of a statement; one that asks for an effort of its own has it in the same round trip."""
+    prelude = effort.statements if effort else ""
     with connection.cursor() as cursor:
-        cursor.execute(statement, values)
+        cursor.execute(prelude + statement, values)
+        if prelude:
+            cursor.nextset()
         rows: list[tuple[int, float]] = cursor.fetchall()
     return rows
 
@@ -108,8 +114,8 @@ def _rows(statement: str, values: dict[str, Any]) -> list[tuple[int, float]]:
 def _found(rows: list[tuple[int, float]]) -> Found:
     """Each chunk once, with its best; a vector of length 0 has no direction, so it is not found."""
     best: dict[int, float] = {}
-    for chunk_id, distance in rows:
-        if not math.isnan(distance):
-            best.setdefault(chunk_id, distance)
+    # Once more, since the lists of an IVFFlat index that is scanned further are not in order.
+    for distance, chunk_id in sorted((distance, chunk_id) for chunk_id, distance in rows if not math.isnan(distance)):
+        best.setdefault(chunk_id, distance)
     chunk_ids = np.fromiter(best, dtype=np.int64, count=len(best))
     return chunk_ids, 1.0 - np.fromiter(best.values(), dtype=np.float64, count=len(best))

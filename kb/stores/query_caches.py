@@ -7,9 +7,11 @@ for it, so it gets little time, and after a failure it is left alone for a while
 import hmac
 import logging
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
+from math import inf
 from typing import TypeVar
 
 from django.conf import settings
@@ -32,6 +34,7 @@ logger = logging.getLogger(__name__)
 KEY_SPACE = "zhiku"
 ANSWER_SECONDS = 0.25
 PAUSE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
 MAX_SHARED_BYTES = 1024**2
 MAX_QUERY_EMBEDDERS = 8
 LOCAL_SLOTS, SERVER_SLOTS = 2, 8
@@ -60,11 +63,15 @@ class SharedRedis:
         self._breaker = breaker or CircuitBreaker(failures_to_open=1, seconds_open=PAUSE_SECONDS)
         self._lock = threading.Lock()
         self._is_away = False
+        self._asked = -inf
 
     @property
     def is_away(self) -> bool:
-        """Whether it failed when it was last asked. While it did, this asks again as soon as the pause is over."""
-        if self._is_away:
+        """Whether it failed when it was last asked.
+
+        It is asked for that where it has not been for a second, and while it is away as soon as the pause is over.
+        """
+        if self._is_away or time.monotonic() - self._asked > LOOK_SECONDS:
             self.ask(lambda redis: redis.ping())
         return self._is_away
 
@@ -72,6 +79,7 @@ class SharedRedis:
         """What the command answers; None where Redis is away, or has no such answer."""
         if not self._breaker.allows():
             return None
+        self._asked = time.monotonic()
         try:
             answer = command(self._client)
         except ResponseError as error:  # it is there, but the key is of another type, or its memory is full

@@ -1,5 +1,6 @@
 """Threads beside a request's own."""
 
+import contextvars
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -11,7 +12,10 @@ R = TypeVar("R")
 
 
 class ConnectionReturningExecutor(ThreadPoolExecutor):
-    """Threads that give their database connection back to the pool after each job."""
+    """Threads that give their database connection back to the pool after each job.
+
+    A job's log lines and spans belong to the request that asked for it.
+    """
 
     def submit(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
         def job() -> R:
@@ -20,4 +24,4 @@ class ConnectionReturningExecutor(ThreadPoolExecutor):
             finally:
                 connections.close_all()
 
-        return super().submit(job)
+        return super().submit(contextvars.copy_context().run, job)

@@ -1,7 +1,12 @@
-"""HNSW indexes: one for each knowledge base, model and kind with so many vectors that comparing each takes too long."""
+"""Approximate indexes: one for each knowledge base, model and kind with so many vectors that comparing each takes too long.
+
+HNSW, or IVFFlat where the operator chose it: quicker to make and smaller, but slower to search, and its lists are those of
+the vectors that it was made from.
+"""
 
 import hashlib
 import logging
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,12 +16,12 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from psycopg import sql
 
-from kb.models import KnowledgeBase
+from kb.models import KnowledgeBase, VectorIndex
 from kb.stores.locks import Purpose, try_lock
 
 logger = logging.getLogger(__name__)
 
-PREFIX = "hnsw_"
+PREFIXES = {VectorIndex.Method.HNSW: "hnsw_", VectorIndex.Method.IVFFLAT: "ivfflat_"}
 MAX_DIMENSION = 4_000
 SHARE_TO_KEEP = 0.5
 """An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge."""
@@ -25,6 +30,7 @@ ALL = 0
 
 # A model that a knowledge base is on its way to gets its index once every chunk has its vector: until then it would slow
 # every row. That of the former model stays, for searches under way and for a return.
+# One that another store searches needs none here.
 SPACES = """
 SELECT space.knowledge_base_id, space.model, space.kind, space.vectors, one.dimension, space.is_searched
 FROM (
@@ -33,6 +39,7 @@ FROM (
     FROM kb_chunkembedding e
     JOIN kb_knowledgebase k ON k.id = e.knowledge_base_id
         AND e.model IN (k.embedding_model, k.target_embedding_model, k.previous_embedding_model)
+        AND 'postgres' IN (k.store, k.target_store)
     LEFT JOIN kb_reembedding r ON r.knowledge_base_id = k.id AND e.model = k.target_embedding_model
     WHERE %(kb)s IS NULL OR e.knowledge_base_id = %(kb)s
     GROUP BY 1, 2, 3, 5
@@ -44,11 +51,11 @@ CROSS JOIN LATERAL (
 """
 INDEXES = """
 SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-WHERE i.indrelid = 'kb_chunkembedding'::regclass AND starts_with(c.relname, %s)
+WHERE i.indrelid = 'kb_chunkembedding'::regclass AND EXISTS (SELECT FROM unnest(%s::text[]) AS prefix WHERE starts_with(c.relname, prefix))
 """
 CREATE = sql.SQL(
     "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"
-    " USING hnsw ((vector::halfvec({dimension})) halfvec_cosine_ops)"
+    " USING {method} ((vector::halfvec({dimension})) halfvec_cosine_ops) {options}"
     " WHERE knowledge_base_id = {kb} AND model = {model} AND kind = {kind}"
 )
 DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
@@ -68,7 +75,17 @@ class VectorSpace:
     @property
     def index_name(self) -> str:
         key = "\0".join((self.model_id, self.kind, str(self.dimension)))
-        return f"{PREFIX}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+        return f"{PREFIXES[chosen_method()]}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    @property
+    def lists(self) -> int:
+        """Of IVFFlat: the square root of the rows, as pgvector's documentation advises."""
+        return max(1, round(math.sqrt(self.vectors)))
+
+
+def chosen_method() -> VectorIndex.Method:
+    """Of the indexes that are made from now on; those of another method make way for them."""
+    return VectorIndex.Method(settings.VECTOR_INDEX_METHOD)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,25 +114,34 @@ def maintain_vector_indexes(kb_id: int | None = None) -> IndexChanges:
         return _maintain(kb_id) if taken else IndexChanges(is_done=False)
 
 
-def spaces_without_index() -> list[VectorSpace]:
-    """The vectors that are to have an index and have no finished one."""
-    there = _indexes(None)
-    return [space for space in _spaces(None) if _is_wanted(space) and not there.get(space.index_name, False)]
+def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
+    """The vectors that are to have an index and have no finished one: of a knowledge base, or of all."""
+    there = _indexes(kb_id)
+    return [space for space in _spaces(kb_id) if _is_wanted(space) and not there.get(space.index_name, False)]
+
+
+def spaces_with_index(kb_id: int | None = None) -> list[VectorSpace]:
+    """The vectors that have a finished index: of a knowledge base, or of all."""
+    there = _indexes(kb_id)
+    return [space for space in _spaces(kb_id) if there.get(space.index_name, False)]
 
 
 def _maintain(kb_id: int | None) -> IndexChanges:
     spaces = {space.index_name: space for space in _spaces(kb_id)}
     there = _indexes(kb_id)
     keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
-    drop = [name for name, is_valid in there.items() if not is_valid or name not in keep]
+    broken = [name for name, is_valid in there.items() if not is_valid]
+    unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
     unfinished = {name for name in keep if not there[name] and spaces[name].is_searched}
     wanted = unfinished | {name for name, space in spaces.items() if _is_wanted(space)}
     create = [name for name in spaces if name in wanted and not there.get(name, False)]
     with _untimed():
-        for name in drop:
+        for name in broken:
             _run(DROP.format(name=sql.Identifier(name)))
         created = [name for name in create if _create(spaces[name])]
-    return IndexChanges(tuple(created), tuple(drop))
+        for name in unwanted:  # now, since one of another method has served until here
+            _run(DROP.format(name=sql.Identifier(name)))
+    return IndexChanges(tuple(created), (*broken, *unwanted))
 
 
 def _is_wanted(space: VectorSpace) -> bool:
@@ -132,12 +158,16 @@ def _spaces(kb_id: int | None) -> list[VectorSpace]:
 
 def _indexes(kb_id: int | None) -> dict[str, bool]:
     """By name, whether the index was finished."""
-    return dict(_fetch(INDEXES, [PREFIX if kb_id is None else f"{PREFIX}{kb_id}_"]))
+    prefixes = [prefix if kb_id is None else f"{prefix}{kb_id}_" for prefix in PREFIXES.values()]
+    return dict(_fetch(INDEXES, [prefixes]))
 
 
 def _create(space: VectorSpace) -> bool:
+    is_ivfflat = chosen_method() is VectorIndex.Method.IVFFLAT
     statement = CREATE.format(
         name=sql.Identifier(space.index_name),
+        method=sql.SQL("ivfflat" if is_ivfflat else "hnsw"),
+        options=sql.SQL(f"WITH (lists = {space.lists})" if is_ivfflat else ""),
         dimension=sql.Literal(space.dimension),
         kb=sql.Literal(space.kb_id),
         model=sql.Literal(space.model_id),

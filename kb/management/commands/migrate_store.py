@@ -1,0 +1,99 @@
+import shlex
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.models import KnowledgeBase, StoreState
+from kb.services.stores.applying import AlreadyRunning, changes_apply
+from kb.services.stores.checking import copy_check
+from kb.services.stores.migration import applied, migration_cancel, migration_follow, migration_start, store_rebuild
+
+Store = KnowledgeBase.Store
+
+
+class Command(KnowledgeBaseCommand):
+    help = (
+        "Moves the search of a knowledge base's vectors, and with Milvus of its keywords, to another store. Searches go on "
+        "meanwhile; an interrupted move goes on where it stood."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        self.add_kb_argument(parser)
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument("--to", choices=Store.values, metavar="STORE", help=f"one of {', '.join(Store.values)}")
+        what.add_argument("--verify", action="store_true", help="count and measure the copy in use, and change nothing")
+        what.add_argument("--rebuild", action="store_true", help="fill the copy in use anew")
+        what.add_argument("--cancel", action="store_true", help="give up a move that is under way")
+        parser.add_argument("--no-wait", action="store_true", help="with --to: leave the work to a worker")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        kb = self.knowledge_base(options)
+        if options["verify"]:
+            self._verify(kb)
+        elif options["cancel"]:
+            migration_cancel(kb)
+            self.stdout.write(f"{kb.name}: searches use {kb.get_store_display()}; nothing is on its way")
+        elif options["rebuild"]:
+            self._rebuild(kb)
+        else:
+            self._move(kb, options)
+
+    def _move(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
+        target = options["to"]
+        if kb.store == target and not kb.target_store:
+            self.stdout.write(f"{kb.name}: searches use {kb.get_store_display()} already")
+            return
+        migration_start(kb, target)
+        if options["no_wait"]:
+            self.stdout.write(f"{kb.name}: a worker moves it to {Store(target).label}")
+            return
+        state = StoreState.objects.get(knowledge_base=kb, store=target)
+        begun = applied(kb, target)
+        with self.progress_bar(total=state.total, unit="changes") as bar:
+            bar.update(begun)
+            migration_follow(kb, on_progress=lambda count: bar.update(count) if bar.n + count <= state.total else None)
+        self.stdout.write(f"{kb.name}: searches use {kb.get_store_display()}{self._measured(kb)}")
+
+    def _measured(self, kb: KnowledgeBase) -> str:
+        checked = StoreState.objects.filter(knowledge_base=kb, store=kb.store).values_list("checked", flat=True).first()
+        if not checked:
+            return " (few vectors, compared one by one without an index)" if kb.store == Store.POSTGRES else ""
+        recall = (
+            "" if checked["recall"] is None else f", recall@25 {checked['recall']:.3f} of {checked['sampled']} searches"
+        )
+        what = "vectors in an index" if kb.store == Store.POSTGRES else "vectors and texts"
+        return f" ({checked['found']:,} {what}{recall})"
+
+    def _rebuild(self, kb: KnowledgeBase) -> None:
+        total = store_rebuild(kb)
+        with self.progress_bar(total=total, unit="changes") as bar:
+            told, is_done = 0, False
+            while not is_done:
+                try:
+                    is_done = changes_apply(kb.pk, kb.store, batches=1)
+                except AlreadyRunning:
+                    raise CommandError("a worker is at it already: `--verify` shows when it is done") from None
+                done = applied(kb, kb.store)
+                bar.update(done - told)
+                told = done
+        self._verify(kb)
+
+    def _verify(self, kb: KnowledgeBase) -> None:
+        if kb.store == Store.POSTGRES:
+            self.stdout.write(f"{kb.name}: PostgreSQL holds everything itself, there is no copy to compare")
+            return
+        check = copy_check(kb, kb.store)
+        for name in sorted(check.expected.keys() | check.found.keys()):
+            there, wanted = check.found.get(name, 0), check.expected.get(name, 0)
+            self.stdout.write(f"  {name}: {there:,} of {wanted:,}")
+        if check.recall is not None:
+            self.stdout.write(f"  recall@25 against exact search: {check.recall:.3f} ({check.sampled} searches)")
+        if not check.is_good:
+            name = shlex.quote(kb.name)
+            raise CommandError(
+                f"the copy is not what it should be; where changes wait, a worker applies them, else run "
+                f"`manage.py migrate_store --kb {name} --rebuild`"
+            )
+        self.stdout.write(f"{kb.name}: the copy in {kb.get_store_display()} is complete")

@@ -1,0 +1,81 @@
+"""Uploads, wherever they lie: what the storages of Django do not do alike."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from django.core.files import File
+from django.core.files.storage import FileSystemStorage, default_storage
+from django.db.models.fields.files import FieldFile
+
+_PIECE: Final = 1024**2
+
+
+class FilesUnavailable(Exception):
+    """The object store cannot be used just now, or as it is set up; the same may go well later."""
+
+
+class RemoteStorage(Protocol):
+    """What storages that are not folders of this machine do besides what Django asks of them."""
+
+    def replace(self, name: str, content: Any) -> None: ...
+
+    def delete_folder(self, name: str) -> None: ...
+
+
+@contextmanager
+def local_file(file: FieldFile) -> Iterator[Path]:
+    """A path under which the file can be read, for programs that take paths; a copy where it lies elsewhere.
+
+    Raises:
+        FileNotFoundError: it has gone.
+        FilesUnavailable: the store that holds it cannot be used.
+    """
+    if isinstance(file.storage, FileSystemStorage):
+        yield Path(file.path)
+        return
+    suffix = Path(str(file.name)).suffix
+    with tempfile.NamedTemporaryFile(prefix="zhiku-", suffix=suffix) as copy:
+        with file.storage.open(str(file.name), "rb") as stored:
+            shutil.copyfileobj(stored, copy, _PIECE)
+        copy.flush()
+        yield Path(copy.name)
+
+
+def has_file(file: FieldFile) -> bool:
+    """Whether a document has a file that is still there.
+
+    Raises:
+        FilesUnavailable: the store that holds it cannot be used.
+    """
+    return bool(file) and file.storage.exists(str(file.name))
+
+
+def delete_folder(name: str) -> None:
+    """Deletes everything whose name begins with a folder's; nothing is there to delete: nothing happens.
+
+    Raises:
+        FilesUnavailable: the store cannot be used; what is left of the folder belongs to nothing any more.
+    """
+    storage = default_storage
+    if isinstance(storage, FileSystemStorage):
+        shutil.rmtree(storage.path(name), ignore_errors=True)
+    else:
+        cast(RemoteStorage, storage).delete_folder(name)
+
+
+def replace_file(name: str, content: "File[bytes]") -> None:
+    """Writes a file under exactly this name, over what is there.
+
+    Raises:
+        FilesUnavailable: the store cannot be used.
+    """
+    storage = default_storage
+    if isinstance(storage, FileSystemStorage):
+        storage.delete(name)
+        storage.save(name, content)
+    else:
+        cast(RemoteStorage, storage).replace(name, content)
