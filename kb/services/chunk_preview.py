@@ -20,6 +20,7 @@ from kb.services.errors import Rejected
 from kb.services.indexing import chunk_settings
 from kb.services.knowledge_bases import check_chunking
 from kb.services.rechunk import Survival, chunks_of, recut
+from kb.stores.files import has_file, local_file
 from retrieval.errors import RetrievalError
 
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
@@ -100,12 +101,13 @@ def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[st
             whose tokens are counted is out of reach.
     """
     changed = _changed(kb, chunking)
-    if not document.file or not Path(document.file.path).exists():
+    if not has_file(document.file):
         message = _(
             "“%(title)s” was imported without a file, so it cannot be cut anew: choose another, or paste its text."
         )
         raise Rejected("no_file", message % {"title": document})
-    parsed, is_partial = _beginning(_parsed(Path(document.file.path), document.source))
+    with local_file(document.file) as path:
+        parsed, is_partial = _beginning(_parsed(path, document.source))
     drafts = _cut(parsed, changed)
     before = chunks_of(document)
     if is_partial:

@@ -1,5 +1,7 @@
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
 from pathlib import PurePath
 from typing import Any
 
@@ -14,7 +16,8 @@ from kb.ingest.archives import is_archive_name
 from kb.ingest.formats.detect import is_readable_head
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, IngestBatch, KnowledgeBase, User
-from kb.services.errors import AlreadyThere, Rejected
+from kb.models.locks import lock_knowledge_bases
+from kb.services.errors import AlreadyThere, NotVisible, Rejected
 
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
@@ -154,6 +157,45 @@ def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
     document.save()
 
 
+def document_replace_file(*, document: Document, file: "File[bytes]", name: str) -> None:
+    """Gives a document another file, from which its chunks are cut anew; belongs inside a transaction that holds it.
+
+    What searches find of it is what they found before, until a worker has read the new file.
+
+    Raises:
+        AlreadyThere: another document of the knowledge base has these bytes.
+        Rejected: the file is too large, or of a type that cannot be read.
+    """
+    source, known_as = source_of_name(name), str(document.file.name or "")
+    check_file(source, file)
+    digest = sha256_of(file)
+    if digest != document.sha256:
+        document.sha256, document.size, document.source = digest, file.size, source
+        _refuse_known(document)
+        document.file.save(source, file, save=False)
+        if known_as:
+            transaction.on_commit(partial(document.file.storage.delete, known_as))
+    document_requeue(document)
+
+
+@contextmanager
+def document_held(document: Document) -> Iterator[Document]:
+    """A transaction in which nobody else changes a document or its chunks.
+
+    Yields:
+        The document as it is now.
+
+    Raises:
+        NotVisible: it is gone.
+    """
+    with transaction.atomic():
+        lock_knowledge_bases([document.knowledge_base_id])  # first, as every writer of chunks does
+        held = Document.objects.select_for_update(no_key=True).filter(pk=document.pk).first()
+        if held is None:
+            raise NotVisible(_("The document is gone."))
+        yield held
+
+
 def source_of_name(name: str) -> str:
     """The last part of a path as a browser or an archive gives it; of a very long one the beginning and the extension."""
     path = PurePath(name.replace("\\", "/"))
@@ -181,8 +223,8 @@ def check_file(source: str, file: "File[bytes]") -> None:
 
 
 def _refuse_known(document: Document) -> None:
-    known = Document.objects.filter(knowledge_base=document.knowledge_base, sha256=document.sha256).first()
-    if known is not None:
+    same = Document.objects.filter(knowledge_base=document.knowledge_base_id, sha256=document.sha256)
+    if (known := same.exclude(pk=document.pk).first()) is not None:
         message = _("The same content is in this knowledge base already, as “%(title)s”: nothing was added.")
         raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
 

@@ -2,18 +2,18 @@
 
 import copy
 import logging
+import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import timedelta
-from pathlib import Path
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
 from django.conf import settings
-from django.db import OperationalError
+from django.db import OperationalError, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 from django.utils.translation import gettext_noop
 
+from kb import draining
 from kb.ingest.archives import is_archive_name
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy, hash_content
 from kb.ingest.chunkers.registry import split
@@ -21,12 +21,15 @@ from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace
 from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
 from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
+from kb.metrics import observe_document, observe_stage
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
+from kb.models.locks import lock_knowledge_bases
 from kb.providers import embedder
 from kb.services.batches.unpacking import expand_archive
 from kb.services.chunk_batches import source_of
 from kb.services.chunk_work.bulk import chunks_set_enabled
 from kb.services.chunk_work.checks import check_chunk, entries, prepared_chunks, require_there, unchanged_chunk
+from kb.services.leases import kept, lease_until
 from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
 from kb.services.writing import (
     Superseded,
@@ -35,6 +38,8 @@ from kb.services.writing import (
     unchanged,
     writing_chunks,
 )
+from kb.stores.files import FilesUnavailable, local_file
+from kb.telemetry import context
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -54,12 +59,38 @@ class LeaseLost(Exception):
     """Another worker has taken the document over, or it was deleted: this one writes nothing."""
 
 
+class WorkerEnds(Exception):
+    """The worker was asked to end a while ago: what it is at goes to another one."""
+
+
+def must_return() -> bool:
+    """Whether this worker ends and has no time left to finish a document."""
+    return draining.since() is not None and draining.seconds() >= settings.WORKER_GRACE_SECONDS
+
+
+def return_if_ending() -> None:
+    """Belongs where work can be given up without loss.
+
+    Raises:
+        WorkerEnds: the worker has no time left.
+    """
+    if must_return():
+        raise WorkerEnds("the worker ends")
+
+
+def returned() -> dict[str, object]:
+    """The fields of a document as if no worker had taken it: this attempt does not count."""
+    waiting = {"status": Document.Status.PENDING, "stage": "", "progress": 0, "lease": None, "lease_until": None}
+    return {**waiting, "attempts": F("attempts") - 1, "updated_at": timezone.now()}
+
+
 class Job:
-    """One worker's hold on one document; every report of progress renews it."""
+    """One worker's hold on one document; it is renewed while the worker lives, and by every report of progress."""
 
     def __init__(self, document: Document, lease: uuid.UUID) -> None:
         self.document = document
-        self._lease = lease
+        self.lease = lease
+        self._stage, self._since = str(Document.Stage.PARSE), time.monotonic()
 
     @classmethod
     def claim(cls, document_id: int) -> "Job | None":
@@ -80,7 +111,7 @@ class Job:
             error_code="",
             attempts=F("attempts") + 1,
             lease=lease,
-            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
+            lease_until=lease_until(now),
             updated_at=now,
         )
         document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first() if taken else None
@@ -91,14 +122,27 @@ class Job:
 
         Raises:
             LeaseLost: the document is no longer this worker's.
+            WorkerEnds: the worker has no time left; the document has to be given back.
         """
+        return_if_ending()
+        self._enter(stage)
         now = timezone.now()
         self._update(
             stage=stage,
             progress=progress,
-            lease_until=now + timedelta(seconds=settings.INGEST_LEASE_SECONDS),
+            lease_until=lease_until(now),
             updated_at=now,
         )
+
+    def _enter(self, stage: str) -> None:
+        if stage != self._stage:
+            observe_stage(self._stage, time.monotonic() - self._since)
+            self._stage, self._since = str(stage), time.monotonic()
+
+    def give_back(self) -> None:
+        """Puts the document back as if it had never been taken."""
+        self._update(**returned())
+        observe_document("returned")
 
     def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
         self._update(
@@ -110,6 +154,8 @@ class Job:
             lease_until=None,
             updated_at=timezone.now(),
         )
+        observe_document("failed")
+        logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
 
     def release(self) -> None:
         """Puts the document back, for the sweep to enqueue; the attempt counts, so that none goes round for ever."""
@@ -130,6 +176,12 @@ class Job:
             lease_until=None,
             updated_at=timezone.now(),
         )
+        transaction.on_commit(self._is_ready, robust=True)
+
+    def _is_ready(self) -> None:
+        self._enter("")
+        observe_document("ready")
+        logger.info("document %s is ready", self.document.pk)
 
     def lock(self) -> None:
         """Keeps the document this worker's until the transaction ends.
@@ -140,19 +192,30 @@ class Job:
         self._update(updated_at=timezone.now())
 
     def _update(self, **fields: object) -> None:
-        if not Document.objects.filter(pk=self.document.pk, lease=self._lease).update(**fields):
+        if not Document.objects.filter(pk=self.document.pk, lease=self.lease).update(**fields):
             raise LeaseLost
 
 
-def index_document(document_id: int) -> None:
-    """Makes a waiting document searchable, or marks it failed with a sentence for the curator."""
-    job = Job.claim(document_id)
+def index_document(document_id: int) -> bool:
+    """Makes a waiting document searchable, or marks it failed with a sentence for the curator.
+
+    Returns:
+        Whether the document was put back because this worker ends, for another one to take at once.
+    """
+    job = None if must_return() else Job.claim(document_id)
     if job is None:
-        return
-    try:
-        _run(job)
-    except LeaseLost:
-        logger.info("document %s was taken over or deleted while it was indexed", document_id)
+        return must_return()
+    with context.bound(document_id=document_id):
+        try:
+            with kept(job.lease):
+                _run(job)
+        except LeaseLost:
+            logger.info("document %s was taken over or deleted while it was indexed", document_id)
+        except WorkerEnds:
+            job.give_back()
+            logger.info("document %s was given back, since the worker ends", document_id)
+            return True
+    return False
 
 
 def _run(job: Job) -> None:
@@ -163,8 +226,11 @@ def _run(job: Job) -> None:
             _index_chunks(job)
         else:
             _index_file(job)
-    except LeaseLost:
+    except (LeaseLost, WorkerEnds):
         raise
+    except FilesUnavailable as error:
+        logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
+        job.give_back()
     except ParseError as error:
         job.fail(error.code, str(error), error.params)
     except RetrievalError as error:
@@ -245,7 +311,8 @@ def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:
 
 def _parse(document: Document) -> ParsedDocument:
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
-    return parse_file(Path(document.file.path), document.source, limits=limits)
+    with local_file(document.file) as path:
+        return parse_file(path, document.source, limits=limits)
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
@@ -274,6 +341,7 @@ def chunk_update(
     enabled: bool,
     questions: Sequence[str] | None = None,
     keywords: Sequence[str] | None = None,
+    require: Callable[[Chunk], None] = lambda _chunk: None,
 ) -> None:
     """Changes a chunk and what the indexes hold of it.
 
@@ -283,6 +351,7 @@ def chunk_update(
         enabled: whether searches find it.
         questions: which it answers; None: those it has.
         keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
+        require: raises where the chunk, which is locked, is not as the caller wants it to be before the change.
 
     Raises:
         Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or the
@@ -292,10 +361,12 @@ def chunk_update(
     """
     wanted = _changed(chunk, text, questions, keywords)
     if not _is_indexed_anew(chunk, wanted):
-        if not chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled):
-            require_there(chunk)
+        with transaction.atomic():
+            lock_knowledge_bases([chunk.knowledge_base_id])
+            require(require_there(chunk))
+            chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
         return
-    _write_anew(chunk, wanted, enabled=enabled)
+    _write_anew(chunk, wanted, enabled=enabled, require=require)
 
 
 def chunk_reindex(chunk: Chunk) -> None:
@@ -307,11 +378,14 @@ def chunk_reindex(chunk: Chunk) -> None:
     _write_anew(chunk, copy.copy(chunk), enabled=chunk.enabled)
 
 
-def _write_anew(chunk: Chunk, wanted: Chunk, *, enabled: bool) -> None:
+def _write_anew(
+    chunk: Chunk, wanted: Chunk, *, enabled: bool, require: Callable[[Chunk], None] = lambda _chunk: None
+) -> None:
     model = embedder(chunk.knowledge_base.embedding_model)
     [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
     with writing_chunks(chunk.knowledge_base):
         locked = unchanged_chunk(chunk)
+        require(locked)
         if wanted.text != locked.text:
             cut = locked.cut_text or locked.text
             locked.text, locked.cut_text = wanted.text, "" if wanted.text == cut else cut

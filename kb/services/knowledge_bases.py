@@ -1,8 +1,6 @@
-import shutil
 from functools import partial
 from typing import Any
 
-from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.db.models import Q
@@ -10,49 +8,12 @@ from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
 from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, User
+from kb.models.knowledge import documents_folder
+from kb.services.embedding_models import default_embedding_model
 from kb.services.errors import NotVisible, Rejected
-from kb.services.health.findings import State
-from kb.services.health.models import model_finding
 from kb.services.profiles import starting_profile
 from kb.stores.bm25 import BM25Store
-from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.registry import normalize_model_id
-from retrieval.model_files import local_path
-
-
-def default_embedding_model() -> str:
-    """The configured model where its weights are at hand, else the hashing embedder, chosen knowingly."""
-    configured: str = settings.EMBEDDING_MODEL
-    if configured == HASHING_MODEL_ID or configured.startswith("openai:") or local_path(configured) is not None:
-        return configured
-    return HASHING_MODEL_ID
-
-
-def require_embedding_model(model_id: str) -> str:
-    """The one spelling of a model that a caller over the network may choose: it can run here, or on the model server.
-
-    Raises:
-        Rejected: it can do neither, or is a path, which only EMBEDDING_MODEL may name.
-    """
-    if model_id == settings.EMBEDDING_MODEL:
-        name = model_id
-    elif model_id.startswith(("/", ".", "~")) or ".." in model_id:
-        raise Rejected(
-            "unknown_model", _("Name an embedding model by its id: a path is taken from EMBEDDING_MODEL only.")
-        )
-    else:
-        name = _normalized(model_id)
-    finding = model_finding("embedding_model", name, missing=State.BROKEN)
-    if finding.state is State.BROKEN:
-        raise Rejected("unknown_model", f"{finding.detail}: {finding.remedy}")
-    return name
-
-
-def _normalized(model_id: str) -> str:
-    try:
-        return normalize_model_id(model_id)
-    except ValueError as error:
-        raise Rejected("unknown_model", str(error)) from error
+from kb.stores.files import delete_folder
 
 
 def knowledge_base_create(
@@ -131,7 +92,6 @@ def prepare_knowledge_base(kb: KnowledgeBase) -> None:
 def knowledge_base_delete(kb: KnowledgeBase) -> None:
     """Deletes a knowledge base with its documents and files; its chunks, documents, concepts and facts are never loaded."""
     kb_id = kb.pk
-    directory = settings.MEDIA_ROOT / "documents" / str(kb_id)
     with transaction.atomic():
         KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
@@ -144,7 +104,7 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
         ):
             rows._raw_delete(rows.db)
         kb.delete()
-        transaction.on_commit(partial(shutil.rmtree, directory, ignore_errors=True))
+        transaction.on_commit(partial(delete_folder, documents_folder(kb_id)), robust=True)
         transaction.on_commit(partial(BM25Store().drop, kb_id), robust=True)
 
 

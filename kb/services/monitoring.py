@@ -3,15 +3,22 @@
 import concurrent.futures
 from collections.abc import Callable, Iterator
 from functools import lru_cache
+from typing import cast
 
+from celery import current_app
+from django.conf import settings
 from django.db import DatabaseError, connection
+from django.db.models import Min
+from django.utils import timezone
 from django_redis import get_redis_connection
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.exposition import choose_encoder
+from redis import Redis
 from redis.exceptions import RedisError
 
 from kb.metrics import registry
+from kb.models import Document
 from kb.stores.threads import ConnectionReturningExecutor
 
 PATIENCE_SECONDS = 1.0
@@ -62,7 +69,44 @@ def _redis_bytes() -> Metric | None:
     return GaugeMetricFamily("zhiku_bm25_redis_memory_bytes", help_text, memory["used_memory"])
 
 
-READERS: tuple[Callable[[], Metric | None], ...] = (_database_bytes, _redis_bytes)
+def _documents_waiting() -> Metric | None:
+    """Also those whose worker was lost; paused uploads wait because somebody wants them to."""
+    try:
+        rows = Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
+        count = rows.count()
+    except DatabaseError:
+        return None
+    return GaugeMetricFamily("zhiku_documents_waiting", "Documents that no worker has taken up yet", count)
+
+
+def _oldest_waiting() -> Metric | None:
+    try:
+        rows = Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
+        since = rows.aggregate(since=Min("created_at"))["since"]
+    except DatabaseError:
+        return None
+    age = 0.0 if since is None else (timezone.now() - since).total_seconds()
+    return GaugeMetricFamily(
+        "zhiku_documents_oldest_waiting_seconds", "Since when the oldest of the waiting documents is here", age
+    )
+
+
+def _queue_length() -> Metric | None:
+    try:
+        with Redis.from_url(settings.CELERY_BROKER_URL, socket_timeout=PATIENCE_SECONDS) as broker:
+            length = cast(int, broker.llen(current_app.conf.task_default_queue))
+    except (RedisError, ValueError):  # a broker by a socket's URL of Celery's own form
+        return None
+    return GaugeMetricFamily("zhiku_queue_length", "Tasks in the broker that no worker has fetched yet", length)
+
+
+READERS: tuple[Callable[[], Metric | None], ...] = (
+    _database_bytes,
+    _redis_bytes,
+    _documents_waiting,
+    _oldest_waiting,
+    _queue_length,
+)
 
 
 @lru_cache(maxsize=1)

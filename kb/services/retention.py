@@ -1,4 +1,4 @@
-"""How long searches are kept."""
+"""How long searches and the entries of the audit log are kept."""
 
 from datetime import datetime, timedelta
 
@@ -18,6 +18,12 @@ WITH old AS (SELECT id FROM kb_searchlog WHERE created_at < %(before)s ORDER BY 
 SELECT count(*) FROM gone
 """
 
+_DELETE_AUDIT = """
+WITH old AS (SELECT id FROM kb_auditentry WHERE at < %(before)s ORDER BY at LIMIT %(batch)s),
+     gone AS (DELETE FROM kb_auditentry USING old WHERE kb_auditentry.id = old.id RETURNING kb_auditentry.id)
+SELECT count(*) FROM gone
+"""
+
 
 def purge_search_log() -> int:
     """Deletes searches older than SEARCH_LOG_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
@@ -32,14 +38,29 @@ def purge_search_log() -> int:
         return 0
     before = timezone.now() - timedelta(days=settings.SEARCH_LOG_RETENTION_DAYS)
     deleted = 0
-    while batch := _delete(before, BATCH):
+    while batch := _delete(_DELETE, before):
         deleted += batch
     FailedQuery.objects.filter(last_seen__lt=before).delete()
     return deleted
 
 
-def _delete(before: datetime, batch: int) -> int:
+def purge_audit_log() -> int:
+    """Deletes entries of the audit log older than AUDIT_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
+
+    Returns:
+        How many were deleted.
+    """
+    if not settings.AUDIT_RETENTION_DAYS:
+        return 0
+    before = timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS)
+    deleted = 0
+    while batch := _delete(_DELETE_AUDIT, before):
+        deleted += batch
+    return deleted
+
+
+def _delete(statement: str, before: datetime) -> int:
     with connection.cursor() as cursor:
-        cursor.execute(_DELETE, {"before": before, "batch": batch})
+        cursor.execute(statement, {"before": before, "batch": BATCH})
         (count,) = cursor.fetchone()
     return int(count)

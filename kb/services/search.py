@@ -20,6 +20,8 @@ from kb.services.reembedding.reembedding import search_with
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
 from kb.stores.searchable import searchable
+from kb.telemetry import context
+from kb.telemetry.otel import record_stages
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Hit, Passage, Result, Turn
@@ -110,7 +112,10 @@ def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
         raise
     result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
     observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
-    return SearchOutcome(request, result, wiring, tuple(knowledge_bases), uuid.uuid4())
+    trace_id = uuid.uuid4()
+    record_stages(result.spans, str(trace_id))
+    context.add(search=str(trace_id))
+    return SearchOutcome(request, result, wiring, tuple(knowledge_bases), trace_id)
 
 
 def shared_cache_notes() -> tuple[Degradation, ...]:

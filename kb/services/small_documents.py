@@ -10,9 +10,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from functools import partial
-from pathlib import Path
 from typing import Any, Final
 
 from django.conf import settings
@@ -27,12 +25,24 @@ from kb.ingest.parse import ParsedDocument, ParseError
 from kb.ingest.sandbox import Limits
 from kb.ingest.terms import unread
 from kb.ingest.warm_parser import TooSlow, WarmParser, warm_parser
+from kb.metrics import observe_document
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
-from kb.services.indexing import Job, LeaseLost, chunk_settings, stored_remarks
+from kb.services.indexing import (
+    Job,
+    LeaseLost,
+    WorkerEnds,
+    chunk_settings,
+    must_return,
+    return_if_ending,
+    returned,
+    stored_remarks,
+)
+from kb.services.leases import kept, lease_until
 from kb.services.rechunk import Recut, recut, write_recut
 from kb.services.writing import extraction_of, tokenizers_of, writing_chunks
+from kb.stores.files import FilesUnavailable, local_file
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -68,16 +78,18 @@ class _Portion:
 
     def __init__(self, documents: Sequence[Document], lease: uuid.UUID) -> None:
         self.kb: KnowledgeBase = documents[0].knowledge_base
+        self.lease = lease
         self.jobs = [Job(document, lease) for document in documents]
         self._rows = Document.objects.filter(lease=lease, status=Document.Status.PROCESSING)
         self._renewed = time.monotonic()
 
     def report(self, stage: Document.Stage, progress: int) -> None:
         """Renews the lease of all that are left; now and then only, since that writes each row."""
+        return_if_ending()
         if time.monotonic() - self._renewed < RENEW_SECONDS:
             return
         self._renewed, now = time.monotonic(), timezone.now()
-        until = _lease_until(now)
+        until = lease_until(now)
         self._update(stage=stage, progress=progress, lease_until=until, updated_at=now)
 
     def locked(self, cut: Sequence[_Cut]) -> list[_Cut]:
@@ -95,6 +107,11 @@ class _Portion:
         """Puts back what is not done, for `index_document`."""
         self._update(status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now())
 
+    def give_back(self) -> None:
+        """Puts back what is not done, as if it had never been taken."""
+        observe_document("returned", len(self.jobs))
+        self._update(**returned())
+
     def _update(self, **fields: object) -> None:
         """Locks the rows in the order in which cancelling does."""
         with transaction.atomic():
@@ -108,9 +125,14 @@ def index_documents(document_ids: Sequence[int]) -> list[int]:
     Returns:
         The ids of those that still wait, for `index_document`.
     """
-    while portion := _claim(document_ids):
+    while not must_return() and (portion := _claim(document_ids)):
         try:
-            _index(portion)
+            with kept(portion.lease):
+                _index(portion)
+        except (WorkerEnds, FilesUnavailable) as error:
+            logger.warning("%d small documents go back to the queue: %s", len(portion.jobs), error)
+            portion.give_back()
+            break
         except RetrievalError as error:
             portion.fail("model_unavailable", str(error))
         except Exception:
@@ -136,14 +158,10 @@ def _claim(document_ids: Sequence[int]) -> _Portion | None:
             error_code="",
             attempts=F("attempts") + 1,
             lease=lease,
-            lease_until=_lease_until(now),
+            lease_until=lease_until(now),
             updated_at=now,
         )
     return _Portion(documents, lease) if documents else None
-
-
-def _lease_until(now: datetime) -> datetime:
-    return now + timedelta(seconds=settings.INGEST_LEASE_SECONDS)
 
 
 def _is_small() -> Q:
@@ -203,8 +221,8 @@ def _cut(job: Job, parser: WarmParser) -> _Cut | None:
     except TooSlow as error:
         logger.info("document %s is indexed by itself: %s", document.pk, error)
         _tell(job, job.release)
-    except RetrievalError:
-        raise  # it is the model that all need
+    except (RetrievalError, FilesUnavailable):
+        raise  # it is the model, or the store, that all need
     except Exception:
         logger.exception("document %s is indexed by itself", document.pk)
         _tell(job, job.release)
@@ -212,7 +230,8 @@ def _cut(job: Job, parser: WarmParser) -> _Cut | None:
 
 
 def _parse(document: Document, parser: WarmParser) -> ParsedDocument:
-    return parser.parse(Path(document.file.path), document.source)
+    with local_file(document.file) as path:
+        return parser.parse(path, document.source)
 
 
 def _tell(job: Job, outcome: Callable[[], None]) -> None:
@@ -241,6 +260,8 @@ def _prepare_and_write(portion: _Portion, cut: Sequence[_Cut]) -> None:
         own = portion.locked(cut)
         _write(kb, own, prepared)
         _finish(kb, own, prepared)
+    observe_document("ready", len(own))
+    logger.info("%d small documents are ready: %s", len(own), [each.document.pk for each in own])
 
 
 def _write(kb: KnowledgeBase, cut: Sequence[_Cut], prepared: Mapping[Source, Prepared]) -> None:

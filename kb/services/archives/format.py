@@ -233,6 +233,8 @@ LEFT_OUT: Final[dict[type[Model], frozenset[str]]] = {
             "tokenizing_at",
             "tokenizer_swapped_at",
             "lacks_postings",
+            "store",  # the installation's: a copy is filled by `manage.py migrate_store`
+            "target_store",
             "profile",  # in the manifest, by name and version
             "created_at",
             "updated_at",

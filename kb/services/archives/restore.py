@@ -1,15 +1,14 @@
 """Makes a knowledge base of an archive, whoever made it: whole, or not at all."""
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import IO
 
-from django.conf import settings
 from django.core.files import File
 from django.db import DataError, IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
@@ -17,7 +16,7 @@ from django.utils.translation import ngettext
 
 from kb.conf import tokenizer
 from kb.models import ChunkEmbedding, Document, KnowledgeBase, SearchProvider, User, WebSource
-from kb.models.knowledge import upload_path
+from kb.models.knowledge import documents_folder, upload_path
 from kb.providers import embedder
 from kb.services.archives.checking import Contents, Settings, check_rows, originals, read_settings_of
 from kb.services.archives.derive import Staged, len_of_chunks, stage
@@ -32,9 +31,10 @@ from kb.services.archives.format import (
 from kb.services.archives.profiles import Profiles
 from kb.services.archives.reading import Archive, damaged, open_archive
 from kb.services.archives.tables import TableWriter
+from kb.services.embedding_models import require_embedding_model
 from kb.services.errors import Rejected
-from kb.services.knowledge_bases import require_embedding_model
 from kb.services.profiles import configuration_of, starting_profile
+from kb.stores.files import FilesUnavailable, delete_folder
 from kb.stores.tokenizers import options_of
 from retrieval.errors import RetrievalError
 from retrieval.tokenize import JiebaTokenizer
@@ -145,12 +145,12 @@ class _Restoring:
         contents = check_rows(archive, partial(self._advance, 1))
         staged = self._staged(contents, folder)
         kb_id = _reserved_id()
-        originals_folder = Path(settings.MEDIA_ROOT) / "documents" / str(kb_id)
         try:
             self._store_originals(kb_id)
             kb = self._write(kb_id, owner, staged)
         except BaseException:
-            shutil.rmtree(originals_folder, ignore_errors=True)
+            with suppress(FilesUnavailable):  # what went wrong first is what the caller is told
+                delete_folder(documents_folder(kb_id))
             raise
         return Restored(kb, rows, tuple(self._all_notes(kb)))
 

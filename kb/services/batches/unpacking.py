@@ -14,6 +14,7 @@ from django.db.models import F
 from kb.ingest.archives import ArchiveLimits, Member, Unpacked, unpack
 from kb.models import Document, IngestBatch, Installation
 from kb.services.batches.files import PIECE, NewFile, take_in
+from kb.stores.files import local_file
 
 MOST_NOTES = 500
 """How many of the files that became no document an upload names; it counts all."""
@@ -41,7 +42,8 @@ def expand_archive(job: Hold) -> None:
     archive = job.document
     batch = _batch_of(archive)
     with _folder(archive) as folder:
-        unpacked = unpack(Path(archive.file.path), Path(folder), limits=_limits())
+        with local_file(archive.file) as path:
+            unpacked = unpack(path, Path(folder), limits=_limits())
         notes = [
             {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
             for each in unpacked.skipped

@@ -85,10 +85,16 @@ def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
     return [found[chunk.pk] for chunk in chunks]
 
 
-def require_there(chunk: Chunk) -> None:
-    """Raises NotVisible where a chunk is gone."""
-    if not Chunk.objects.filter(pk=chunk.pk).exists():
+def require_there(chunk: Chunk) -> Chunk:
+    """The chunk as it is now.
+
+    Raises:
+        NotVisible: it is gone.
+    """
+    if (found := Chunk.objects.filter(pk=chunk.pk).first()) is None:
         raise _gone()
+    present: Chunk = found
+    return present
 
 
 def unchanged_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:

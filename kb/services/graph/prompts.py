@@ -7,7 +7,7 @@ from kb.models import KnowledgeBase
 from kb.services.graph.answers import CONCEPTS_SCHEMA, MAX_CONCEPTS, PASSAGE_SCHEMA
 from retrieval.types import Turn
 
-VERSION = "1"
+VERSION = "2"
 
 _PASSAGE = {
     KnowledgeBase.Language.CHINESE: (
@@ -47,16 +47,17 @@ _AGAIN = "This could not be used: {reason}. Answer once more, with one JSON obje
 
 def passage_prompt(language: str, passage: str) -> tuple[Turn, ...]:
     asked = _PASSAGE[KnowledgeBase.Language(language)] + json.dumps(PASSAGE_SCHEMA)
-    return (Turn("system", asked), Turn("user", f"<passage>\n{passage}\n</passage>"))
+    return (Turn("system", asked), _data(passage=passage))
 
 
 def concepts_prompt(language: str, existing: Sequence[str], beginning: str) -> tuple[Turn, ...]:
     asked = _CONCEPTS[KnowledgeBase.Language(language)] + json.dumps(CONCEPTS_SCHEMA)
-    known = json.dumps(list(existing), ensure_ascii=False)
-    return (
-        Turn("system", asked),
-        Turn("user", f"<concepts>\n{known}\n</concepts>\n<document>\n{beginning}\n</document>"),
-    )
+    return (Turn("system", asked), _data(concepts=list(existing), document=beginning))
+
+
+def _data(**values: str | list[str]) -> Turn:
+    """As JSON, no text can pose as the end of the data."""
+    return Turn("user", json.dumps(values, ensure_ascii=False))
 
 
 def repair_prompt(asked: Sequence[Turn], answer: str, reason: str) -> tuple[Turn, ...]:

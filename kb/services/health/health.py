@@ -23,6 +23,7 @@ from kb.models import Document, KnowledgeBase, TokenizerSettings
 from kb.services.external_sources import external_sources
 from kb.services.health import indexes as health_indexes
 from kb.services.health import models as health_models
+from kb.services.health import stores as health_stores
 from kb.services.health.findings import Finding, State, listed, one_line
 from retrieval.bm25 import require_dependencies
 from retrieval.dependencies import import_dependency
@@ -236,6 +237,8 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_indexes.keyword_memory,
     health_indexes.lexemes,
     health_indexes.vector_indexes,
+    health_indexes.vector_recall,
+    health_stores.other_stores,
     documents,
 )
 

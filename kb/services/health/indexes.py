@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
 
 from kb.conf import tokenizer
-from kb.models import Chunk, ChunkPostings, KnowledgeBase
+from kb.models import Chunk, ChunkPostings, KnowledgeBase, VectorIndex
 from kb.services.health.findings import Finding, State, listed
 from kb.stores.fulltext import without_lexemes
 from kb.stores.vector_index import spaces_without_index
@@ -82,3 +82,22 @@ def vector_indexes() -> Finding:
         )
         return Finding(name, State.DEGRADED, detail, remedy)
     return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+
+
+def vector_recall() -> Finding:
+    """Knowledge bases whose vector index finds too few of the nearest, even at the greatest effort."""
+    name, target = "vector recall", settings.VECTOR_RECALL_TARGET
+    low = VectorIndex.objects.filter(recall__lt=target).select_related("knowledge_base").order_by("recall")
+    if low:
+        of = [
+            f"{row.knowledge_base.name} ({row.recall:.2f}{'' if row.is_used else ', compared one by one'})"
+            for row in low
+        ]
+        detail = f"below VECTOR_RECALL_TARGET ({target}) in {listed(of)}"
+        remedy = "choose an embedding model that tells the texts apart better, divide the knowledge base, or lower the target"
+        state = State.DEGRADED if any(row.is_used for row in low) else State.OK
+        return Finding(name, state, detail, remedy if state is State.DEGRADED else "")
+    worst = VectorIndex.objects.order_by("recall").values_list("recall", flat=True).first()
+    if worst is None:
+        return Finding(name, State.OK, "nothing measured: no vectors have an index")
+    return Finding(name, State.OK, f"every index finds at least {worst:.3f} of the nearest 25")

@@ -12,41 +12,38 @@ from kb.ingest.connectors.robots import Robots
 from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
 from kb.ingest.parse import ParseError
 from kb.ingest.sandbox import Limits
-from kb.models import Document, KnowledgeBase, User
+from kb.models import Document
 from kb.net.backend import Deadline
 from kb.net.client import Ask, WebClient
 from kb.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.net.errors import FetchError
 from kb.net.settings import web_client
-from kb.services.documents import document_add
 from kb.services.errors import Rejected
 
 SECONDS = 30.0
 
 
-def document_add_url(
+def page_read(
     *,
-    knowledge_base: KnowledgeBase,
     url: str,
-    user: User | None,
     title: str = "",
     metadata: dict[str, Any] | None = None,
     client: WebClient | None = None,
     **details: Any,
-) -> Document:
-    """Reads a page now, and takes it in as a file like any other.
+) -> dict[str, Any]:
+    """Reads a page now, so that it can be taken in as a file like any other.
 
     Args:
-        knowledge_base: where it goes; the caller has checked that the user may write there.
         url: of the page.
-        user: who added it.
         title: blank: the page's.
         metadata: beside the address and when it was read and published.
         client: None: as the installation is configured.
         details: further ones of `document_add`.
 
+    Returns:
+        What `document_add` takes beside the knowledge base and the user.
+
     Raises:
-        AlreadyThere: the knowledge base holds the same page.
         Rejected: it cannot be read, or must not be.
     """
     deadline = Deadline(SECONDS)
@@ -63,12 +60,11 @@ def document_add_url(
     found = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
     if content.published:
         found["published"] = content.published.isoformat(timespec="seconds")
-    return document_add(
-        knowledge_base=knowledge_base,
-        file=ContentFile(content.data),
-        name=content.name,
-        user=user,
-        title=title or content.title,
-        metadata={**(metadata or {}), **found},
-        **({"source_type": Document.SourceType.WEB} | details),
-    )
+    return {
+        "source_type": Document.SourceType.WEB,
+        **details,
+        "file": ContentFile(content.data),
+        "name": content.name,
+        "title": title or content.title,
+        "metadata": {**(metadata or {}), **found},
+    }

@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from django.core.files.base import ContentFile
@@ -18,7 +17,7 @@ from kb.models import Document, WebPage, WebSource
 from kb.models.validators import storable
 from kb.net.client import Fetched
 from kb.net.errors import FetchCode, FetchError
-from kb.services.documents import document_add, document_requeue, documents_delete
+from kb.services.documents import document_add, document_replace_file, documents_delete
 from kb.services.errors import AlreadyThere, Rejected
 
 TITLE_CHARACTERS = 500
@@ -127,7 +126,7 @@ class PageWriter:
         document.metadata = document.metadata | metadata
         if document.title == page.title:  # a curator's own title stays
             document.title = title
-        replace_file(document, content.data, content.name)
+        document_replace_file(document=document, file=ContentFile(content.data), name=content.name)
         return "changed"
 
     def _refuse(self, page: WebPage, error: AlreadyThere | Rejected, fields: dict[str, Any]) -> None:
@@ -142,27 +141,6 @@ class PageWriter:
         other = Document.objects.filter(pk=error.document_id).first()
         told = _told(FetchError(FetchCode.DUPLICATE, title=str(other or "")))
         _save(page, state=WebPage.State.DUPLICATE, **(fields | told))
-
-
-def replace_file(document: Document, data: bytes, name: str) -> None:
-    """Gives a document another file and indexes it anew; belongs inside a transaction.
-
-    Raises:
-        AlreadyThere: another document of the knowledge base has these bytes.
-    """
-    sha256, known_as = hashlib.sha256(data).hexdigest(), str(document.file.name or "")
-    if sha256 == document.sha256:
-        document_requeue(document)
-        return
-    others = Document.objects.filter(knowledge_base_id=document.knowledge_base_id, sha256=sha256)
-    if (other := others.exclude(pk=document.pk).first()) is not None:
-        raise AlreadyThere(other.pk, str(other))
-    storage = document.file.storage
-    document.sha256, document.size, document.source = sha256, len(data), name
-    document.file.save(name, ContentFile(data), save=False)
-    document_requeue(document)
-    if known_as:
-        transaction.on_commit(partial(storage.delete, known_as))
 
 
 def hash_of(url: str) -> str:

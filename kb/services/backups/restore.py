@@ -1,0 +1,171 @@
+"""Makes an installation of a backup, in a database that is empty or may be emptied."""
+
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from django.core.files import File
+from django.core.management import call_command
+from django.db import connection, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.utils import timezone
+
+from kb.models import Document, Installation, KnowledgeBase, User
+from kb.services.archives.export import archive_folder
+from kb.services.backups import programs
+from kb.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
+from kb.services.errors import Rejected
+from kb.stores.files import replace_file
+from kb.stores.installation import forget_installation
+
+_PIECE: Final = 1024**2
+# Belonging to no extension, in the order in which they can go.
+_OBJECTS: Final = """
+    SELECT format('DROP %s IF EXISTS %s CASCADE', o.kind, o.name) FROM (
+        SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END
+               AS kind, oid::regclass::text AS name, oid, CASE relkind WHEN 'S' THEN 1 ELSE 0 END AS place
+        FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S')
+        UNION ALL
+        SELECT 'ROUTINE', oid::regprocedure::text, oid, 2 FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    ) o WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e') ORDER BY o.place"""
+_EXTENSION: Final = re.compile(r"^\d+; \d+ \d+ (COMMENT - )?EXTENSION ")
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredAll:
+    """What was restored, and as which installation."""
+
+    counts: dict[str, int]
+    files: int
+    zhiku: str
+    created_at: str
+    installation: str
+
+
+def restore(
+    path: Path, *, is_forced: bool = False, is_trusted: bool = False, on_bytes: OnBytes = lambda _: None
+) -> RestoredAll:
+    """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
+
+    Args:
+        path: the backup.
+        is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
+        is_trusted: take it although another secret key signed it.
+        on_bytes: told how many further bytes are verified, and once more when they are restored.
+
+    Raises:
+        Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or pg_restore
+            is missing or failed.
+        FilesUnavailable: the store of the uploads cannot be used.
+    """
+    with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
+        _refuse_newer(archive.manifest)
+        if not is_forced:
+            _refuse_content()
+        _refuse_others()
+        _restore_files(archive, on_bytes)
+        _restore_database(archive, on_bytes)
+        call_command("migrate", interactive=False, verbosity=0)
+        installation = _become_another()
+        manifest = archive.manifest
+        return RestoredAll(
+            manifest["counts"], len(archive.files), manifest["zhiku"], manifest["created_at"], installation
+        )
+
+
+def _refuse_newer(manifest: dict[str, Any]) -> None:
+    known = {tuple(key) for key in MigrationLoader(None).disk_migrations}
+    unknown = [".".join(each) for each in manifest["migrations"] if tuple(each) not in known]
+    if unknown:
+        raise Rejected(
+            "newer_backup",
+            f"The backup is of Zhiku {manifest['zhiku']}, whose migrations this version does not have "
+            f"({', '.join(unknown[:3])}): install that version or a newer one, then restore.",
+        )
+    here = programs.server_major()
+    if manifest["postgresql"] > here:
+        raise Rejected(
+            "older_server",
+            f"The backup is of PostgreSQL {manifest['postgresql']}, and this server is of version {here}: use a newer one.",
+        )
+
+
+def _refuse_content() -> None:
+    """Tables that a migration has made are no content, users and knowledge bases are."""
+    for model in (User, KnowledgeBase):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{model._meta.db_table}"])
+            (is_there,) = cursor.fetchone()
+        if is_there and model._default_manager.exists():
+            raise Rejected(
+                "not_empty",
+                "The database holds users or knowledge bases: restore into an empty one, "
+                "or add --force to replace all that it holds.",
+            )
+
+
+def _refuse_others() -> None:
+    """A process that goes on would serve what it has in memory of the former installation."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()"
+        )
+        if others := cursor.fetchone()[0]:
+            raise Rejected(
+                "in_use",
+                f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
+            )
+
+
+def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
+    """Before the rows that name them; those that a failure leaves belong to nothing."""
+    for name in archive.files:
+        with archive.open(f"{FILES}{name}") as stream:
+            replace_file(name, File(stream, name=name))
+        on_bytes(archive.manifest["parts"][f"{FILES}{name}"]["bytes"])
+
+
+def _restore_database(archive: Reader, on_bytes: OnBytes) -> None:
+    major = max(programs.server_major(), archive.manifest["postgresql"])
+    with TemporaryDirectory(dir=archive_folder()) as folder:
+        dump, wanted = Path(folder) / DUMP, Path(folder) / "wanted"
+        with archive.open(DUMP) as stream, dump.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, _PIECE)
+        listed = programs.run("pg_restore", "--list", str(dump), at_least=major)
+        if not listed:
+            raise damaged("its dump is empty")
+        wanted.write_text("".join(f"{line}\n" for line in listed.splitlines() if _is_wanted(line)))
+        _empty()
+        arguments = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", f"--use-list={wanted}"]
+        database = str(connection.get_connection_params()["dbname"])
+        programs.run("pg_restore", *arguments, f"--dbname={database}", str(dump), at_least=major)
+        on_bytes(dump.stat().st_size)
+
+
+def _is_wanted(line: str) -> bool:
+    """The extension stays in the database, since only a superuser could make it anew."""
+    return not _EXTENSION.match(line) and " SCHEMA - public " not in line
+
+
+def _empty() -> None:
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+        cursor.execute(_OBJECTS)
+        for (statement,) in cursor.fetchall():
+            cursor.execute(statement)
+
+
+def _become_another() -> str:
+    """A new id, under which no cache holds anything, and documents that no worker is at."""
+    with transaction.atomic():
+        Installation.objects.all().delete()
+        installation = Installation.objects.create()
+        Document.objects.filter(status=Document.Status.PROCESSING).update(
+            status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now()
+        )
+    forget_installation()
+    return str(installation.pk)
