@@ -1,8 +1,9 @@
-"""Every error as one JSON shape: {"code", "detail"}, with "fields" where the request's own fields are at fault."""
+"""Every error as one JSON shape: {"code", "detail", "remedy"}, with "fields" where the request's own fields are at fault."""
 
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 from django.core.exceptions import (
@@ -11,15 +12,19 @@ from django.core.exceptions import (
     TooManyFieldsSent,
     TooManyFilesSent,
 )
+from django.core.signals import got_request_exception
 from django.db import OperationalError
-from django.http import Http404
+from django.http import Http404, HttpRequest, UnreadablePostError
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
+from kb.api.remedies import remedy_of
 from kb.services.errors import AlreadyThere, NotAllowed, NotVisible, Rejected
 from kb.services.writing import Superseded
+from kb.stores.files import FilesUnavailable
+from kb.telemetry import context as log_context
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 logger = logging.getLogger(__name__)
@@ -27,19 +32,33 @@ logger = logging.getLogger(__name__)
 RETRY_AFTER_S = 30
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
+    "already_member": status.HTTP_409_CONFLICT,
+    "already_owner": status.HTTP_409_CONFLICT,
+    "last_owner": status.HTTP_409_CONFLICT,
     "chunk_changed": status.HTTP_409_CONFLICT,
+    "idempotency_in_progress": status.HTTP_409_CONFLICT,
+    "idempotency_key_reused": status.HTTP_422_UNPROCESSABLE_ENTITY,
     "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
 }
+WAITS = {"idempotency_in_progress": 1}
+"""After how many seconds it is worth while to ask again."""
 REJECTED_FIELD = {
     "blank_text": "text",
     "text_too_long": "text",
     "invalid_chunking": "chunk_overlap",
+    "invalid_parent": "parent_id",
     "invalid_parent_size": "parent_size",
     "name_taken": "name",
     "profile_name_invalid": "name",
     "profile_name_taken": "name",
     "profile_unnamed": "name",
+    "expired": "expires_at",
+    "expires_too_late": "expires_at",
+    "invalid_rate_limit": "rate_limit",
+    "rate_limit_too_high": "rate_limit",
+    "unknown_scope": "scope",
+    "unknown_user": "username",
     "unknown_model": "embedding_model",
     "exclude_invalid": "exclude",
     "include_invalid": "include",
@@ -55,6 +74,17 @@ class TooLarge(exceptions.APIException):
 class LengthRequired(exceptions.APIException):
     status_code = status.HTTP_411_LENGTH_REQUIRED
     default_code = "length_required"
+
+
+class PreconditionFailed(exceptions.APIException):
+    """What the caller wants to change is not what the caller has read."""
+
+    status_code = status.HTTP_412_PRECONDITION_FAILED
+    default_code = "precondition_failed"
+
+    def __init__(self, detail: str, *, etag: str) -> None:
+        super().__init__(detail)
+        self.more = {"etag": etag}
 
 
 class Unavailable(exceptions.APIException):
@@ -76,23 +106,49 @@ class Problem:
     more: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def response(self) -> Response:
-        body = {"code": self.code, "detail": _encodable(self.detail), **self.more}
+    def body(self) -> dict[str, Any]:
+        """What the response holds."""
+        remedy = remedy_of(self.code, self.status)
+        body: dict[str, Any] = {"code": self.code, "detail": _encodable(self.detail), "remedy": remedy, **self.more}
         if self.fields:
             body["fields"] = {
                 _encodable(path): [_encodable(message) for message in messages]
                 for path, messages in self.fields.items()
             }
-        return Response(body, status=self.status, headers=dict(self.headers))
+        return body
+
+    def response(self) -> Response:
+        return Response(self.body(), status=self.status, headers=dict(self.headers))
 
 
-def exception_handler(error: Exception, _context: Mapping[str, Any]) -> Response | None:
-    """The response to an error of the framework, the services or the library; None where it is a fault of this code."""
+def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
+    """The response to any error; a fault of this code is logged, and told of without what it was."""
+    set_rollback()
+    return problem_of(error, getattr(context.get("request"), "_request", None)).response()
+
+
+def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
+    """What is said of an error of the framework, the services or the library, or of a fault of this code."""
     for kinds, describe in DESCRIPTIONS:
         if isinstance(error, kinds):
-            set_rollback()
-            return describe(error).response()
-    return None
+            return describe(error)
+    return _fault(error, request)
+
+
+def fault_problem() -> Problem:
+    """What is said of a fault of this code: nothing of its insides, but the id that the log knows the request by."""
+    request_id = log_context.fields().get("request_id")
+    more = {"request_id": str(request_id)} if request_id else {}
+    detail = _("The server could not answer because of a fault of its own.")
+    return Problem(status.HTTP_500_INTERNAL_SERVER_ERROR, "internal_error", detail, more=more)
+
+
+def _fault(error: Exception, request: HttpRequest | None) -> Problem:
+    # As the framework does where nobody catches the error, for whoever watches its signal.
+    got_request_exception.send(sender=None, request=request)
+    path = request.path if request else ""
+    logger.error("a fault while %s was answered", path, exc_info=error)
+    return fault_problem()
 
 
 def _invalid(error: exceptions.ValidationError) -> Problem:
@@ -104,9 +160,10 @@ def _framework_error(error: exceptions.APIException) -> Problem:
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = header
     if wait := getattr(error, "wait", None):
-        headers["Retry-After"] = str(int(wait))
+        headers["Retry-After"] = str(ceil(wait))
     code = getattr(error.detail, "code", error.default_code)
-    return Problem(error.status_code, str(code), str(error.detail), headers=headers)
+    more = getattr(error, "more", {})
+    return Problem(error.status_code, str(code), str(error.detail), more=more, headers=headers)
 
 
 def _not_visible(error: Exception) -> Problem:
@@ -132,7 +189,8 @@ def _rejected(error: Rejected) -> Problem:
     name = REJECTED_FIELD.get(error.code)
     fields = {name: [str(error)]} if name else {}
     status_code = REJECTED_STATUS.get(error.code, status.HTTP_400_BAD_REQUEST)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status_code == status.HTTP_503_SERVICE_UNAVAILABLE else {}
+    wait = RETRY_AFTER_S if status_code == status.HTTP_503_SERVICE_UNAVAILABLE else WAITS.get(error.code)
+    headers = {"Retry-After": str(wait)} if wait else {}
     return Problem(status_code, error.code, str(error), fields, headers=headers)
 
 
@@ -166,6 +224,19 @@ def _form_too_big(error: Exception) -> Problem:
     return Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "too_large", str(error))
 
 
+def _body_not_read(_error: UnreadablePostError) -> Problem:
+    """The client has gone, in which case nobody reads this, or it has stopped in the middle."""
+    detail = _("The body did not arrive: send the request again.")
+    return Problem(status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", detail)
+
+
+def _files_out_of_reach(error: FilesUnavailable) -> Problem:
+    logger.error("uploads cannot be reached: %s", error)
+    detail = _("The store of the files cannot be reached: try again in a moment.")
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "files_unavailable", detail, headers=headers)
+
+
 DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
     ((exceptions.ValidationError,), _invalid),
     ((exceptions.APIException,), _framework_error),
@@ -173,10 +244,12 @@ DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]]
     ((NotAllowed, PermissionDenied), _not_allowed),
     ((AlreadyThere,), _already_there),
     ((Superseded,), _model_changed),
+    ((UnreadablePostError,), _body_not_read),
     ((Rejected,), _rejected),
     ((InvalidConfiguration,), _invalid_configuration),
     ((NoChannelAvailable,), _no_channel),
     ((OperationalError,), _database_out_of_reach),
+    ((FilesUnavailable,), _files_out_of_reach),
     ((RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent), _form_too_big),
 )
 

@@ -7,8 +7,10 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 
 from kb.api.serializers.problems import (
     ConflictSerializer,
+    FaultSerializer,
     InvalidSerializer,
     ProblemSerializer,
+    StaleSerializer,
     UnavailableSerializer,
 )
 
@@ -17,16 +19,26 @@ PROBLEMS = {
     401: OpenApiResponse(ProblemSerializer, "No API key and no session, or one that is not valid."),
     403: OpenApiResponse(ProblemSerializer, "The caller may see this, but not do it."),
     404: OpenApiResponse(ProblemSerializer, "It does not exist, or the caller may not see it."),
+    406: OpenApiResponse(ProblemSerializer, "The Accept header names nothing that the endpoint can send."),
     409: OpenApiResponse(ConflictSerializer, "It is there already, or was changed meanwhile."),
+    411: OpenApiResponse(ProblemSerializer, "The body has no length."),
+    412: OpenApiResponse(StaleSerializer, "It has changed since it was read: If-Match names another ETag."),
     413: OpenApiResponse(ProblemSerializer, "The body is too large."),
     415: OpenApiResponse(ProblemSerializer, "The type of the body or of the file is not supported."),
+    422: OpenApiResponse(ProblemSerializer, "The Idempotency-Key was sent with another request before."),
+    429: OpenApiResponse(ProblemSerializer, "Too many requests: Retry-After says when to go on."),
+    500: OpenApiResponse(FaultSerializer, "A fault of the server."),
     503: OpenApiResponse(UnavailableSerializer, "Not now: Retry-After says when to try again."),
 }
+
+NOT_MODIFIED = OpenApiResponse(description="It is as If-None-Match says.")
+ALWAYS = (401, 406, 429, 503)
+"""What any operation for callers may answer. 500 is no answer that a caller can plan for."""
 
 
 def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
     """The responses of an operation that needs a caller."""
-    return success | {status: PROBLEMS[status] for status in sorted({401, *problems})}
+    return success | {status: PROBLEMS[status] for status in sorted({*ALWAYS, *problems})}
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
@@ -83,6 +95,7 @@ SEARCH_EXAMPLES = [
                     "source": "handbook.pdf",
                     "page": 12,
                     "text": "工作满一年的员工每年享有五天带薪年假。",
+                    "matched_text": "",
                     "score": 0.71,
                     "score_scale": "overlap",
                     "ranks": {"vector": 1, "bm25": 2, "question": 1, "fused": 1, "rerank": 1},
@@ -103,6 +116,19 @@ SEARCH_EXAMPLES = [
         response_only=True,
         status_codes=["200"],
     ),
+]
+
+BATCH_EXAMPLES = [
+    OpenApiExample(
+        "Two questions",
+        value={
+            "searches": [
+                {"query": "年假可以休几天？", "knowledge_base_ids": [1]},
+                {"query": "How long is the warranty period?", "knowledge_base_ids": [2], "top_k": 3},
+            ]
+        },
+        request_only=True,
+    )
 ]
 
 CHUNK_EXAMPLES = {

@@ -1,10 +1,12 @@
 from typing import Any
 
 from django.urls import path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
+from kb.api.views.api_keys import ApiKeyViewSet
 from kb.api.views.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.api.views.ask import AskView, ConversationViewSet
+from kb.api.views.audit import AuditViewSet
 from kb.api.views.batches import BatchViewSet, KnowledgeBaseBatchViewSet
 from kb.api.views.chunk_preview import ChunkPreviewViewSet
 from kb.api.views.chunks import BulkChunksViewSet, ChunkMergeViewSet, ChunkViewSet, NearDuplicatesViewSet
@@ -21,13 +23,14 @@ from kb.api.views.eval_sets import (
 )
 from kb.api.views.external_sources import ExternalSourceViewSet
 from kb.api.views.feedback import FeedbackView
-from kb.api.views.graph import EntityViewSet, FactViewSet, GraphImportViewSet
+from kb.api.views.graph import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
+from kb.api.views.members import MemberViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.api.views.profiles import ProfileVersionViewSet, ProfileViewSet
-from kb.api.views.search import ReplayView, SearchView, TraceView
+from kb.api.views.search import ReplayView, SearchBatchView, SearchView, TraceView
 from kb.api.views.tokenizer import TokenizerViewSet, TokensViewSet
 from kb.api.views.web_sources import WebSourceViewSet
 from kb.api.views.why_not import WhyNotView
@@ -35,6 +38,7 @@ from kb.api.views.why_not import WhyNotView
 app_name = "api"
 
 ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
+WHOLE_ROW = ROW | {"put": "update"}
 
 urlpatterns = [
     path("knowledge-bases/", KnowledgeBaseViewSet.as_view({"get": "list", "post": "create"})),
@@ -72,6 +76,9 @@ urlpatterns = [
         ExternalSourceViewSet.as_view({"post": "test"}),
     ),
     path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
+    path("facts/<int:pk>/", FactViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:kb_id>/concepts/", ConceptViewSet.as_view({"get": "list", "post": "create"})),
+    path("concepts/<int:pk>/", ConceptViewSet.as_view(ROW)),
     path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
     path("knowledge-bases/<int:kb_id>/batches/", KnowledgeBaseBatchViewSet.as_view({"get": "list", "post": "create"})),
     path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
@@ -80,10 +87,10 @@ urlpatterns = [
     path("batches/<int:pk>/resume/", BatchViewSet.as_view({"post": "resume"})),
     path("batches/<int:pk>/cancel/", BatchViewSet.as_view({"post": "cancel"})),
     path("batches/<int:pk>/retry/", BatchViewSet.as_view({"post": "retry"})),
-    path("documents/<int:pk>/", DocumentViewSet.as_view(ROW)),
+    path("documents/<int:pk>/", DocumentViewSet.as_view(WHOLE_ROW)),
     path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
     path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
-    path("documents/<int:pk>/file/", DocumentFileView.as_view(), name="document_file"),
+    path("documents/<int:pk>/file/", DocumentFileView.as_view({"get": "get", "put": "put"}), name="document_file"),
     path("documents/<int:pk>/chunks/merge/", ChunkMergeViewSet.as_view({"post": "merge"})),
     path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
     path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),
@@ -95,6 +102,13 @@ urlpatterns = [
         "knowledge-bases/<int:pk>/near-duplicates/",
         NearDuplicatesViewSet.as_view({"get": "retrieve", "post": "create"}),
     ),
+    path("knowledge-bases/<int:kb_id>/members/", MemberViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/members/<int:user_id>/", MemberViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer"})),
+    path("api-keys/", ApiKeyViewSet.as_view({"get": "list", "post": "create"})),
+    path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
+    path("audit/", AuditViewSet.as_view({"get": "list"})),
+    path("audit/<int:pk>/", AuditViewSet.as_view({"get": "retrieve"})),
     path("web-sources/", WebSourceViewSet.as_view({"get": "list", "post": "create"})),
     path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
     path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
@@ -102,6 +116,7 @@ urlpatterns = [
     path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
     path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
     path("search/", SearchView.as_view()),
+    path("search/batch/", SearchBatchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),
     path("eval-sets/import/", EvalSetImportView.as_view()),
@@ -137,6 +152,10 @@ urlpatterns = [
     path("ready/", ReadyView.as_view()),
     re_path("^metrics/?$", MetricsView.as_view()),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
+    path(
+        "docs/",
+        SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"),
+        name="docs",
+    ),
     re_path("", NoSuchEndpointView.as_view()),
 ]

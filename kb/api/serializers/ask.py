@@ -8,7 +8,7 @@ from rest_framework import serializers
 from kb.api.fields import KnowledgeBaseIdsField, StrictBooleanField
 from kb.api.serializers.search import DegradationSerializer, SearchRequestSerializer, UsedProfileSerializer
 from kb.models import Conversation, Message
-from kb.services.answers import AskRequest
+from kb.services.answers.types import AskRequest
 from kb.services.search import SearchRequest
 from retrieval.gate import ScoreScale
 

@@ -28,6 +28,7 @@ class BatchFilesSerializer(StrictSerializer):
     paths = serializers.ListField(
         child=StrictCharField(max_length=1_000),
         required=False,
+        max_length=FILES_A_REQUEST,
         help_text="The names of the files with the folders that they lay in, in the same order. Left out: the files' names.",
     )
     source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)

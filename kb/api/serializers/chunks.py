@@ -3,6 +3,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from kb.api.etags import Etagged
 from kb.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.models import Chunk
 from kb.services.chunk_work.checks import KEYWORD_CHARACTERS, MOST_ENTRIES, QUESTION_CHARACTERS, TEXT_CHARACTERS
@@ -13,7 +14,7 @@ MOST_AT_ONCE = 10_000
 ACTIONS = ("enable", "disable", "delete")
 
 
-class ChunkSerializer(serializers.ModelSerializer[Chunk]):
+class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
     is_edited = serializers.SerializerMethodField(help_text="Whether its text is not as it was cut from the document.")
 
     class Meta:
@@ -32,6 +33,7 @@ class ChunkSerializer(serializers.ModelSerializer[Chunk]):
             "is_edited",
             "token_count",
             "updated_at",
+            "etag",
         )
         read_only_fields = fields
 

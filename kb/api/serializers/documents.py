@@ -4,6 +4,7 @@ from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from kb.api.etags import Etagged
 from kb.api.fields import (
     JsonObjectField,
     StrictCharField,
@@ -20,9 +21,12 @@ class DocumentErrorSerializer(serializers.Serializer[Document]):
     message = serializers.CharField(source="error")
 
 
-class DocumentSerializer(serializers.ModelSerializer[Document]):
+class DocumentSerializer(Etagged, serializers.ModelSerializer[Document]):
     metadata = JsonObjectField(read_only=True)
     chunk_count = serializers.IntegerField(read_only=True)
+    stage = serializers.ChoiceField(
+        Document.Stage.choices, allow_blank=True, read_only=True, help_text="While it is processing; else blank."
+    )
     error = serializers.SerializerMethodField(help_text="Why it failed, as a sentence to act on.")
     remarks = serializers.SerializerMethodField(help_text="What was left out of it or guessed, as sentences to act on.")
 
@@ -48,6 +52,7 @@ class DocumentSerializer(serializers.ModelSerializer[Document]):
             "chunk_count",
             "created_at",
             "updated_at",
+            "etag",
         )
         read_only_fields = fields
 
@@ -76,6 +81,19 @@ class DocumentDetailsSerializer(StrictSerializer):
 
 class DocumentUploadSerializer(DocumentDetailsSerializer):
     file = serializers.FileField(allow_empty_file=True, help_text=".txt, .md, .html, .pdf or .docx")
+
+
+class DocumentFileSerializer(StrictSerializer):
+    file = serializers.FileField(allow_empty_file=True, help_text="Of any type that can be uploaded, but no archive.")
+
+
+class DocumentReplaceSerializer(DocumentDetailsSerializer):
+    """All that may be said about a document; what is left out is blank from now on."""
+
+    title = StrictCharField(max_length=500, help_text="It is part of what is searched.")
+    source_type = serializers.ChoiceField(Document.SourceType.choices, default=Document.SourceType.BOOK)
+    metadata = JsonObjectField(default=dict, help_text="Returned with every result.")
+    tags = TagsField(default=list)
 
 
 class DocumentTextSerializer(DocumentDetailsSerializer):

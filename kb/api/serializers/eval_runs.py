@@ -36,20 +36,6 @@ class EvalRunCreateSerializer(ProfiledSerializer):
     )
 
 
-class EvalRunFilterSerializer(serializers.Serializer[Any]):
-    eval_set_id = serializers.IntegerField(
-        min_value=1, max_value=MAX_ID, required=False, help_text="Only the runs of this set."
-    )
-
-
-class EvalRunQueryFilterSerializer(serializers.Serializer[Any]):
-    lost_at = serializers.ChoiceField(
-        [(stage, stage) for stage in LOST_AT],
-        required=False,
-        help_text="Only the queries of which this stage has lost the last of what is relevant.",
-    )
-
-
 class EvalSetOfRunSerializer(serializers.Serializer[Any]):
     id = serializers.IntegerField()
     name = serializers.CharField()

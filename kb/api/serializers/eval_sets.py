@@ -13,12 +13,6 @@ GRADES = "0 irrelevant, 1 partly relevant, 2 relevant, 3 highly relevant."
 LAYOUTS = [(layout.value, layout.value) for layout in Layout]
 
 
-class EvalSetFilterSerializer(serializers.Serializer[Any]):
-    knowledge_base_id = serializers.IntegerField(
-        min_value=1, max_value=MAX_ID, required=False, help_text="Only the sets of this knowledge base."
-    )
-
-
 class EvalSetSerializer(serializers.ModelSerializer[EvalSet]):
     query_count = serializers.IntegerField(read_only=True)
     judged_count = serializers.IntegerField(read_only=True, help_text="Queries that have judgments.")
@@ -82,11 +76,6 @@ class EvalSetExportSerializer(serializers.Serializer[Any]):
     )
 
 
-class EvalQueryFilterSerializer(serializers.Serializer[Any]):
-    q = serializers.CharField(required=False, max_length=QUERY_CHARACTERS, help_text="Stands in the text or the id.")
-    answerable = serializers.BooleanField(required=False, allow_null=True, default=None)
-
-
 class EvalQuerySerializer(serializers.ModelSerializer[EvalQuery]):
     judgment_count = serializers.IntegerField(read_only=True)
     relevant_count = serializers.IntegerField(read_only=True, help_text="Judgments of a grade of 1 or more.")
@@ -105,10 +94,6 @@ class EvalQueryCreateSerializer(StrictSerializer):
 class EvalQueryChangeSerializer(StrictSerializer):
     text = StrictCharField(max_length=QUERY_CHARACTERS)
     answerable = StrictBooleanField(help_text="false is refused while passages are judged relevant.")
-
-
-class JudgmentFilterSerializer(serializers.Serializer[Any]):
-    query_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)
 
 
 class JudgmentSerializer(serializers.ModelSerializer[Judgment]):

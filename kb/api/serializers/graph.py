@@ -3,7 +3,8 @@ from typing import Any
 from rest_framework import serializers
 
 from kb.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.models import Entity, GraphFact, Origin
+from kb.models import Concept, ConceptTerm, Entity, GraphFact, Origin
+from kb.services.graph.editing import MOST_TERMS
 from kb.services.graph.entities import KIND_CHARACTERS, MAX_ALIASES, NAME_CHARACTERS
 from kb.services.graph.tables import CELL_CHARACTERS, COLUMNS, Table
 
@@ -37,10 +38,6 @@ class EntityChangeSerializer(StrictSerializer):
     description = StrictCharField(max_length=CELL_CHARACTERS, required=False, allow_blank=True)
 
 
-class EntityFilterSerializer(serializers.Serializer[Any]):
-    q = serializers.CharField(required=False, max_length=NAME_CHARACTERS, help_text="Stands in one of the names.")
-
-
 class EntityMergeSerializer(StrictSerializer):
     entity_id = StrictIntegerField(
         min_value=1, max_value=MAX_ID, help_text="The entity that becomes a part of this one."
@@ -57,19 +54,46 @@ class GraphFactSerializer(serializers.ModelSerializer[GraphFact]):
         read_only_fields = fields
 
 
-class FactFilterSerializer(serializers.Serializer[Any]):
-    entity_id = serializers.IntegerField(
-        min_value=1,
-        max_value=MAX_ID,
-        required=False,
-        help_text="Only facts that name this entity, by any of its names.",
-    )
-
-
 class FactCreateSerializer(StrictSerializer):
     subject = StrictCharField(max_length=NAME_CHARACTERS)
     predicate = StrictCharField(max_length=NAME_CHARACTERS)
     object = StrictCharField(max_length=NAME_CHARACTERS)
+
+
+class ConceptSerializer(serializers.ModelSerializer[Concept]):
+    synonyms = serializers.SerializerMethodField(help_text="Other words for it.")
+    abbreviations = serializers.SerializerMethodField()
+    parent_id = serializers.IntegerField(allow_null=True, help_text="Of the wider concept.")
+
+    class Meta:
+        model = Concept
+        fields = ("id", "knowledge_base_id", "name", "description", "parent_id", "synonyms", "abbreviations")
+        read_only_fields = fields
+
+    def get_synonyms(self, concept: Concept) -> list[str]:
+        return _texts(concept, ConceptTerm.Kind.SYNONYM)
+
+    def get_abbreviations(self, concept: Concept) -> list[str]:
+        return _texts(concept, ConceptTerm.Kind.ABBREVIATION)
+
+
+def _texts(concept: Concept, kind: ConceptTerm.Kind) -> list[str]:
+    return [term.text for term in concept.terms.all() if term.kind == kind]
+
+
+class TermsField(serializers.ListField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(child=StrictCharField(max_length=NAME_CHARACTERS), max_length=MOST_TERMS, **kwargs)
+
+
+class ConceptChangeSerializer(StrictSerializer):
+    name = StrictCharField(max_length=NAME_CHARACTERS)
+    description = StrictCharField(max_length=CELL_CHARACTERS, required=False, allow_blank=True)
+    parent_id = StrictIntegerField(
+        min_value=1, max_value=MAX_ID, required=False, allow_null=True, help_text="Of the wider concept."
+    )
+    synonyms = TermsField(required=False, help_text="All other words for it.")
+    abbreviations = TermsField(required=False, help_text="All of them.")
 
 
 class GraphImportSerializer(StrictSerializer):

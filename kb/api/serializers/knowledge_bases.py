@@ -1,6 +1,7 @@
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 
+from kb.api.etags import Etagged
 from kb.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.models import KnowledgeBase, Membership, RetrievalProfile
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -12,7 +13,7 @@ class ProfileSerializer(serializers.ModelSerializer[RetrievalProfile]):
         fields = ("name", "version")
 
 
-class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
+class KnowledgeBaseSerializer(Etagged, serializers.ModelSerializer[KnowledgeBase]):
     profile = ProfileSerializer(read_only=True)
     document_count = serializers.IntegerField(read_only=True)
     chunk_count = serializers.IntegerField(read_only=True)
@@ -29,6 +30,7 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
             "language",
             "embedding_model",
             "dimension",
+            "store",
             "profile",
             "chunk_strategy",
             "chunk_size",
@@ -45,6 +47,7 @@ class KnowledgeBaseSerializer(serializers.ModelSerializer[KnowledgeBase]):
             "degraded",
             "degraded_reason",
             "created_at",
+            "etag",
         )
         read_only_fields = fields
 

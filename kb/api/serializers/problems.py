@@ -9,7 +9,8 @@ from kb.api.serializers.search import DegradationSerializer
 
 class ProblemSerializer(serializers.Serializer[Any]):
     code = serializers.CharField(help_text="Stable, for programs.")
-    detail = serializers.CharField(help_text="A sentence for people, which says what can be done.")
+    detail = serializers.CharField(help_text="What is wrong, as a sentence for people.")
+    remedy = serializers.CharField(help_text="What the caller can do, as a sentence for people.")
 
 
 class InvalidSerializer(ProblemSerializer):
@@ -24,6 +25,14 @@ class InvalidSerializer(ProblemSerializer):
 
 class ConflictSerializer(ProblemSerializer):
     document_id = serializers.IntegerField(required=False, help_text="The document that holds the same bytes.")
+
+
+class StaleSerializer(ProblemSerializer):
+    etag = serializers.CharField(required=False, help_text="Of what it is now.")
+
+
+class FaultSerializer(ProblemSerializer):
+    request_id = serializers.CharField(required=False, help_text="That the server’s log knows the request by.")
 
 
 class UnavailableSerializer(ProblemSerializer):

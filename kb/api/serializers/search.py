@@ -18,11 +18,13 @@ from kb.api.serializers.profiled import ProfiledSerializer
 from kb.models import Document, Message, SearchLog
 from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
-from kb.stores.filters import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, Filters, InvalidFilter, Operator
+from kb.stores.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
+from kb.stores.filters import Filters, Operator
 from retrieval.gate import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
+MOST_SEARCHES = 20
 STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
 
 
@@ -98,11 +100,14 @@ class FiltersSerializer(StrictSerializer):
         help_text="All of them are met.",
     )
     created_after = StrictCharField(
+        max_length=64,
         required=False,
         allow_null=True,
         help_text="A date, which is its first moment, or a time, as 2026-03-01T08:00:00Z: created then or later.",
     )
-    created_before = StrictCharField(required=False, allow_null=True, help_text="Likewise: created before that.")
+    created_before = StrictCharField(
+        max_length=64, required=False, allow_null=True, help_text="Likewise: created before that."
+    )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -250,6 +255,24 @@ class SearchResponseSerializer(serializers.Serializer[Any]):
     timings_ms = serializers.DictField(child=serializers.FloatField(), help_text="Milliseconds by stage, and in total.")
     trace_id = serializers.UUIDField(help_text="Of the search’s entry in the search log: see traces/{trace_id}/.")
     trace = serializers.DictField(required=False, help_text="With `explain` only.")
+
+
+class SearchBatchSerializer(StrictSerializer):
+    searches = serializers.ListField(
+        child=serializers.DictField(),
+        min_length=1,
+        max_length=MOST_SEARCHES,
+        help_text="Each is the body of a POST to search/.",
+    )
+
+
+class SearchBatchItemSerializer(serializers.Serializer[Any]):
+    status = serializers.IntegerField(help_text="What search/ would have answered: 200, 400, 404 or 503.")
+    body = serializers.DictField(help_text="Its body: of 200 the response of a search, else an error.")
+
+
+class SearchBatchResponseSerializer(serializers.Serializer[Any]):
+    results = SearchBatchItemSerializer(many=True, help_text="In the order of the searches.")
 
 
 class TraceSerializer(serializers.ModelSerializer[SearchLog]):

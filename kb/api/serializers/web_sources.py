@@ -33,7 +33,7 @@ def told(row: WebSource | WebPage) -> dict[str, str] | None:
 
 
 class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
-    kind = serializers.CharField(help_text=f"One of: {KINDS}.")
+    kind = serializers.CharField(max_length=40, help_text=f"One of: {KINDS}.")
     status = serializers.CharField(help_text=f"Of the last run, one of: {STATUSES}.")
     counts = serializers.DictField(
         child=serializers.IntegerField(), help_text="Addresses of the present or the last run by what became of them."
@@ -78,7 +78,7 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
 class WebSourceChangeSerializer(StrictSerializer):
     name = StrictCharField(max_length=200)
     # No enumeration: other models have kinds too, and two of one name would need names of their own.
-    kind = StrictCharField(help_text=f"One of: {KINDS}.")
+    kind = StrictCharField(max_length=40, help_text=f"One of: {KINDS}.")
     url = StrictCharField(max_length=URL_CHARACTERS)
     enabled = StrictBooleanField(required=False)
     live = StrictBooleanField(required=False, help_text="Queries read it too, as a channel of its own.")
@@ -102,19 +102,9 @@ class WebSourceCreateSerializer(WebSourceChangeSerializer):
     knowledge_base_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
 
 
-class WebSourceFilterSerializer(serializers.Serializer[Any]):
-    knowledge_base_id = serializers.IntegerField(min_value=1, max_value=MAX_ID, required=False)
-
-
 class WebSourceDeleteSerializer(serializers.Serializer[Any]):
     keep_documents = serializers.BooleanField(
         default=True, help_text="false: its documents are deleted with it, with their chunks."
-    )
-
-
-class WebPageFilterSerializer(serializers.Serializer[Any]):
-    state = serializers.ChoiceField(
-        [(state, state) for state in WebPage.State.values], required=False, help_text="Only pages of this state."
     )
 
 

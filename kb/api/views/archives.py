@@ -17,6 +17,7 @@ from kb.api.views.base import AnyAccept, ApiView, one
 from kb.models import KnowledgeBase
 from kb.services.archives.export import archive_name, export_open
 from kb.services.archives.uploads import import_upload
+from kb.services.rate_limits import UPLOAD
 
 
 @extend_schema_view(
@@ -56,6 +57,7 @@ class KnowledgeBaseExportView(ApiView):
     )
 )
 class KnowledgeBaseImportView(ApiView):
+    rate_limit_kind = UPLOAD
     parser_classes = [MultiPartParser]
 
     def post(self, request: Request) -> Response:

@@ -1,9 +1,10 @@
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from django.conf import settings
 from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer
 from rest_framework.request import Request
@@ -14,7 +15,10 @@ from rest_framework.viewsets import GenericViewSet
 
 from kb.api.authentication import principal_of
 from kb.api.errors import LengthRequired, TooLarge
+from kb.api.filtering import ListFilters, listed
+from kb.api.pagination import Order
 from kb.api.parsers import ShallowJSONParser
+from kb.api.throttling import count_failure, rate_limit_headers, too_many
 from kb.models import Principal, ScopedQuerySet
 from kb.services.errors import NotAllowed, NotVisible
 
@@ -51,9 +55,24 @@ class ApiView(APIView):
         return principal_of(self.request)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuses a body that is too large before any of it is read."""
+        """Refuses a body that is too large before any of it is read, and an address that fails too often."""
         _check_length(request, self.most_form_bytes)
-        super().initial(request, *args, **kwargs)
+        try:
+            super().initial(request, *args, **kwargs)
+        except (AuthenticationFailed, NotAuthenticated):
+            count_failure(request)
+            raise
+
+    def throttled(self, request: Request, wait: float | None) -> NoReturn:  # noqa: ARG002 - the framework's interface
+        raise too_many(request.rate_limit)  # type: ignore[attr-defined]
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Tells a caller what is left of the rate limit."""
+        spent = getattr(request, "rate_limit", None)
+        if spent is not None:
+            for name, value in rate_limit_headers(spent).items():
+                response.headers[name] = value
+        return super().finalize_response(request, response, *args, **kwargs)
 
     def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
         """The request's fields.
@@ -70,9 +89,22 @@ class ApiView(APIView):
 class ApiViewSet(ApiView, GenericViewSet[Any]):
     """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
 
-    def page(self, rows: QuerySet[Any], serializer_class: type[BaseSerializer[Any]]) -> Response:
-        page = self.paginate_queryset(rows)
-        return self.get_paginated_response(serializer_class(page, many=True).data)
+    order: Order | None = None
+
+    def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
+        """The rows of the page that the parameters of the URL ask for.
+
+        Raises:
+            ValidationError: a parameter is unknown or has a value that it does not take.
+            NotVisible: one names an object that the caller may not see.
+        """
+        narrowed, self.order = listed(filters, rows, self.request)
+        return list(self.paginate_queryset(narrowed) or [])
+
+    def page(
+        self, rows: QuerySet[Any], serializer_class: type[BaseSerializer[Any]], filters: type[ListFilters]
+    ) -> Response:
+        return self.get_paginated_response(serializer_class(self.found(rows, filters), many=True).data)
 
     def editable(self, visible: QuerySet[M], pk: int) -> M:
         """The object of a row that the caller may change.

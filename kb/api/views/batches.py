@@ -4,6 +4,7 @@ from typing import Any
 from django.conf import settings
 from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db.models import QuerySet
+from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
@@ -12,6 +13,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.api.authentication import user_of
+from kb.api.filters import BatchFilters
+from kb.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
+from kb.api.idempotency import once
 from kb.api.parsers import ShallowJSONParser
 from kb.api.schema import answers
 from kb.api.serializers.batches import (
@@ -36,6 +40,7 @@ from kb.services.batches.batches import (
 )
 from kb.services.batches.tables import batch_describe, read_table
 from kb.services.batches.uploads import Refused, batch_add_files
+from kb.services.rate_limits import UPLOAD
 
 STEERED = answers({200: BatchDetailSerializer}, 403, 404)
 PROGRESS_EXAMPLE = OpenApiExample(
@@ -72,6 +77,7 @@ PROGRESS_EXAMPLE = OpenApiExample(
 
 
 class _FormOfFiles(ApiViewSet):
+    rate_limit_kind = UPLOAD
     """Files go to the disk as they come, however small, so that many of them take no memory."""
 
     queryset = IngestBatch.objects.none()
@@ -109,28 +115,33 @@ class _FormOfFiles(ApiViewSet):
 @extend_schema_view(
     list=extend_schema(
         summary="List the uploads of a knowledge base, newest first",
+        parameters=BatchFilters.parameters(),
         responses=answers({200: BatchSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
         summary="Upload many files, or a ZIP archive of them, as one",
         description="Each becomes a document that workers parse and index. The answer comes at once: GET batches/{id}/ tells "
         "how far they are. A file that cannot be taken is named in `refused` and keeps none of the others out.",
+        parameters=[IDEMPOTENCY_KEY],
         request={"multipart/form-data": BatchCreateSerializer},
-        responses=answers({201: BatchTakenSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({201: BatchTakenSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
     ),
 )
 class KnowledgeBaseBatchViewSet(_FormOfFiles):
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(self._knowledge_bases(), kb_id)
-        rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb).order_by("-pk")
-        batches: list[Any] = self.paginate_queryset(rows) or []
+        rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
+        batches = self.found(rows, BatchFilters)
         progress = progress_of(batches)
         for batch in batches:
             batch.progress = progress[batch.pk]
         return self.get_paginated_response(BatchSerializer(batches, many=True).data)
 
-    def create(self, request: Request, kb_id: int) -> Response:
+    def create(self, request: Request, kb_id: int) -> HttpResponseBase:
         kb = self.editable(self._knowledge_bases(), kb_id)
+        return once(request, lambda: self._begun(request, kb))
+
+    def _begun(self, request: Request, kb: KnowledgeBase) -> Response:
         fields = self.checked(BatchCreateSerializer)
         table = fields.get("table")
         described = read_table(table.read()) if table is not None else []
@@ -152,8 +163,9 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
     files=extend_schema(
         summary="Send further files of an upload",
         description="What its table says of them holds for them too.",
+        parameters=[IDEMPOTENCY_KEY],
         request={"multipart/form-data": BatchFilesSerializer},
-        responses=answers({200: BatchTakenSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({200: BatchTakenSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
     ),
     pause=extend_schema(
         summary="Pause an upload: what workers have at hand is finished", request=None, responses=STEERED
@@ -176,8 +188,9 @@ class BatchViewSet(_FormOfFiles):
         return self._told(pk)
 
     @action(detail=True, methods=["post"])
-    def files(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return self.taken(self._editable(pk), self.checked(BatchFilesSerializer), status.HTTP_200_OK)
+    def files(self, request: Request, pk: int) -> HttpResponseBase:
+        batch = self._editable(pk)
+        return once(request, lambda: self.taken(batch, self.checked(BatchFilesSerializer), status.HTTP_200_OK))
 
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

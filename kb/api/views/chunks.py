@@ -1,5 +1,6 @@
 from typing import Any
 
+from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import status
@@ -7,7 +8,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.api.schema import CHUNK_EXAMPLES, answers
+from kb.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, conditional, require_match
+from kb.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
 from kb.api.serializers.chunks import (
     BulkChangedSerializer,
     BulkChunksSerializer,
@@ -23,6 +25,7 @@ from kb.api.serializers.chunks import (
 )
 from kb.api.views.base import ApiViewSet, asked, one
 from kb.models import Chunk, Document, KnowledgeBase
+from kb.models.locks import lock_knowledge_bases
 from kb.services.chunk_work.bulk import chunks_change
 from kb.services.chunk_work.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
 from kb.services.chunk_work.found_by import searches_that_found
@@ -33,16 +36,22 @@ from kb.services.indexing import chunk_update
 
 
 @extend_schema_view(
-    retrieve=extend_schema(summary="Read a chunk", responses=answers({200: ChunkSerializer}, 404)),
+    retrieve=extend_schema(
+        summary="Read a chunk",
+        parameters=[IF_NONE_MATCH, RETURNED],
+        responses=answers({200: ChunkSerializer, 304: NOT_MODIFIED}, 404),
+    ),
     partial_update=extend_schema(
         summary="Change a chunk, and what the indexes hold of it",
+        parameters=[IF_MATCH, RETURNED],
         request=ChunkChangeSerializer,
-        responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 413, 415),
+        responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 412, 413, 415),
     ),
     destroy=extend_schema(
         summary="Delete a chunk",
         description="A document that is processed again has it again: to keep it out of searches, disable it.",
-        responses=answers({204: None}, 403, 404),
+        parameters=[IF_MATCH],
+        responses=answers({204: None}, 403, 404, 412),
     ),
     split=extend_schema(
         operation_id="chunk_split",
@@ -74,18 +83,27 @@ class ChunkViewSet(ApiViewSet):
     queryset = Chunk.objects.none()
     pagination_class = None
 
-    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(ChunkSerializer(one(Chunk.objects.visible_to(self.principal), pk)).data)
+    def retrieve(self, request: Request, pk: int) -> Response:
+        return conditional(request, ChunkSerializer(one(Chunk.objects.visible_to(self.principal), pk)).data)
 
-    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+    def partial_update(self, request: Request, pk: int) -> Response:
         chunk = self._editable(pk)
         changes = self.checked(ChunkChangeSerializer, partial=True)
-        chunk_update(chunk, **{"text": chunk.text, "enabled": chunk.enabled, **changes})
-        return Response(ChunkSerializer(one(self._visible(), pk)).data)
+        require_match(request, ChunkSerializer(chunk).data)  # before a model runs for nothing
+        chunk_update(
+            chunk,
+            **{"text": chunk.text, "enabled": chunk.enabled, **changes},
+            require=lambda locked: require_match(request, ChunkSerializer(locked).data),
+        )
+        told = ChunkSerializer(one(self._visible(), pk)).data
+        return Response(told, headers={"ETag": told["etag"]})
 
-    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+    def destroy(self, request: Request, pk: int) -> Response:
         chunk = self._editable(pk)
-        chunks_change(knowledge_base=chunk.knowledge_base, chunk_ids=[chunk.pk], action="delete")
+        with transaction.atomic():
+            lock_knowledge_bases([chunk.knowledge_base_id])
+            require_match(request, ChunkSerializer(one(self._visible(), pk)).data)
+            chunks_change(knowledge_base=chunk.knowledge_base, chunk_ids=[chunk.pk], action="delete")
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @action(detail=True, methods=["post"])

@@ -1,5 +1,10 @@
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 from django.db.models import QuerySet
 from django.http import FileResponse
+from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
@@ -10,63 +15,85 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.api.authentication import user_of
+from kb.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, conditional, require_match
+from kb.api.filters import ChunkFilters, DocumentFilters
+from kb.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
+from kb.api.idempotency import once
 from kb.api.parsers import ShallowJSONParser
-from kb.api.schema import answers
+from kb.api.schema import NOT_MODIFIED, answers
 from kb.api.serializers.chunks import ChunkSerializer
 from kb.api.serializers.documents import (
     DocumentChangeSerializer,
+    DocumentFileSerializer,
+    DocumentReplaceSerializer,
     DocumentSerializer,
     DocumentTextSerializer,
     DocumentUploadSerializer,
 )
-from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, one
+from kb.api.views.base import AnyAccept, ApiViewSet, one
+from kb.ingest.archives import is_archive_name
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.selectors import document_overview
 from kb.services.documents import (
     document_add,
     document_add_text,
     document_delete,
+    document_held,
+    document_replace_file,
     document_requeue,
     document_update,
 )
-from kb.services.errors import NotVisible
-from kb.services.web_sources.documents import document_add_url
+from kb.services.errors import NotVisible, Rejected
+from kb.services.rate_limits import UPLOAD
+from kb.services.web_sources.documents import page_read
+from kb.stores.files import has_file
+
+UNFINISHED = (Document.Status.PENDING.value, Document.Status.PROCESSING.value)
+AGAIN = {"Retry-After": "1"}
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List the documents of a knowledge base, newest first",
+        parameters=DocumentFilters.parameters(),
         responses=answers({200: DocumentSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
         summary="Add a document: a file as a form, or a text or the address of a page as JSON",
         description="A worker parses and indexes it: its `status` becomes `ready`, or `failed` with a reason.",
+        parameters=[IDEMPOTENCY_KEY],
         request={"multipart/form-data": DocumentUploadSerializer, "application/json": DocumentTextSerializer},
-        responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 413, 415),
+        responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
     ),
 )
 class KnowledgeBaseDocumentViewSet(ApiViewSet):
+    rate_limit_kind = UPLOAD
     queryset = Document.objects.none()
     parser_classes = [ShallowJSONParser, MultiPartParser]
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(self._knowledge_bases(), kb_id)
-        return self.page(document_overview(self.principal).filter(knowledge_base=kb), DocumentSerializer)
+        rows = document_overview(self.principal).filter(knowledge_base=kb)
+        return self.page(rows, DocumentSerializer, DocumentFilters)
 
-    def create(self, request: Request, kb_id: int) -> Response:
+    def create(self, request: Request, kb_id: int) -> HttpResponseBase:
         kb = self.editable(self._knowledge_bases(), kb_id)
+        return once(request, partial(self._added, request, kb), before=lambda: (self._to_add(request),))
+
+    def _to_add(self, request: Request) -> Callable[..., Document]:
+        """What puts the document into a knowledge base; a page of the web has been read then."""
         if (request.content_type or "").startswith(MultiPartParser.media_type):
             fields = self.checked(DocumentUploadSerializer)
-            file = fields["file"]
-            document = document_add(knowledge_base=kb, name=file.name, user=user_of(request), **fields)
-        else:
-            fields = self.checked(DocumentTextSerializer)
-            if "url" in fields:
-                document = document_add_url(knowledge_base=kb, user=user_of(request), **fields)
-            else:
-                document = document_add_text(knowledge_base=kb, user=user_of(request), **({"title": ""} | fields))
-        described = DocumentSerializer(one(document_overview(self.principal), document.pk))
-        return Response(described.data, status=status.HTTP_201_CREATED)
+            return partial(document_add, name=fields["file"].name, **fields)
+        fields = self.checked(DocumentTextSerializer)
+        if "url" in fields:
+            return partial(document_add, **page_read(**fields))
+        return partial(document_add_text, **({"title": ""} | fields))
+
+    def _added(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:
+        document = add(knowledge_base=kb, user=user_of(request))
+        described = DocumentSerializer(one(document_overview(self.principal), document.pk)).data
+        return Response(described, status=status.HTTP_201_CREATED, headers={"ETag": described["etag"]})
 
     def _knowledge_bases(self) -> QuerySet[KnowledgeBase]:
         return KnowledgeBase.objects.visible_to(self.principal)
@@ -74,15 +101,29 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
 
 @extend_schema_view(
     retrieve=extend_schema(
-        summary="Read a document, its status and progress", responses=answers({200: DocumentSerializer}, 404)
+        summary="Read a document, its status and progress",
+        description="While it waits for a worker or is in its hands, Retry-After says when to look again; with "
+        "If-None-Match that costs next to nothing.",
+        parameters=[IF_NONE_MATCH, RETURNED],
+        responses=answers({200: DocumentSerializer, 304: NOT_MODIFIED}, 404),
     ),
     partial_update=extend_schema(
         summary="Change what is said about a document",
+        parameters=[IF_MATCH, RETURNED],
         request=DocumentChangeSerializer,
-        responses=answers({200: DocumentSerializer}, 400, 403, 404, 409, 413, 415),
+        responses=answers({200: DocumentSerializer}, 400, 403, 404, 412, 413, 415),
+    ),
+    update=extend_schema(
+        summary="Replace what is said about a document",
+        description="Source type, metadata and tags that are left out are those of a new document. Its file stays.",
+        parameters=[IF_MATCH, RETURNED],
+        request=DocumentReplaceSerializer,
+        responses=answers({200: DocumentSerializer}, 400, 403, 404, 412, 413, 415),
     ),
     destroy=extend_schema(
-        summary="Delete a document with its chunks and its file", responses=answers({204: None}, 403, 404)
+        summary="Delete a document with its chunks and its file",
+        parameters=[IF_MATCH],
+        responses=answers({204: None}, 403, 404, 412),
     ),
     retry=extend_schema(
         summary="Parse and index a document again",
@@ -92,6 +133,7 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
     ),
     chunks=extend_schema(
         summary="List the chunks of a document in their order",
+        parameters=ChunkFilters.parameters(),
         responses=answers({200: ChunkSerializer(many=True)}, 400, 404),
     ),
 )
@@ -99,15 +141,21 @@ class DocumentViewSet(ApiViewSet):
     queryset = Document.objects.none()
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(self._described(pk))
+        told = self._described(pk)
+        return conditional(self.request, told, AGAIN if told["status"] in UNFINISHED else None)
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         document = self.editable(self._documents(), pk)
-        document_update(document, **self.checked(DocumentChangeSerializer, partial=True))
-        return Response(self._described(pk))
+        return self._updated(document, self.checked(DocumentChangeSerializer, partial=True))
 
-    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        document_delete(self.editable(self._documents(), pk))
+    def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        document = self.editable(self._documents(), pk)
+        return self._updated(document, self.checked(DocumentReplaceSerializer))
+
+    def destroy(self, request: Request, pk: int) -> Response:
+        with document_held(self.editable(self._documents(), pk)) as document:
+            require_match(request, self._described(pk))
+            document_delete(document)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @action(detail=True, methods=["post"])
@@ -118,13 +166,20 @@ class DocumentViewSet(ApiViewSet):
     @action(detail=True)
     def chunks(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         document = one(self._documents(), pk)
-        rows = Chunk.objects.visible_to(self.principal).filter(document=document).order_by("position")
-        return self.page(rows, ChunkSerializer)
+        rows = Chunk.objects.visible_to(self.principal).filter(document=document)
+        return self.page(rows, ChunkSerializer, ChunkFilters)
+
+    def _updated(self, document: Document, changes: dict[str, Any]) -> Response:
+        with document_held(document) as held:
+            require_match(self.request, self._described(held.pk))
+            document_update(held, **changes)
+        told = self._described(held.pk)
+        return Response(told, headers={"ETag": told["etag"]})
 
     def _documents(self) -> QuerySet[Document]:
         return Document.objects.visible_to(self.principal)
 
-    def _described(self, pk: int) -> dict[str, object]:
+    def _described(self, pk: int) -> dict[str, Any]:
         return DocumentSerializer(one(document_overview(self.principal), pk)).data
 
 
@@ -133,14 +188,26 @@ class DocumentViewSet(ApiViewSet):
         operation_id="documents_file_retrieve",
         summary="Download the file of a document",
         responses=answers({(200, "application/octet-stream"): OpenApiResponse(OpenApiTypes.BINARY, "The file.")}, 404),
-    )
+    ),
+    put=extend_schema(
+        operation_id="documents_file_update",
+        summary="Give a document another file",
+        description="It keeps its id, title, metadata and tags, and its chunks are cut from the new file; searches find what "
+        "the former one held until a worker has read it. The same bytes again index it anew.",
+        parameters=[IF_MATCH, RETURNED],
+        request={"multipart/form-data": DocumentFileSerializer},
+        responses=answers({200: DocumentSerializer}, 400, 403, 404, 409, 411, 412, 413, 415),
+    ),
 )
-class DocumentFileView(ApiView):
+class DocumentFileView(ApiViewSet):
+    rate_limit_kind = UPLOAD
+    queryset = Document.objects.none()
+    parser_classes = [MultiPartParser]
     content_negotiation_class = AnyAccept
 
     def get(self, request: Request, pk: int) -> FileResponse:  # noqa: ARG002 - the framework's interface
         document = one(Document.objects.visible_to(self.principal), pk)
-        if not document.file or not document.file.storage.exists(document.file.name):
+        if not has_file(document.file):
             raise NotVisible(_("This document has no file."))
         return FileResponse(
             document.file.open("rb"),
@@ -149,3 +216,15 @@ class DocumentFileView(ApiView):
             content_type="application/octet-stream",
             headers={"X-Content-Type-Options": "nosniff"},
         )
+
+    def put(self, request: Request, pk: int) -> Response:
+        document = self.editable(Document.objects.visible_to(self.principal), pk)
+        file = self.checked(DocumentFileSerializer)["file"]
+        if is_archive_name(file.name):
+            raise Rejected("unsupported_type", _("An archive is many documents: upload it as a new one."))
+        with document_held(document) as held:
+            told = DocumentSerializer(one(document_overview(self.principal), pk)).data
+            require_match(request, told)
+            document_replace_file(document=held, file=file, name=file.name)
+        told = DocumentSerializer(one(document_overview(self.principal), pk)).data
+        return Response(told, headers={"ETag": told["etag"]})

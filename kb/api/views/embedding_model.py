@@ -13,7 +13,7 @@ from kb.api.serializers.embedding_model import (
 )
 from kb.api.views.base import ApiViewSet, one
 from kb.models import EvalSet, KnowledgeBase
-from kb.services.knowledge_bases import require_embedding_model
+from kb.services.embedding_models import require_embedding_model
 from kb.services.reembedding.reembedding import (
     reembedding_cancel,
     reembedding_drop,

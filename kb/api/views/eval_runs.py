@@ -5,16 +5,15 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.api.filters import EvalRunFilters, EvalRunQueryFilters
 from kb.api.schema import answers
 from kb.api.serializers.eval_runs import (
     EvalRunCreateSerializer,
     EvalRunDetailSerializer,
-    EvalRunFilterSerializer,
-    EvalRunQueryFilterSerializer,
     EvalRunQuerySerializer,
     EvalRunSerializer,
 )
-from kb.api.views.base import ApiViewSet, asked, one
+from kb.api.views.base import ApiViewSet, one
 from kb.models import EvalRun, EvalRunQuery, EvalSet
 from kb.services.evaluation import cancel_run, start_run
 from kb.services.profiles import find_version
@@ -23,7 +22,7 @@ from kb.services.profiles import find_version
 @extend_schema_view(
     list=extend_schema(
         summary="List the evaluation runs of the caller's knowledge bases, the newest first",
-        parameters=[EvalRunFilterSerializer],
+        parameters=EvalRunFilters.parameters(),
         responses=answers({200: EvalRunSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -47,18 +46,15 @@ from kb.services.profiles import find_version
     queries=extend_schema(
         operation_id="eval_run_queries",
         summary="List what an evaluation run has measured of each query",
-        parameters=[EvalRunQueryFilterSerializer],
+        parameters=EvalRunQueryFilters.parameters(),
         responses=answers({200: EvalRunQuerySerializer(many=True)}, 400, 404),
     ),
 )
 class EvalRunViewSet(ApiViewSet):
     queryset = EvalRun.objects.none()
 
-    def list(self, request: Request) -> Response:
-        runs = self._runs().defer("report", "configuration")
-        if eval_set_id := asked(EvalRunFilterSerializer, request).get("eval_set_id"):
-            runs = runs.filter(eval_set=one(EvalSet.objects.visible_to(self.principal), eval_set_id))
-        return self.page(runs, EvalRunSerializer)
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(self._runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalRunCreateSerializer)
@@ -85,9 +81,9 @@ class EvalRunViewSet(ApiViewSet):
         return Response(self._described(pk))
 
     @action(detail=True)
-    def queries(self, request: Request, pk: int) -> Response:
+    def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         rows = EvalRunQuery.objects.filter(run=one(self._runs(), pk))
-        return self.page(rows.filter(**asked(EvalRunQueryFilterSerializer, request)), EvalRunQuerySerializer)
+        return self.page(rows, EvalRunQuerySerializer, EvalRunQueryFilters)
 
     def _runs(self) -> QuerySet[EvalRun]:
         runs: QuerySet[EvalRun] = EvalRun.objects.visible_to(self.principal).annotate(stages=F("report__stages"))

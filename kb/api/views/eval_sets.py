@@ -1,4 +1,4 @@
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view
@@ -7,21 +7,19 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.api.filters import EvalQueryFilters, EvalSetFilters, JudgmentFilters
 from kb.api.schema import answers
 from kb.api.serializers.eval_sets import (
     EvalQueryChangeSerializer,
     EvalQueryCreateSerializer,
-    EvalQueryFilterSerializer,
     EvalQuerySerializer,
     EvalSetChangeSerializer,
     EvalSetCreateSerializer,
     EvalSetExportSerializer,
-    EvalSetFilterSerializer,
     EvalSetImportSerializer,
     EvalSetSerializer,
     ImportedEvalSetSerializer,
     JudgeSerializer,
-    JudgmentFilterSerializer,
     JudgmentSerializer,
 )
 from kb.api.views.base import AnyAccept, ApiView, ApiViewSet, asked, one
@@ -38,6 +36,7 @@ from kb.services.eval_sets.queries import (
     query_of,
     query_update,
 )
+from kb.services.rate_limits import UPLOAD
 from retrieval.eval.judged_sets import Layout
 
 
@@ -58,7 +57,7 @@ class OfSetViewSet(ApiViewSet):
 @extend_schema_view(
     list=extend_schema(
         summary="List the evaluation sets that the caller may see",
-        parameters=[EvalSetFilterSerializer],
+        parameters=EvalSetFilters.parameters(),
         responses=answers({200: EvalSetSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -80,11 +79,8 @@ class OfSetViewSet(ApiViewSet):
 class EvalSetViewSet(OfSetViewSet):
     queryset = EvalSet.objects.none()
 
-    def list(self, request: Request) -> Response:
-        rows = eval_set_overview(self.principal).order_by("name", "pk")
-        if kb_id := asked(EvalSetFilterSerializer, request).get("knowledge_base_id"):
-            rows = rows.filter(knowledge_base=one(KnowledgeBase.objects.visible_to(self.principal), kb_id))
-        return self.page(rows, EvalSetSerializer)
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(eval_set_overview(self.principal), EvalSetSerializer, EvalSetFilters)
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(EvalSetCreateSerializer)
@@ -112,7 +108,7 @@ class EvalSetViewSet(OfSetViewSet):
 @extend_schema_view(
     list=extend_schema(
         summary="List the queries of an evaluation set",
-        parameters=[EvalQueryFilterSerializer],
+        parameters=EvalQueryFilters.parameters(),
         responses=answers({200: EvalQuerySerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -136,14 +132,9 @@ class EvalSetViewSet(OfSetViewSet):
 class EvalQueryViewSet(OfSetViewSet):
     queryset = EvalQuery.objects.none()
 
-    def list(self, request: Request, pk: int) -> Response:
-        rows = eval_query_overview(self.principal, self.visible_set(pk)).order_by("pk")
-        given = asked(EvalQueryFilterSerializer, request)
-        if q := given.get("q"):
-            rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
-        if given["answerable"] is not None:
-            rows = rows.filter(answerable=given["answerable"])
-        return self.page(rows, EvalQuerySerializer)
+    def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = eval_query_overview(self.principal, self.visible_set(pk))
+        return self.page(rows, EvalQuerySerializer, EvalQueryFilters)
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         eval_set = self.editable_set(pk)
@@ -176,7 +167,7 @@ class EvalQueryViewSet(OfSetViewSet):
 @extend_schema_view(
     list=extend_schema(
         summary="List the judgments of an evaluation set",
-        parameters=[JudgmentFilterSerializer],
+        parameters=JudgmentFilters.parameters(),
         responses=answers({200: JudgmentSerializer(many=True)}, 400, 404),
     ),
     update=extend_schema(
@@ -191,11 +182,9 @@ class EvalQueryViewSet(OfSetViewSet):
 class JudgmentViewSet(OfSetViewSet):
     queryset = Judgment.objects.none()
 
-    def list(self, request: Request, pk: int) -> Response:
-        rows = Judgment.objects.filter(query__eval_set=self.visible_set(pk)).order_by("query_id", "pk")
-        if query_id := asked(JudgmentFilterSerializer, request).get("query_id"):
-            rows = rows.filter(query=query_id)
-        return self.page(rows, JudgmentSerializer)
+    def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = Judgment.objects.filter(query__eval_set=self.visible_set(pk))
+        return self.page(rows, JudgmentSerializer, JudgmentFilters)
 
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         eval_set = self.editable_set(pk)
@@ -222,6 +211,7 @@ class JudgmentViewSet(OfSetViewSet):
     )
 )
 class EvalSetImportView(ApiView):
+    rate_limit_kind = UPLOAD
     parser_classes = [MultiPartParser]
 
     def post(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface

@@ -3,6 +3,7 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.api.filters import ExternalSourceFilters
 from kb.api.schema import answers
 from kb.api.serializers.external_sources import (
     ExternalSourceChangeSerializer,
@@ -24,7 +25,8 @@ from kb.services.external_sources import (
     list=extend_schema(
         operation_id="external_sources_list",
         summary="List the search services that a knowledge base’s queries are sent to",
-        responses=answers({200: ExternalSourceSerializer(many=True)}, 403, 404),
+        parameters=ExternalSourceFilters.parameters(),
+        responses=answers({200: ExternalSourceSerializer(many=True)}, 400, 403, 404),
     ),
     create=extend_schema(
         operation_id="external_sources_create",
@@ -57,7 +59,7 @@ class ExternalSourceViewSet(ApiViewSet):
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         rows = SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=self._kb(kb_id))
-        return self.page(rows, ExternalSourceSerializer)
+        return self.page(rows, ExternalSourceSerializer, ExternalSourceFilters)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
         kb = self._kb(kb_id)

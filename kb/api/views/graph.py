@@ -1,35 +1,38 @@
 from typing import Any
 
-from django.db import IntegrityError
 from django.db.models import QuerySet
-from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
+from kb.api.filters import ConceptFilters, EntityFilters, FactFilters
 from kb.api.schema import answers
 from kb.api.serializers.graph import (
+    ConceptChangeSerializer,
+    ConceptSerializer,
     EntityChangeSerializer,
-    EntityFilterSerializer,
     EntityMergeSerializer,
     EntitySerializer,
     FactCreateSerializer,
-    FactFilterSerializer,
     GraphFactSerializer,
     GraphImportSerializer,
     ImportPlanSerializer,
 )
 from kb.api.views.base import ApiViewSet, one
-from kb.models import Entity, EntityName, GraphFact, KnowledgeBase
-from kb.models.names import normalized_key
-from kb.services.errors import Rejected
+from kb.models import Concept, Entity, GraphFact, KnowledgeBase
+from kb.services.graph.editing import (
+    concept_create,
+    concept_delete,
+    concept_update,
+    fact_create,
+    fact_delete,
+    fact_update,
+)
 from kb.services.graph.entities import entity_create, entity_delete, entity_merge, entity_update
 from kb.services.graph.importing import graph_import, graph_import_plan
-from kb.services.graph.neighbourhood import facts_of
 from kb.services.graph.tables import MAX_BYTES, Table, read_bytes
 
 
@@ -37,7 +40,7 @@ from kb.services.graph.tables import MAX_BYTES, Table, read_bytes
     list=extend_schema(
         operation_id="knowledge_base_entities",
         summary="List the entities of a knowledge base's graph",
-        parameters=[EntityFilterSerializer],
+        parameters=EntityFilters.parameters(),
         responses=answers({200: EntitySerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -66,13 +69,9 @@ from kb.services.graph.tables import MAX_BYTES, Table, read_bytes
 class EntityViewSet(ApiViewSet):
     queryset = Entity.objects.none()
 
-    def list(self, request: Request, kb_id: int) -> Response:
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        rows = self._entities().filter(knowledge_base=kb).order_by("name", "pk")
-        if query := _asked(EntityFilterSerializer, request).get("q"):
-            named = EntityName.objects.filter(knowledge_base=kb, key__contains=normalized_key(query))
-            rows = rows.filter(pk__in=named.values("entity"))
-        return self.page(rows, EntitySerializer)
+        return self.page(self._entities().filter(knowledge_base=kb), EntitySerializer, EntityFilters)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
@@ -108,7 +107,7 @@ class EntityViewSet(ApiViewSet):
     list=extend_schema(
         operation_id="knowledge_base_facts",
         summary="List the facts of a knowledge base's graph",
-        parameters=[FactFilterSerializer],
+        parameters=FactFilters.parameters(),
         responses=answers({200: GraphFactSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -116,28 +115,94 @@ class EntityViewSet(ApiViewSet):
         request=FactCreateSerializer,
         responses=answers({201: GraphFactSerializer}, 400, 403, 404, 413, 415),
     ),
+    retrieve=extend_schema(summary="Read a fact", responses=answers({200: GraphFactSerializer}, 404)),
+    partial_update=extend_schema(
+        summary="Change a fact",
+        request=FactCreateSerializer,
+        responses=answers({200: GraphFactSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(summary="Delete a fact", responses=answers({204: None}, 403, 404)),
 )
 class FactViewSet(ApiViewSet):
     queryset = GraphFact.objects.none()
 
-    def list(self, request: Request, kb_id: int) -> Response:
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        rows: QuerySet[GraphFact] = GraphFact.objects.filter(knowledge_base=kb)
-        if entity_id := _asked(FactFilterSerializer, request).get("entity_id"):
-            rows = facts_of(one(Entity.objects.filter(knowledge_base=kb), entity_id))
-        return self.page(rows.order_by("subject", "predicate", "object", "pk"), GraphFactSerializer)
+        return self.page(GraphFact.objects.filter(knowledge_base=kb), GraphFactSerializer, FactFilters)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        fact = GraphFact(knowledge_base=kb, **self.checked(FactCreateSerializer))
-        if not (normalized_key(fact.subject) and normalized_key(fact.object)):
-            raise Rejected("blank_name", _("Subject, predicate and object are all needed."))
-        try:
-            fact.save()
-        except IntegrityError as error:
-            message = _("The knowledge base holds this fact already: change it or go back.")
-            raise Rejected("fact_known", message) from error
+        fact = fact_create(knowledge_base=kb, **self.checked(FactCreateSerializer))
         return Response(GraphFactSerializer(fact).data, status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(GraphFactSerializer(one(self._facts(), pk)).data)
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        fact = self.editable(self._facts(), pk)
+        fact_update(fact, **self.checked(FactCreateSerializer, partial=True))
+        return Response(GraphFactSerializer(fact).data)
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        fact_delete(self.editable(self._facts(), pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _facts(self) -> QuerySet[GraphFact]:
+        rows: QuerySet[GraphFact] = GraphFact.objects.visible_to(self.principal)
+        return rows
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="knowledge_base_concepts",
+        summary="List the concepts of a knowledge base",
+        parameters=ConceptFilters.parameters(),
+        responses=answers({200: ConceptSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Add a concept",
+        request=ConceptChangeSerializer,
+        responses=answers({201: ConceptSerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(summary="Read a concept", responses=answers({200: ConceptSerializer}, 404)),
+    partial_update=extend_schema(
+        summary="Change a concept",
+        request=ConceptChangeSerializer,
+        responses=answers({200: ConceptSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete a concept; those that are narrower stay", responses=answers({204: None}, 403, 404)
+    ),
+)
+class ConceptViewSet(ApiViewSet):
+    queryset = Concept.objects.none()
+
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        return self.page(self._concepts().filter(knowledge_base=kb), ConceptSerializer, ConceptFilters)
+
+    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        concept = concept_create(knowledge_base=kb, **self.checked(ConceptChangeSerializer))
+        return Response(self._described(concept.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self._described(pk))
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        concept_update(self.editable(self._concepts(), pk), **self.checked(ConceptChangeSerializer, partial=True))
+        return Response(self._described(pk))
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        concept_delete(self.editable(self._concepts(), pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def _concepts(self) -> QuerySet[Concept]:
+        rows: QuerySet[Concept] = Concept.objects.visible_to(self.principal).prefetch_related("terms")
+        return rows
+
+    def _described(self, pk: int) -> dict[str, Any]:
+        return ConceptSerializer(one(self._concepts(), pk)).data
 
 
 @extend_schema_view(
@@ -163,10 +228,3 @@ class GraphImportViewSet(ApiViewSet):
         else:
             plan = graph_import(kb, table, text, skip_errors=fields["skip_errors"])
         return Response(ImportPlanSerializer(plan).data)
-
-
-def _asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    serializer = serializer_class(data=request.query_params)
-    serializer.is_valid(raise_exception=True)
-    fields: dict[str, Any] = serializer.validated_data
-    return fields

@@ -1,5 +1,7 @@
 """For load balancers and supervisors: no caller, no details."""
 
+from dataclasses import asdict
+
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_view, inline_serializer
 from rest_framework import serializers
@@ -11,10 +13,21 @@ from rest_framework.response import Response
 from kb.api.errors import Unavailable
 from kb.api.schema import PROBLEMS
 from kb.api.views.base import ApiView
-from kb.services.health.findings import State
-from kb.services.health.health import migrations, postgresql, redis_broker
+from kb.services.health.readiness import Readiness, components, overall
 
 STATUS = inline_serializer("Status", {"status": serializers.CharField()})
+COMPONENT = inline_serializer(
+    "Component",
+    {
+        "name": serializers.CharField(),
+        "state": serializers.CharField(help_text="`ok`, `degraded` or `not_ready`"),
+        "detail": serializers.CharField(allow_blank=True),
+    },
+    many=True,
+)
+READY = inline_serializer(
+    "Ready", {"status": serializers.CharField(help_text="`ready` or `degraded`"), "components": COMPONENT}
+)
 
 
 class PublicView(ApiView):
@@ -30,19 +43,20 @@ class HealthView(PublicView):
 
 @extend_schema_view(
     get=extend_schema(
-        summary="Whether the process can serve: database, its migrations, Redis",
+        summary="Whether the process can serve: database, its migrations, Redis, models; not while it loads or ends",
         auth=[],
-        responses={200: OpenApiResponse(STATUS), 503: PROBLEMS[503]},
+        responses={200: OpenApiResponse(READY), 503: PROBLEMS[503]},
     )
 )
 class ReadyView(PublicView):
     def get(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        # In this order: the migrations can only be read where the database answers.
-        for check in (postgresql, migrations, redis_broker):
-            finding = check()
-            if finding.state is not State.OK:
-                raise Unavailable(_("Not ready (%(what)s): see `manage.py doctor`.") % {"what": finding.name})
-        return Response({"status": "ready"})
+        found = components()
+        state = overall(found)
+        if state is Readiness.NOT_READY:
+            missing = ", ".join(each.name for each in found if each.state is Readiness.NOT_READY)
+            raise Unavailable(_("Not ready (%(what)s): see `manage.py doctor`.") % {"what": missing})
+        status = "ready" if state is Readiness.OK else "degraded"
+        return Response({"status": status, "components": [asdict(each) for each in found]})
 
 
 @extend_schema(exclude=True)

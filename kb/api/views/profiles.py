@@ -9,6 +9,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.api.filters import ProfileFilters, ProfileVersionFilters
 from kb.api.schema import answers
 from kb.api.serializers.profiles import (
     ProfileCreateSerializer,
@@ -25,7 +26,6 @@ from kb.models.validators import storable
 from kb.services.errors import NotVisible
 from kb.services.profile_overview import (
     comparison_as_dict,
-    profile_names,
     profile_overviews,
     resolved_as_dict,
     version_as_dict,
@@ -37,6 +37,7 @@ from kb.services.profiles import create_version, delete_draft, find_version, nam
     list=extend_schema(
         summary="List the retrieval profiles that the caller may use",
         description="Shared ones, and those of the caller's knowledge bases; one entry a name.",
+        parameters=ProfileFilters.parameters(),
         responses=answers({200: ProfileOverviewSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -51,9 +52,11 @@ class ProfileViewSet(ApiViewSet):
     queryset = RetrievalProfile.objects.none()
 
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
-        names = self.paginate_queryset(profile_names(self.principal)) or []
-        overviews = profile_overviews(self.principal, names)
-        return self.get_paginated_response([overview.as_dict() for overview in overviews])
+        visible = RetrievalProfile.objects.visible_to(self.principal)
+        one_each = visible.order_by("name", "-version").distinct("name")
+        names = [row.name for row in self.found(visible.filter(pk__in=one_each.values("pk")), ProfileFilters)]
+        told = {overview.name: overview.as_dict() for overview in profile_overviews(self.principal, names)}
+        return self.get_paginated_response([told[name] for name in names])
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(ProfileCreateSerializer)
@@ -76,6 +79,7 @@ class ProfileViewSet(ApiViewSet):
 @extend_schema_view(
     list=extend_schema(
         summary="List the versions of a profile, the newest first",
+        parameters=ProfileVersionFilters.parameters(),
         responses=answers({200: ProfileVersionSerializer(many=True)}, 400, 404),
     ),
     retrieve=extend_schema(
@@ -112,10 +116,10 @@ class ProfileVersionViewSet(ApiViewSet):
     queryset = RetrievalProfile.objects.none()
 
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
-        rows = self._versions(name).order_by("-version")
+        rows = self._versions(name)
         if not rows.exists():
             raise NotVisible(_("There is no such object."))
-        versions = self.paginate_queryset(rows) or []
+        versions = self.found(rows, ProfileVersionFilters)
         return self.get_paginated_response([version_as_dict(version) for version in versions])
 
     def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise

@@ -1,21 +1,35 @@
+import time
+from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse
+from django.utils.translation import gettext as _
 from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.api.schema import SEARCH_EXAMPLES, answers
+from kb.api.errors import Unavailable, problem_of
+from kb.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES, answers
 from kb.api.serializers.search import (
     ReplaySerializer,
+    SearchBatchResponseSerializer,
+    SearchBatchSerializer,
     SearchRequestSerializer,
     SearchResponseSerializer,
     TraceSerializer,
 )
+from kb.api.throttling import spend_more
 from kb.api.views.base import ApiView, one
 from kb.models import SearchLog
 from kb.services.replay import replay
 from kb.services.responses import respond
+
+BATCH_SECONDS = 60.0
+
+
+class OutOfTime(Unavailable):
+    default_code = "batch_out_of_time"
 
 
 @extend_schema_view(
@@ -37,6 +51,50 @@ class SearchView(ApiView):
         serializer = SearchRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         return HttpResponse(respond(self.principal, serializer.to_request()), content_type="application/json")
+
+
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="search_batch",
+        summary="Run several searches",
+        description="Up to 20 of them, one after the other, each as POST search/ runs it and answered for itself: one that "
+        "fails keeps none of the others from an answer. After a minute those that have not begun are answered 503. Against "
+        "a rate limit it counts as many requests as it has searches; one that does not fit is refused whole. A key with "
+        "the scope read suffices.",
+        request=SearchBatchSerializer,
+        responses=answers({200: SearchBatchResponseSerializer}, 400, 413, 415),
+        examples=BATCH_EXAMPLES,
+    )
+)
+class SearchBatchView(ApiView):
+    post_reads = True
+
+    def post(self, request: Request) -> HttpResponse:
+        searches = self.checked(SearchBatchSerializer)["searches"]
+        refusal = _(
+            "The %(searches)d searches of this batch count as as many requests, more than are left: wait as Retry-After "
+            "says, or send fewer at once."
+        )
+        spend_more(request, len(searches) - 1, refusal % {"searches": len(searches)})
+        until = time.monotonic() + BATCH_SECONDS
+        items = b",".join(self._item(fields, until) for fields in searches)
+        return HttpResponse(b'{"results":[' + items + b"]}", content_type="application/json")
+
+    def _item(self, fields: dict[str, Any], until: float) -> bytes:
+        """The answer of one search, as it is sent; to read and write it again would take long."""
+        try:
+            status, body = 200, self._found(fields, until)
+        except Exception as error:  # noqa: BLE001 - the boundary of one of several requests, which logs what is unforeseen
+            problem = problem_of(error, self.request._request)
+            status, body = problem.status, JSONRenderer().render(problem.body())
+        return b'{"status":%d,"body":%s}' % (status, body)
+
+    def _found(self, fields: dict[str, Any], until: float) -> bytes:
+        if time.monotonic() >= until:
+            raise OutOfTime(_("The searches before this one took too long."))
+        serializer = SearchRequestSerializer(data=fields)
+        serializer.is_valid(raise_exception=True)
+        return respond(self.principal, serializer.to_request())
 
 
 @extend_schema_view(

@@ -5,21 +5,19 @@ from rest_framework import status
 from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.serializers import Serializer
 
 from kb.api.authentication import user_of
+from kb.api.filters import WebPageFilters, WebSourceFilters
 from kb.api.schema import answers
 from kb.api.serializers.web_sources import (
     PreviewSerializer,
-    WebPageFilterSerializer,
     WebPageSerializer,
     WebSourceChangeSerializer,
     WebSourceCreateSerializer,
     WebSourceDeleteSerializer,
-    WebSourceFilterSerializer,
     WebSourceSerializer,
 )
-from kb.api.views.base import ApiViewSet, one
+from kb.api.views.base import ApiViewSet, asked, one
 from kb.models import KnowledgeBase, WebPage, WebSource
 from kb.net.settings import web_client
 from kb.services.web_sources.preview import web_source_preview
@@ -37,7 +35,7 @@ from kb.services.web_sources.sources import (
 @extend_schema_view(
     list=extend_schema(
         summary="List the web sources of the caller's knowledge bases",
-        parameters=[WebSourceFilterSerializer],
+        parameters=WebSourceFilters.parameters(),
         responses=answers({200: WebSourceSerializer(many=True)}, 400, 404),
     ),
     create=extend_schema(
@@ -77,7 +75,7 @@ from kb.services.web_sources.sources import (
     pages=extend_schema(
         operation_id="web_source_pages",
         summary="List the pages of a web source with their states",
-        parameters=[WebPageFilterSerializer],
+        parameters=WebPageFilters.parameters(),
         responses=answers({200: WebPageSerializer(many=True)}, 400, 404),
     ),
     test=extend_schema(
@@ -91,11 +89,8 @@ from kb.services.web_sources.sources import (
 class WebSourceViewSet(ApiViewSet):
     queryset = WebSource.objects.none()
 
-    def list(self, request: Request) -> Response:
-        rows = web_source_overview(self.principal)
-        if kb_id := _asked(WebSourceFilterSerializer, request).get("knowledge_base_id"):
-            rows = rows.filter(knowledge_base=one(KnowledgeBase.objects.visible_to(self.principal), kb_id))
-        return self.page(rows, WebSourceSerializer)
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(web_source_overview(self.principal), WebSourceSerializer, WebSourceFilters)
 
     def create(self, request: Request) -> Response:
         fields = self.checked(WebSourceCreateSerializer)
@@ -113,7 +108,7 @@ class WebSourceViewSet(ApiViewSet):
 
     def destroy(self, request: Request, pk: int) -> Response:
         source = self._editable(pk)
-        web_source_delete(source, keep_documents=_asked(WebSourceDeleteSerializer, request)["keep_documents"])
+        web_source_delete(source, keep_documents=asked(WebSourceDeleteSerializer, request)["keep_documents"])
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @action(detail=True, methods=["post"])
@@ -127,10 +122,10 @@ class WebSourceViewSet(ApiViewSet):
         return Response(self._described(pk))
 
     @action(detail=True)
-    def pages(self, request: Request, pk: int) -> Response:
+    def pages(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         source = one(WebSource.objects.visible_to(self.principal), pk)
-        asked = _asked(WebPageFilterSerializer, request)
-        return self.page(WebPage.objects.visible_to(self.principal).filter(source=source, **asked), WebPageSerializer)
+        rows = WebPage.objects.visible_to(self.principal).filter(source=source)
+        return self.page(rows, WebPageSerializer, WebPageFilters)
 
     @action(detail=False, methods=["post"])
     def test(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
@@ -146,15 +141,3 @@ class WebSourceViewSet(ApiViewSet):
 
     def _described(self, pk: int) -> dict[str, Any]:
         return WebSourceSerializer(one(web_source_overview(self.principal), pk)).data
-
-
-def _asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    """The parameters of the URL.
-
-    Raises:
-        ValidationError: some are not valid.
-    """
-    serializer = serializer_class(data=request.query_params)
-    serializer.is_valid(raise_exception=True)
-    fields: dict[str, Any] = serializer.validated_data
-    return fields
