@@ -11,6 +11,7 @@ from django.utils import translation
 from tqdm import tqdm
 
 from kb.models import KnowledgeBase, User
+from kb.services.attribution import How, acting
 from kb.services.errors import ServiceError
 from kb.services.knowledge_bases import knowledge_base_by_name
 from retrieval.errors import RetrievalError
@@ -28,7 +29,7 @@ class KnowledgeBaseCommand(BaseCommand):
             CommandError: a service or the retrieval library could not do it.
         """
         try:
-            with translation.override(None):
+            with translation.override(None), acting(How.COMMAND, via=type(self).__module__.rpartition(".")[2]):
                 return super().execute(*args, **options)
         except (ServiceError, RetrievalError) as error:
             raise CommandError(str(error)) from error

@@ -19,17 +19,31 @@ class Command(KnowledgeBaseCommand):
             "--scope", choices=ApiKey.Scope.values, default=ApiKey.Scope.READ, help="default: %(default)s"
         )
         parser.add_argument("--name", default="command line", metavar="TEXT", help="to tell keys apart in the admin")
-        parser.add_argument("--expires-days", type=int, metavar="N", help="days until it expires; without it: never")
+        parser.add_argument(
+            "--expires-in-days",
+            "--expires-days",
+            type=int,
+            metavar="N",
+            help="days until it expires; without it: never",
+        )
+        parser.add_argument(
+            "--rate-limit",
+            default="",
+            metavar="LIMIT",
+            help="such as 60/minute; without it: the server's API_RATE_LIMIT",
+        )
         parser.add_argument("--json", action="store_true", help="print JSON")
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        days = options["expires_days"]
+        days = options["expires_in_days"]
         key, secret = api_key_create(
             user=self.user(options["user"]),
             name=options["name"],
             knowledge_bases=self.knowledge_bases(options),
             scope=options["scope"],
             expires=None if days is None else timezone.now() + timedelta(days=days),
+            rate_limit=options["rate_limit"],
+            by_operator=True,
         )
         if options["json"]:
             self.print_json(_as_json(key, secret))
@@ -50,4 +64,5 @@ def _as_json(key: ApiKey, secret: str) -> dict[str, Any]:
         "scope": key.scope,
         "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in key.knowledge_bases.all()],
         "expires": key.expiry_date.isoformat() if key.expiry_date else None,
+        "rate_limit": key.rate_limit,
     }

@@ -12,7 +12,8 @@ from kb.services.profiles import name_and_version
 from kb.services.replay import replay
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
 from kb.stores.conditions import SIGNS, read_condition
-from kb.stores.filters import Filters, InvalidFilter
+from kb.stores.filter_values import InvalidFilter
+from kb.stores.filters import Filters
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160

@@ -1,0 +1,61 @@
+import json
+import tempfile
+from argparse import ArgumentParser
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.core.files import File
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.services.archives.export import archive_folder
+from kb.services.backups.backup import BackedUp, backup
+from kb.stores.files import FilesUnavailable, replace_file
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Writes database and uploaded files into one file, from which `restore` makes the installation anew."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("target", help="the file to make; with --storage, its name in the storage of uploads")
+        parser.add_argument(
+            "--storage",
+            action="store_true",
+            help="keep it in the storage of uploads (S3_BUCKET), in the folder backups/",
+        )
+        parser.add_argument("--json", action="store_true", help="print what it holds as JSON")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        try:
+            done = self._to_storage(options["target"]) if options["storage"] else self._to_path(Path(options["target"]))
+        except OSError as error:
+            raise CommandError(
+                f"{options['target']} cannot be written ({error.strerror}): choose another place"
+            ) from error
+        except FilesUnavailable as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(asdict(done)))
+            return
+        self.stdout.write(
+            f"{done.knowledge_bases} knowledge bases, {done.documents} documents, {done.chunks} chunks, {done.files} files, "
+            f"{done.size / 1024**2:.1f} MB. It holds everything but SECRET_KEY and the other variables: keep them elsewhere."
+        )
+        if done.missing_files:
+            self.stderr.write(f"{done.missing_files} uploaded files are not there any more and were left out")
+
+    def _to_path(self, target: Path) -> BackedUp:
+        if target.exists():
+            raise CommandError(f"{target} is there already: choose another file, or delete it")
+        with self.progress_bar(unit="B") as bar:
+            return backup(target, on_bytes=bar.update)
+
+    def _to_storage(self, name: str) -> BackedUp:
+        if "/" in name or name.startswith("."):
+            raise CommandError("with --storage the target is a plain name, such as monday.tar")
+        with tempfile.TemporaryDirectory(dir=archive_folder()) as folder:
+            done = self._to_path(Path(folder) / name)
+            with (Path(folder) / name).open("rb") as made:
+                replace_file(f"backups/{name}", File(made, name=name))
+        return done

@@ -1,0 +1,50 @@
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connections
+
+from kb.management.addresses import Address
+from kb.telemetry import otel
+
+
+class Command(BaseCommand):
+    help = (
+        "Serves search and answers to agents by the Model Context Protocol: over standard input and output, for a program "
+        "that starts it with ZHIKU_API_KEY in its environment, or with --http behind a port."
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--http", action="store_true", help="serve streamable HTTP at /mcp, keys in the header")
+        parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: %(default)s)")
+        parser.add_argument("--port", type=int, default=8001, help="port to listen on (default: %(default)s)")
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        otel.start("mcp")
+        if options["http"]:
+            from kb.mcp.http import serve_http  # noqa: PLC0415 it loads the models' libraries
+
+            address = Address(options["host"], options["port"])
+            address.require_free()
+            serve_http(address.host, address.port)
+            return
+        from kb.mcp.stdio import serve_stdio  # noqa: PLC0415 likewise
+
+        _require_key()
+        serve_stdio()
+
+
+def _require_key() -> None:
+    """Says at once, and not at the first call, that the key opens nothing."""
+    from kb.mcp.callers import KEY_VARIABLE, key_in  # noqa: PLC0415 likewise
+    from kb.services.api_keys import api_key_use  # noqa: PLC0415 likewise
+
+    make_one = "`manage.py create_api_key --user NAME` makes one"
+    if not os.environ.get(KEY_VARIABLE):
+        raise CommandError(f"Set {KEY_VARIABLE} to an API key in the environment of this command; {make_one}.")
+    try:
+        if api_key_use(key_in(None)) is None:
+            raise CommandError(f"The API key in {KEY_VARIABLE} is unknown, revoked or expired: {make_one}.")
+    finally:
+        connections.close_all()

@@ -1,0 +1,62 @@
+import json
+import shutil
+import tempfile
+from argparse import ArgumentParser
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.core.files.storage import default_storage
+from django.core.management.base import CommandError
+
+from kb.management.base import KnowledgeBaseCommand
+from kb.services.archives.export import archive_folder
+from kb.services.backups.restore import restore
+from kb.stores.files import FilesUnavailable
+
+
+class Command(KnowledgeBaseCommand):
+    help = "Makes the installation of a file that `backup` has written; the other processes must have stopped."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("source", help="the file; with --storage, its name in the storage of uploads")
+        parser.add_argument("--storage", action="store_true", help="it lies in the storage of uploads, in backups/")
+        parser.add_argument("--force", action="store_true", help="replace all that the database holds")
+        parser.add_argument("--trust", action="store_true", help="take it although another SECRET_KEY signed it")
+        parser.add_argument("--json", action="store_true", help="print what was restored as JSON")
+
+    def handle(self, *_: Any, **options: Any) -> None:
+        try:
+            with _source(options["source"], in_storage=options["storage"]) as path, self.progress_bar(unit="B") as bar:
+                bar.total = 2 * path.stat().st_size  # each byte is verified, then restored
+                done = restore(path, is_forced=options["force"], is_trusted=options["trust"], on_bytes=bar.update)
+        except FileNotFoundError as error:
+            raise CommandError(
+                f"there is no backup {options['source']}: name a file that `backup` has written"
+            ) from error
+        except FilesUnavailable as error:
+            raise CommandError(str(error)) from error
+        if options["json"]:
+            self.stdout.write(json.dumps(asdict(done)))
+            return
+        counts = done.counts
+        self.stdout.write(
+            f"{counts['knowledge_bases']} knowledge bases, {counts['documents']} documents, {counts['chunks']} chunks, "
+            f"{done.files} files, as of {done.created_at}. Start web, MCP, workers and beat now."
+        )
+
+
+@contextmanager
+def _source(name: str, *, in_storage: bool) -> Iterator[Path]:
+    if not in_storage:
+        yield Path(name)
+        return
+    with tempfile.NamedTemporaryFile(dir=archive_folder()) as copy:
+        with default_storage.open(f"backups/{name}", "rb") as stored:
+            shutil.copyfileobj(stored, copy, 1024**2)
+        copy.flush()
+        yield Path(copy.name)
