@@ -1,18 +1,31 @@
 """System checks at start-up: what is installed and how it is set, without a look at the database."""
 
+import logging
 import os
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from django.apps import AppConfig
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004 - Django's name for it
+from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register, run_checks  # noqa: A004 - Django's name
+from django.core.exceptions import ImproperlyConfigured
 
+from kb.services.errors import Rejected
+from kb.services.rate_limits import GENERAL, rate_limit_check
+from kb.stores.mirrors.registry import DRIVERS
+from kb.telemetry.logs import FORMATS
 from retrieval.bm25 import require_dependencies
 from retrieval.config import RetrievalConfig
 from retrieval.errors import DependencyMissing, InvalidConfiguration
 from retrieval.model_files import libraries_available
 from retrieval.rerankers.http import FORMS
+
+OWN = "zhiku"
+"""The tag of what a server process looks at before it serves; `manage.py check` looks at all."""
+
+logger = logging.getLogger(__name__)
 
 # Of the settings whose variable has another name than they have.
 VARIABLES = {
@@ -42,6 +55,57 @@ def model_libraries(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[C
     return [Warning(message, hint=hint, id="zhiku.W002")]
 
 
+@register(OWN)
+def shared_secret_key(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """What shows that hosts share work: uploads in an object store."""
+    if os.environ.get("SECRET_KEY") or not os.environ.get("S3_BUCKET"):
+        return []
+    message = (
+        "Uploads are shared by several hosts (S3_BUCKET), and SECRET_KEY is not set: each host would make its own."
+    )
+    hint = "Set SECRET_KEY, the same for every process: sessions, API keys' audit and the caches are signed with it."
+    return [Error(message, hint=hint, id="zhiku.E004")]
+
+
+@register(OWN)
+def object_storage(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    if not os.environ.get("S3_BUCKET") or find_spec("storages"):
+        return []
+    message = "S3_BUCKET is set, and django-storages is not installed."
+    return [Error(message, hint="Run `pip install 'zhiku[s3]'`, or leave S3_BUCKET out.", id="zhiku.E005")]
+
+
+@register(OWN)
+def log_format(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    if settings.LOG_FORMAT in FORMATS:
+        return []
+    message = f"LOG_FORMAT is {settings.LOG_FORMAT!r}, and no log line has such a form."
+    return [Error(message, hint=f"Set it to one of {', '.join(FORMATS)}, or leave it out.", id="zhiku.E006")]
+
+
+@register(OWN)
+def collected_static_files(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Without their list every page of the admin would be an error."""
+    if settings.STATIC_ROOT is None or (Path(settings.STATIC_ROOT) / "staticfiles.json").exists():
+        return []
+    message = f"DEBUG is off, and the static files are not in {settings.STATIC_ROOT}."
+    return [Warning(message, hint="Run `manage.py collectstatic --no-input`.", id="zhiku.W004")]
+
+
+def require_sound_settings() -> None:
+    """For processes that no command of Django starts.
+
+    Raises:
+        ImproperlyConfigured: something is wrong that would show only while it serves; says what, and the remedy.
+    """
+    found = run_checks(tags=[OWN])
+    for message in found:
+        if message.level < ERROR:
+            logger.warning("%s (%s) %s", message.msg, message.id, message.hint)
+    if wrong := [message for message in found if message.level >= ERROR]:
+        raise ImproperlyConfigured(" ".join(f"{each.msg} {each.hint} ({each.id})" for each in wrong))
+
+
 @register(Tags.security, deploy=True)
 def secret_key(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     if settings.DEBUG or os.environ.get("SECRET_KEY"):
@@ -51,7 +115,7 @@ def secret_key(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckM
     return [Warning(message, hint=hint, id="zhiku.W003")]
 
 
-@register
+@register(OWN)
 def embedded_servers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     if settings.DEBUG or not settings.EMBEDDED:
         return []
@@ -59,11 +123,24 @@ def embedded_servers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[
     return [Error(message, hint="Set DATABASE_URL and REDIS_URL to your servers.", id="zhiku.E001")]
 
 
-@register
+@register(OWN)
 def retrieval_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     """Every setting by itself, and those that are right by themselves together; no search is to be the first to notice."""
     alone = [error for name, value in settings.RETRIEVAL.items() for error in _refused({name: value})]
     return alone or _refused(settings.RETRIEVAL)
+
+
+@register
+def rate_limits(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    found: list[CheckMessage] = []
+    for kind, text in settings.API_RATE_LIMITS.items():
+        try:
+            rate_limit_check(text)
+        except Rejected as error:
+            variable = "API_RATE_LIMIT" if kind == GENERAL else f"API_{kind.removesuffix('s').upper()}_RATE_LIMIT"
+            hint = f"Set {variable} to such as 600/minute, or leave it empty for no limit."
+            found.append(Error(f"{variable} cannot be used: {error}", hint=hint, id="zhiku.E010"))
+    return found
 
 
 def _refused(values: Mapping[str, Any]) -> list[CheckMessage]:
@@ -76,9 +153,25 @@ def _refused(values: Mapping[str, Any]) -> list[CheckMessage]:
     return []
 
 
-@register
+@register(OWN)
 def rerank_server(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     if settings.RERANK_FORM in FORMS:
         return []
     message = f"RERANK_FORM is {settings.RERANK_FORM!r}, and no rerank server is asked in such a form."
     return [Error(message, hint=f"Set it to one of {', '.join(FORMS)}, or leave it out.", id="zhiku.E003")]
+
+
+@register(OWN)
+def stores_of_one_process(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """A path opens Milvus Lite or an embedded ChromaDB, and a deployment has several processes."""
+    addresses = {driver.address: getattr(settings, driver.address) for driver in DRIVERS.values()}
+    return [
+        Warning(
+            f"{variable} is a path, which one process may open at a time, and DEBUG is off: web and worker processes would "
+            "shut each other out, or see different copies.",
+            hint=f"Set {variable} to a server's address, such as http://HOST:PORT, or leave it out.",
+            id="zhiku.W005",
+        )
+        for variable, address in addresses.items()
+        if address and "://" not in address and not settings.DEBUG
+    ]

@@ -13,7 +13,7 @@ from django.db import connection, connections
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb import providers
+from kb import providers, warming
 from kb.externals import external_channels, left_out, text_vectors
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
@@ -21,6 +21,8 @@ from kb.stores.concepts import ConceptReader
 from kb.stores.facts import FactReader
 from kb.stores.filters import Filters, chunk_ids
 from kb.stores.fulltext import PgTextStore
+from kb.stores.mirrors.registry import KEYWORD_STORES
+from kb.stores.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
 from kb.stores.searchable import holdings
@@ -33,6 +35,7 @@ from retrieval.channels import (
     FullTextChannel,
     LexicalChannel,
     QuestionChannel,
+    StoredKeywordChannel,
     UnavailableChannel,
     VectorChannel,
 )
@@ -42,7 +45,7 @@ from retrieval.errors import DependencyMissing
 from retrieval.execution import InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.pipeline import Pipeline
-from retrieval.protocols import Channel, Reranker
+from retrieval.protocols import Channel, Reranker, VectorStore
 from retrieval.query_vectors import QueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
@@ -129,16 +132,19 @@ def _layered(environment: Layer, profile: Layer, asked: Layer) -> RetrievalConfi
 
 
 def warm_up() -> None:
-    """Loads the tokenizers and the models in use, so that no request waits for them."""
+    """Loads the tokenizers and the models in use, so that no request waits for them; `warming` says how far it is."""
+    warming.note(warming.Stage.LOADING)
+    failed: tuple[str, ...] = ()
     try:
         for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
             if cutter := tokenizer(tokenizer_id):
                 cutter("预热")
         models = KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct()
-        providers.load(
+        failed = providers.load(
             map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
         )
     finally:
+        warming.note(warming.Stage.DONE, failed)
         connections.close_all()
 
 
@@ -237,7 +243,8 @@ def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] |
     channels = [_vector_channel(kb, config, only), _keyword_channel(kb, only)]
     if holdings(kb).questions and config.question_weight:
         vectors = providers.query_vectors(kb.embedding_model)
-        channels.append(QuestionChannel(kb.pk, vectors, PgVectorStore(), dimension=kb.dimension, only=only))
+        store, stand_in = _vector_stores(kb)
+        channels.append(QuestionChannel(kb.pk, vectors, store, stand_in=stand_in, dimension=kb.dimension, only=only))
     held = holdings(kb)
     notes = left_out(kb, held, config, is_filtered=only is not None)
     asked = () if notes or not config.external else external_channels(kb, held, config, tokenizer(kb.tokenizer_id))
@@ -282,15 +289,24 @@ def _vector_channel(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np
                 % {"name": kb.name, "quoted": shlex.quote(kb.name)},
             )
         )
+    store, stand_in = _vector_stores(kb)
     return VectorChannel(
         kb.pk,
         providers.query_vectors(kb.embedding_model),
-        PgVectorStore(),
+        store,
+        stand_in=stand_in,
         dimension=kb.dimension,
         keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
         only=only,
         notes=notes,
     )
+
+
+def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
+    """What searches its vectors, and what does where that cannot; PostgreSQL holds the vectors in any case."""
+    if kb.store == KnowledgeBase.Store.POSTGRES:
+        return PgVectorStore(), None
+    return MirroredVectorStore(kb.store), PgVectorStore()
 
 
 def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Channel:
@@ -314,4 +330,7 @@ def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Chann
         detail["allowed_chunks"] = only.size
     if kb.target_tokenizer_id:
         detail["target_tokenizer"] = kb.target_tokenizer_id
-    return BM25Channel(kb.pk, index.wait, only=only, detail=detail)
+    own = BM25Channel(kb.pk, index.wait, only=only, detail=detail)
+    if kb.store not in KEYWORD_STORES:
+        return own
+    return StoredKeywordChannel(MirroredKeywordStore(kb.store, kb.language), own, only=only)

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from enum import StrEnum
+from http import HTTPStatus
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
@@ -18,6 +19,8 @@ from retrieval.trace import Degradation
 SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 # A keyword search takes a millisecond, one that waits for a cold index seconds.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# A small file takes tenths of a second, a book on a slow model an hour.
+LONG_SECONDS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 900.0, 3_600.0)
 
 if os.environ.get(SHARED_FOLDER):
     # The counters below open their files in it.
@@ -45,6 +48,28 @@ SEARCH_SECONDS = Histogram("zhiku_search_seconds", "Whole searches that were ans
 STAGE_SECONDS = Histogram(
     "zhiku_search_stage_seconds", "Stages of searches, the longest of each search", ["stage"], buckets=SECONDS
 )
+
+REQUESTS = Counter("zhiku_http_requests", "Requests by route, never by an id", ["route", "method", "status"])
+REQUEST_SECONDS = Histogram("zhiku_http_request_seconds", "Requests until the last byte", ["route"], buckets=SECONDS)
+RATE_LIMITED = Counter(
+    "zhiku_http_rate_limited", "Requests that were refused because there were too many (429)", ["route"]
+)
+DOCUMENTS = Counter("zhiku_documents", "Documents by what came of their processing", ["outcome"])
+DOCUMENT_SECONDS = Histogram(
+    "zhiku_document_stage_seconds",
+    "Time of documents in each stage of their processing",
+    ["stage"],
+    buckets=LONG_SECONDS,
+)
+TASKS = Counter("zhiku_tasks", "Tasks of the workers by how they ended", ["task", "state"])
+TASK_SECONDS = Histogram("zhiku_task_seconds", "Time of tasks of the workers", ["task"], buckets=LONG_SECONDS)
+POOL = Gauge(
+    "zhiku_db_pool_connections",
+    "Connections to PostgreSQL that the processes hold (open, idle) and requests that wait for one (waiting)",
+    ["state"],
+    multiprocess_mode="livesum",
+)
+METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"})
 
 
 class Outcome(StrEnum):
@@ -81,6 +106,44 @@ def observe_search(
     for stage, milliseconds in (timings_ms or {}).items():
         histogram = SEARCH_SECONDS if stage == "total" else STAGE_SECONDS.labels(stage)
         histogram.observe(milliseconds / 1_000)
+
+
+def observe_request(route: str, method: str, status: int, seconds: float) -> None:
+    """Counts a request.
+
+    Args:
+        route: its name, with no id in it.
+        method: one that HTTP does not know counts as "other".
+        status: of the response; its first digit is what is counted.
+        seconds: until the last byte.
+    """
+    REQUESTS.labels(route, method if method in METHODS else "other", f"{status // 100}xx").inc()
+    REQUEST_SECONDS.labels(route).observe(seconds)
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
+        RATE_LIMITED.labels(route).inc()
+
+
+def observe_task(task: str, state: str, seconds: float) -> None:
+    """Counts a task of a worker; `state` is Celery's, in lower case."""
+    TASKS.labels(task, state).inc()
+    TASK_SECONDS.labels(task).observe(seconds)
+
+
+def observe_document(outcome: str, count: int = 1) -> None:
+    """Counts documents whose processing has ended: "ready", "failed" or, put back for another worker, "returned"."""
+    DOCUMENTS.labels(outcome).inc(count)
+
+
+def observe_stage(stage: str, seconds: float) -> None:
+    """Counts the time that a document was in a stage of its processing."""
+    DOCUMENT_SECONDS.labels(stage).observe(seconds)
+
+
+def observe_pool(stats: Mapping[str, int]) -> None:
+    """Takes what psycopg_pool says of this process's connections."""
+    POOL.labels("open").set(stats.get("pool_size", 0))
+    POOL.labels("idle").set(stats.get("pool_available", 0))
+    POOL.labels("waiting").set(stats.get("requests_waiting", 0))
 
 
 def registry() -> CollectorRegistry:

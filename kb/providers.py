@@ -1,6 +1,5 @@
 """The process's models, by the settings: each is made once, loaded at its first use, and guarded against hanging."""
 
-import contextlib
 import time
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -68,18 +67,28 @@ def rewriter() -> Rewriter | None:
     return None if model is None else _rewriter(model)
 
 
-def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> None:
-    """Loads the local models that are not loaded yet; one that cannot be loaded says so when it is searched."""
+def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[str, ...]:
+    """Loads the local models that are not loaded yet; one that cannot be loaded says so when it is searched.
+
+    Returns:
+        The ids of those that could not be loaded.
+    """
+    failed = []
     if (model := generator()) is not None:
         model.load()
     deadline = time.monotonic() + LOAD_SECONDS
     for each in vectors:
-        with contextlib.suppress(ChannelUnavailable):
+        try:
             each.load(deadline)
+        except ChannelUnavailable:
+            failed.append(each.model_id)
     for link in links:
         if isinstance(link, CrossEncoderReranker):
-            with contextlib.suppress(RerankerUnavailable):
+            try:
                 link.load(deadline)
+            except RerankerUnavailable:
+                failed.append(link.model_id)
+    return tuple(failed)
 
 
 @lru_cache(maxsize=4)

@@ -8,7 +8,8 @@ from uuid import UUID
 
 from kb.conf import environment_config
 from kb.models import Principal, User
-from kb.services.answers import AskRequest, answer
+from kb.services.answers.types import AskRequest
+from kb.services.answers.writing import answer
 from kb.services.errors import NotVisible
 from kb.services.responses import respond
 from kb.services.search import SearchRequest

@@ -14,20 +14,29 @@ from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services import retention
 from kb.services.batches.batches import waiting_ids
 from kb.services.chunk_work.duplicates import duplicate_scan_run
+from kb.services.errors import Rejected
 from kb.services.evaluation import execute_run, sweep_runs
 from kb.services.graph.extraction import extract_document
 from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requests
+from kb.services.idempotency import idempotency_keys_purge
 from kb.services.indexing import index_document
 from kb.services.reembedding.reembedding import AlreadyRunning as AlreadyEmbedding
 from kb.services.reembedding.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
 from kb.services.small_documents import index_documents
+from kb.services.stores.applying import AlreadyRunning as AlreadyApplying
+from kb.services.stores.applying import changes_apply, waiting
+from kb.services.stores.checking import settled_count
+from kb.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
 from kb.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.services.web_sources.runs import run_web_source
 from kb.services.web_sources.sources import sweep_web_sources
 from kb.services.writing import Superseded
 from kb.stores.bm25 import BM25Store
+from kb.stores.mirrors.protocol import StoreError
+from kb.stores.mirrors.registry import DRIVERS
 from kb.stores.postings import long_change_logs
 from kb.stores.vector_index import maintain_vector_indexes
+from kb.stores.vector_recall import measure_due
 from retrieval.errors import RetrievalError
 
 logger = logging.getLogger(__name__)
@@ -38,14 +47,16 @@ DOCUMENTS_A_TASK = 200
 STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
 BATCHES_TO_EMBED = 10
+BATCHES_TO_APPLY = 20
 SECONDS_FOR_INGESTION = SECONDS_FOR_INDEXES = SECONDS_FOR_RUNS = 6 * 3_600
 
 
 # Longer than the broker waits before it hands a task to a second worker, which finds the document taken and does nothing.
 @shared_task(time_limit=SECONDS_FOR_INGESTION)
 def ingest_document(document_id: int) -> None:
-    index_document(document_id)
-    if graph_request_if_wanted(document_id):
+    if index_document(document_id):
+        enqueue(ingest_document, document_id)
+    elif graph_request_if_wanted(document_id):
         enqueue(extract_graph, document_id)
 
 
@@ -161,8 +172,63 @@ def sweep_lost_reembeddings() -> None:
 # What is cut short the next sweep does again; the broker must not hand it to a second worker meanwhile.
 @shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
 def sweep_vector_indexes() -> None:
-    """Makes and drops HNSW indexes as knowledge bases grow, shrink, change their model and go."""
+    """Makes and drops vector indexes as knowledge bases grow, shrink, change their model and go, and measures them."""
     maintain_vector_indexes()
+    measure_due()
+
+
+@shared_task
+def apply_store_changes(kb_id: int, place: int) -> None:
+    """Has a store take in changes, for a while; one that fails is tried again after a pause.
+
+    Args:
+        kb_id: a knowledge base, which may be gone.
+        place: of the store among `DRIVERS`, since tasks carry numbers only.
+    """
+    try:
+        is_done = changes_apply(kb_id, list(DRIVERS)[place], batches=BATCHES_TO_APPLY)
+    except (AlreadyApplying, StoreError):
+        return
+    if not is_done:
+        enqueue(apply_store_changes, kb_id, place)
+
+
+# As vector indexes, which a move back to PostgreSQL makes; the next sweep goes on with what is cut short.
+@shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
+def migrate_store(kb_id: int) -> None:
+    """Moves a knowledge base on towards another store, for a while; then other tasks have their turn."""
+    kb = KnowledgeBase.objects.exclude(target_store="").filter(pk=kb_id).first()
+    if kb is None:
+        return
+    try:
+        is_done = migration_advance(kb, batches=BATCHES_TO_APPLY)
+    except (AlreadyApplying, StoreError, Rejected):  # each noted where the page and the doctor read it
+        return
+    if not is_done:
+        enqueue(migrate_store, kb_id)
+
+
+@shared_task
+def sweep_stores() -> None:
+    """Has stores take in what has changed, and goes on with moves to another store whose task or worker was lost."""
+    places = list(DRIVERS)
+    for kb_id, store in waiting():
+        enqueue(apply_store_changes, kb_id, places.index(store))
+    for kb_id in migrations_to_advance():
+        enqueue(migrate_store, kb_id)
+
+
+@shared_task
+def check_stores() -> None:
+    """Rebuilds copies that a server has lost, or part of them, which searches alone may not notice."""
+    for kb in KnowledgeBase.objects.filter(store__in=DRIVERS):
+        try:
+            check = settled_count(kb, kb.store) if changes_apply(kb.pk, kb.store) else None
+            if check is not None and not check.is_complete:
+                logger.warning("%s does not hold what it should of knowledge base %s: rebuilding", kb.store, kb.pk)
+                store_rebuild(kb)
+        except (AlreadyApplying, StoreError):
+            continue
 
 
 @shared_task(time_limit=SECONDS_FOR_RUNS)
@@ -213,6 +279,8 @@ def sweep_due_web_sources() -> None:
 @shared_task
 def purge_search_log() -> None:
     retention.purge_search_log()
+    retention.purge_audit_log()
+    idempotency_keys_purge()
 
 
 def enqueue(task: "Task[..., Any]", *ids: int) -> None:

@@ -1,0 +1,35 @@
+"""Whether this process is about to end, known to all the processes that it has forked.
+
+It is a byte of memory that a fork shares, so the one that gets the signal tells the others without a message.
+"""
+
+import mmap
+import struct
+import time
+from typing import Final
+
+_SINCE: Final = struct.Struct("d")
+_shared = mmap.mmap(-1, _SINCE.size)
+
+
+def begin() -> None:
+    """Notes that the process ends; a second call changes nothing."""
+    if since() is None:
+        _shared[:] = _SINCE.pack(time.monotonic())
+
+
+def since() -> float | None:
+    """When it began to end, on the clock of `time.monotonic`; None where it does not."""
+    (started,) = _SINCE.unpack(_shared[:])
+    return started or None
+
+
+def seconds() -> float:
+    """For how long it has been ending; 0 where it does not."""
+    started = since()
+    return 0.0 if started is None else time.monotonic() - started
+
+
+def forget() -> None:
+    """Takes `begin` back."""
+    _shared[:] = _SINCE.pack(0.0)
