@@ -31,6 +31,8 @@ def main() -> None:
     """Runs a command. The embedded servers end with the `serve` that started them, and outlive any other command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
     arguments = sys.argv[1:]
+    if arguments[:1] == ["mcp"]:
+        os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # as in the web server, which it is one of
     try:
         started = needs_services(arguments) and embedded.ensure()
     except embedded.EmbeddedError as error:

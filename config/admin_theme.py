@@ -119,6 +119,11 @@ UNFOLD = {
                 "items": [
                     {"title": _("API keys"), "icon": "key", "link": reverse_lazy("admin:kb_apikey_changelist")},
                     {
+                        "title": _("Audit log"),
+                        "icon": "manage_history",
+                        "link": reverse_lazy("admin:kb_auditentry_changelist"),
+                    },
+                    {
                         "title": _("Users"),
                         "icon": "group",
                         "link": reverse_lazy("admin:kb_user_changelist"),

@@ -1,12 +1,18 @@
 """The Celery application. Importing it reads no setting; the first look at its configuration does."""
 
 import logging
+import logging.config
 import os
 from typing import Any, Final
 
-from celery import Celery, bootsteps
+from celery import Celery, bootsteps, signals
+from celery.beat import PersistentScheduler
 
 from config import embedded
+from kb import draining, heartbeat
+from kb.telemetry import otel
+from kb.telemetry import tasks as _tasks  # noqa: F401 - connects its signals
+from kb.telemetry.exporter import serve_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +29,79 @@ app.autodiscover_tasks()
 def start_embedded_services(**_: Any) -> None:
     """The settings are about to be read, so the URLs of the services have to be there."""
     embedded.ensure()
+
+
+@signals.worker_init.connect
+def say_that_tasks_write(**_: Any) -> None:
+    """To the audit log, once a connection and not with every statement, which would cost ingestion time."""
+    from django.conf import settings  # noqa: PLC0415 - importing this module reads no setting
+
+    options = settings.DATABASES["default"]["OPTIONS"]
+    options["options"] = f"{options.get('options', '')} -c zhiku.how=task"
+
+
+@signals.setup_logging.connect
+def log_as_the_rest(loglevel: int | str | None = None, **_: Any) -> None:
+    """Celery's lines in the form of all others; the level of its command line is that of its own loggers."""
+    from django.conf import settings  # noqa: PLC0415 - configured only now
+
+    logging.config.dictConfig(settings.LOGGING)
+    if loglevel:
+        logging.getLogger("celery").setLevel(loglevel)
+
+
+@signals.worker_init.connect
+def refuse_wrong_settings(**_: Any) -> None:
+    """Ends the worker before it takes a task that it would not do as it is meant."""
+    from kb.checks import require_sound_settings  # noqa: PLC0415 - after Django's setup
+
+    require_sound_settings()
+
+
+@signals.worker_init.connect
+def trace_without_pool(sender: Any, **_: Any) -> None:
+    """A worker that runs its tasks itself, since a process that is forked afterwards exports by itself."""
+    if "prefork" not in str(sender.pool_cls):
+        otel.start("worker")
+
+
+@signals.worker_process_init.connect
+def trace_in_pool(**_: Any) -> None:
+    otel.start("worker")
+
+
+@signals.worker_process_shutdown.connect
+def send_last_spans(**_: Any) -> None:
+    """Such a process ends without what Python does at its end."""
+    otel.flush()
+
+
+@signals.worker_shutting_down.connect
+def begin_to_drain(**_: Any) -> None:
+    """Known to the processes of the pool at once: they give back what they cannot finish in time."""
+    draining.begin()
+
+
+class Alive(bootsteps.StartStopStep):
+    """Tells `python -m config.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
+
+    requires = ("celery.worker.components:Timer",)
+
+    def start(self, parent: Any) -> None:
+        heartbeat.beat("worker")
+        parent.timer.call_repeatedly(heartbeat.INTERVAL_SECONDS, heartbeat.beat, ("worker",))
+        serve_metrics()
+
+    def stop(self, parent: Any) -> None:
+        """The timer ends with the worker."""
+
+
+class BeatingScheduler(PersistentScheduler):
+    """Celery's scheduler, which also tells `python -m config.probe beat` that it goes on."""
+
+    def tick(self, *args: Any, **kwargs: Any) -> float:
+        heartbeat.beat("beat")
+        return float(super().tick(*args, **kwargs))
 
 
 class LivingScheduler(bootsteps.StartStopStep):
@@ -49,4 +128,4 @@ class LivingScheduler(bootsteps.StartStopStep):
         step.obj.start()
 
 
-app.steps["worker"].add(LivingScheduler)
+app.steps["worker"].update({Alive, LivingScheduler})

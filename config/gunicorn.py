@@ -1,10 +1,14 @@
 """Gunicorn's configuration: threads, because the views wait for SQL and models; each process has a connection pool."""
 
 import os
+import signal
 import threading
 from typing import Any
 
 from prometheus_client.multiprocess import mark_process_dead
+
+from kb import draining
+from kb.telemetry.logs import chosen_form, logging_config
 
 os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # a request waits no longer for one statement
 
@@ -14,10 +18,34 @@ workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
 threads = int(os.environ.get("WEB_THREADS", "8"))
 preload_app = False  # a pool of connections does not survive a fork
 timeout = 120
-graceful_timeout = 10
+graceful_timeout = int(os.environ.get("WEB_GRACE_SECONDS", "30"))  # for requests under way, streamed answers too
 keepalive = 5
 control_socket_disable = True
 loglevel = "warning"
+is_debugged = os.environ.get("DEBUG", "").lower() in {"true", "on", "ok", "y", "yes", "1"}
+logconfig_dict = logging_config(form=chosen_form(debug=is_debugged), level=os.environ.get("LOG_LEVEL", "INFO"))
+# Of a request's first line and headers; a query string of 2,000 Chinese characters does not fit, a form's body does.
+limit_request_line = 8_190
+limit_request_fields = 64
+limit_request_field_size = 8_190
+client_seconds = float(os.environ.get("CLIENT_SECONDS", "20"))
+
+
+def when_ready(server: Any) -> None:  # noqa: ARG001 - gunicorn's signature
+    """Has SIGTERM first be told to the load balancer, by /ready/, and end the server DRAIN_SECONDS later.
+
+    Gunicorn alone closes its port at once, and what the load balancer sends until it notices is refused.
+    """
+    at_once = signal.getsignal(signal.SIGTERM)
+
+    def drain(*_: Any) -> None:
+        draining.begin()
+        signal.signal(signal.SIGTERM, at_once)  # a second signal does not wait
+        timer = threading.Timer(float(os.environ.get("DRAIN_SECONDS", "0")), os.kill, (os.getpid(), signal.SIGTERM))
+        timer.daemon = True
+        timer.start()
+
+    signal.signal(signal.SIGTERM, drain)
 
 
 def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
@@ -25,6 +53,11 @@ def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signatur
     from kb.conf import warm_up  # noqa: PLC0415 - only now are the settings loaded
 
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
+
+
+def pre_request(worker: Any, req: Any) -> None:  # noqa: ARG001 - gunicorn's signature
+    """A client that stops in the middle of its body, or takes no answer, holds a thread for so long and no longer."""
+    req.unreader.sock.settimeout(client_seconds)
 
 
 def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature

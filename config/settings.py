@@ -3,17 +3,21 @@
 import contextlib
 import os
 import secrets
+from datetime import timedelta
 from pathlib import Path
 
-import environ
 from django.urls import reverse_lazy
 
 from config.admin_theme import UNFOLD  # noqa: F401 - the theme reads it here
+from config.environment import NamingEnv
+from config.files import file_storage
 from config.redis_urls import broker_url, cache_url
+from kb.heartbeat import INTERVAL_SECONDS
+from kb.telemetry.logs import chosen_form, logging_config
 from retrieval.config import RERANKERS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
-env = environ.Env()
+env = NamingEnv()
 
 
 def _optional_int(name: str) -> int | None:
@@ -57,6 +61,8 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.postgres",
     "django.contrib.staticfiles",
+    "axes",
+    "csp",
     "pgtrigger",
     "rest_framework",
     "rest_framework_api_key",
@@ -65,7 +71,9 @@ INSTALLED_APPS = [
     "kb.apps.KnowledgeBaseConfig",
 ]
 MIDDLEWARE = [
+    "kb.telemetry.requests.RequestLog",
     "django.middleware.security.SecurityMiddleware",
+    "config.security.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
@@ -74,7 +82,10 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "kb.admin.unavailable.DatabaseOutOfReach",
     "kb.admin.not_found.NotFoundInAdmin",
+    "kb.api.attribution.AttributionMiddleware",
+    "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
 WSGI_APPLICATION = "config.wsgi.application"
@@ -109,7 +120,8 @@ DATABASES["default"] |= {
         # as long as a search, so this must be above the 120 that one reads (twice VECTOR_TOP_K).
         "options": (
             f"-c statement_timeout={env.int('DB_STATEMENT_TIMEOUT_MS', default=0)}"
-            " -c hnsw.ef_search=128 -c hnsw.iterative_scan=strict_order"
+            f" -c lock_timeout={env.int('DB_LOCK_TIMEOUT_MS', default=0)}"
+            " -c hnsw.ef_search=128 -c hnsw.iterative_scan=strict_order -c ivfflat.iterative_scan=relaxed_order"
         ),
     },
 }
@@ -142,6 +154,12 @@ CELERY_TASK_TIME_LIMIT = 3_000
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BEAT_SCHEDULER = "config.celery:BeatingScheduler"
+CELERY_BEAT_MAX_LOOP_INTERVAL = INTERVAL_SECONDS
+# After which a worker that ends gives back the document that it is at, rather than finish it.
+WORKER_GRACE_SECONDS = env.float("WORKER_GRACE_SECONDS", default=10.0)
+# From SIGTERM on, until what a web process is at is broken off; see config/gunicorn.py.
+WEB_END_SECONDS = env.float("DRAIN_SECONDS", default=0.0) + env.float("WEB_GRACE_SECONDS", default=30.0)
 CELERY_TIMEZONE = "UTC"
 _SWEEP = {"options": {"expires": 30}}  # one that waited until the next is due is not run
 CELERY_BEAT_SCHEDULE = {
@@ -149,6 +167,8 @@ CELERY_BEAT_SCHEDULE = {
     "sweep-keyword-indexes": {"task": "kb.tasks.sweep_keyword_indexes", "schedule": 30.0, **_SWEEP},
     "sweep-vector-indexes": {"task": "kb.tasks.sweep_vector_indexes", "schedule": 300.0, "options": {"expires": 300}},
     "sweep-lost-reembeddings": {"task": "kb.tasks.sweep_lost_reembeddings", "schedule": 30.0, **_SWEEP},
+    "sweep-stores": {"task": "kb.tasks.sweep_stores", "schedule": 5.0, "options": {"expires": 5}},
+    "check-stores": {"task": "kb.tasks.check_stores", "schedule": 3_600.0, "options": {"expires": 3_600}},
     "sweep-lost-runs": {"task": "kb.tasks.sweep_lost_runs", "schedule": 30.0, **_SWEEP},
     "sweep-graph-extractions": {"task": "kb.tasks.sweep_graph_extractions", "schedule": 30.0, **_SWEEP},
     "sweep-web-sources": {"task": "kb.tasks.sweep_due_web_sources", "schedule": 30.0, **_SWEEP},
@@ -168,11 +188,32 @@ AUTH_PASSWORD_VALIDATORS = [
 ]
 LOGIN_URL = reverse_lazy("admin:login")
 LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+# Failed logins are counted in the database, so that all processes see them: those of one name from one address.
+LOGIN_ATTEMPTS = env.int("LOGIN_ATTEMPTS", default=5)
+LOGIN_LOCK_MINUTES = env.int("LOGIN_LOCK_MINUTES", default=15)
+AXES_ENABLED = LOGIN_ATTEMPTS > 0
+AXES_FAILURE_LIMIT = LOGIN_ATTEMPTS
+AXES_COOLOFF_TIME = timedelta(minutes=LOGIN_LOCK_MINUTES)
+AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
+AXES_CLIENT_IP_CALLABLE = "kb.net.client_address.client_address"
+AXES_LOCKOUT_CALLABLE = "kb.admin.login.locked_out"
+AXES_RESET_ON_SUCCESS = True
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # who keeps trying must not keep the owner out for ever
+AXES_DISABLE_ACCESS_LOG = True  # of logins that succeeded, which would grow for ever
+AXES_ENABLE_ADMIN = False  # a superuser unlocks an account where the accounts are
+AXES_VERBOSE = False
 SECURE_CONTENT_TYPE_NOSNIFF = True
+SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not DEBUG)
+# Load balancers and scrapers inside the network ask without TLS.
+SECURE_REDIRECT_EXEMPT = [r"^api/v1/(health|ready)/$", r"^(api/v1/)?metrics/?$"]
 SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=0 if DEBUG else 31_536_000)
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = not DEBUG
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=not DEBUG)
+SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"  # a link in a mail opens the site signed in; no other site posts
+SESSION_COOKIE_AGE = env.int("SESSION_HOURS", default=168) * 3_600
 X_FRAME_OPTIONS = "DENY"
 if env.bool("BEHIND_TLS_PROXY", default=False):
     SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https")
@@ -186,12 +227,14 @@ USE_TZ = True
 
 # -- Files -------------------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
-STATIC_ROOT = None if DEBUG else BASE_DIR / "staticfiles"  # in development files are served from where they are
+STATIC_ROOT = (
+    None if DEBUG else Path(env.str("STATIC_ROOT", default=str(BASE_DIR / "staticfiles")))
+)  # in development files are served from where they are
 WHITENOISE_USE_FINDERS = DEBUG
 WHITENOISE_AUTOREFRESH = False
 MEDIA_ROOT = DATA_DIR / "media"
 STORAGES = {
-    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "default": file_storage(env),
     "staticfiles": {
         "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
         if DEBUG
@@ -204,8 +247,8 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
 MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
-# After which a document whose worker is silent is taken up by another: above the longest step without a report.
-INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=max(360, PARSE_SECONDS + 60))
+# After which a document whose worker is gone is taken up by another; one that lives renews it three times within.
+INGEST_LEASE_SECONDS = env.int("INGEST_LEASE_SECONDS", default=60)
 
 # -- Pages of the web: see kb/net ------------------------------------------------------------------------------------------
 # Names with or without a port, addresses and networks that may be read although they are not public.
@@ -222,6 +265,8 @@ VERTEX_PROJECTS = env.list("VERTEX_PROJECTS", default=[])  # that they may name;
 
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
+# Which others curators and the API may name, such as BAAI/* or openai:text-embedding-3-small; empty: the installed ones.
+EMBEDDING_MODELS_ALLOWED = env.list("EMBEDDING_MODELS_ALLOWED", default=[])
 EMBEDDING_BASE_URL = env.str("EMBEDDING_BASE_URL", default="")
 EMBEDDING_API_KEY = env.str("EMBEDDING_API_KEY", default="")
 HF_ENDPOINT = env.str("HF_ENDPOINT", default="")
@@ -289,25 +334,41 @@ CACHE_TTL_SECONDS = env.int("CACHE_TTL_SECONDS", default=3_600)
 HOT_QUERY_MEMORY_BYTES = env.int("HOT_QUERY_MEMORY_MB", default=64) * 1024 * 1024
 QUERY_VECTOR_MEMORY_BYTES = env.int("QUERY_VECTOR_MEMORY_MB", default=32) * 1024 * 1024
 QUERY_VECTOR_TTL_SECONDS = env.int("QUERY_VECTOR_TTL_SECONDS", default=86_400)
+VECTOR_INDEX_METHOD = env.str("VECTOR_INDEX_METHOD", default="hnsw")  # or ivfflat
+VECTOR_RECALL_TARGET = env.float("VECTOR_RECALL_TARGET", default=0.98)  # of the nearest 25, which an index is to find
+MILVUS_URI = env.str("MILVUS_URI", default="")  # empty: none
+MILVUS_TOKEN = env.str("MILVUS_TOKEN", default="")
+CHROMA_URL = env.str("CHROMA_URL", default="")  # empty: none
+CHROMA_TOKEN = env.str("CHROMA_TOKEN", default="")
+STORE_SECONDS = env.float("STORE_SECONDS", default=5.0)  # for one call of either
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
+AUDIT_RETENTION_DAYS = env.int("AUDIT_RETENTION_DAYS", default=730)  # 0: changes are kept for ever
 SEARCH_LOG_RETENTION_DAYS = env.int("SEARCH_LOG_RETENTION_DAYS", default=90)  # 0: searches are kept for ever
 METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open
 
 # -- API -----------------------------------------------------------------------------------------------------------------
+API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
+    "general": env.str("API_RATE_LIMIT", default=""),
+    "ask": env.str("API_ASK_RATE_LIMIT", default=""),  # what asks a language model
+    "upload": env.str("API_UPLOAD_RATE_LIMIT", default=""),
+    "failures": env.str("API_FAILURE_RATE_LIMIT", default="300/minute"),  # of one address, without a valid key
+}
+# Proxies in front of the web server, of which each adds an address to X-Forwarded-For; 0: that header is not believed.
+TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", default=int(env.bool("BEHIND_TLS_PROXY", default=False)))
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
         "kb.api.authentication.ApiKeyAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
     "DEFAULT_PERMISSION_CLASSES": ["kb.api.permissions.PrincipalPermission"],
+    "DEFAULT_THROTTLE_CLASSES": ["kb.api.throttling.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PAGINATION_CLASS": "kb.api.pagination.Pages",
+    "DEFAULT_PAGINATION_CLASS": "kb.api.pagination.Cursors",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "kb.api.errors.exception_handler",
-    "PAGE_SIZE": 50,
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Zhiku API",
@@ -326,13 +387,11 @@ SPECTACULAR_SETTINGS = {
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "kb.api.examples.add_examples",
+    ],
 }
 
-LOGGING = {
-    "version": 1,
-    "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
-    "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {"sentence_transformers": {"level": "WARNING"}},
-    "root": {"handlers": ["console"], "level": env.str("LOG_LEVEL", default="INFO")},
-}
+LOG_FORMAT = chosen_form(debug=DEBUG)
+LOGGING = logging_config(form=LOG_FORMAT, level=env.str("LOG_LEVEL", default="INFO"))

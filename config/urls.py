@@ -9,6 +9,7 @@ from kb.admin.search.debug import search_debug_urls
 from kb.admin.search.judge import judge_urls
 from kb.admin.search.keyword_cache import keyword_cache_urls
 from kb.admin.why_not.page import why_not_urls
+from kb.api.dify.views import DifyRetrievalView
 from kb.api.views.metrics import MetricsView
 
 admin_urls = [
@@ -26,5 +27,8 @@ urlpatterns = [
     path("i18n/", include("django.conf.urls.i18n")),
     path("admin/", (admin_urls, "admin", admin.site.name)),
     path("api/v1/", include("kb.api.urls")),
+    re_path("^api/dify/retrieval/?$", DifyRetrievalView.as_view(), name="dify_retrieval"),
     re_path("^metrics/?$", MetricsView.as_view()),
 ]
+handler400 = "kb.api.faults.bad_request"
+handler500 = "kb.api.faults.server_error"
