@@ -1,6 +1,7 @@
 """Importing these modules registers the pages of the admin."""
 
 from kb.admin import accounts
+from kb.admin.audit import entries
 from kb.admin.content import batches, chunks, documents, knowledge_bases
 from kb.admin.eval_runs import runs
 from kb.admin.eval_sets import sets
@@ -17,6 +18,7 @@ __all__ = [
     "concepts",
     "documents",
     "entities",
+    "entries",
     "extractions",
     "facts",
     "knowledge_bases",

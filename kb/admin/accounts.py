@@ -5,6 +5,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as DjangoUserAdmin
 from django.contrib.auth.models import Group
+from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -12,7 +13,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_POST
 from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin
@@ -20,7 +21,9 @@ from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationFo
 
 from kb.admin.scoped import ScopedModelAdmin, column, signed_in
 from kb.models import ApiKey, KnowledgeBase, Membership, User
-from kb.services.api_keys import api_key_create, api_key_revoke
+from kb.services.api_keys import api_key_create, api_key_revoke, api_keys_made_with, check_rate_limit
+from kb.services.errors import Rejected
+from kb.services.logins import logins_unlock
 
 # Memberships say who may do what; groups and the library's own keys would be doors that lead nowhere.
 admin.site.unregister(Group)
@@ -38,6 +41,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     list_filter = ("is_active", "is_staff", "is_superuser")
     readonly_fields = ("last_login", "date_joined")
     filter_horizontal = ()
+    actions = ("unlock_logins", "delete_selected")
     delete_confirmation_template = "admin/kb/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/kb/delete_selected_confirmation.html"
     fieldsets = (
@@ -65,6 +69,13 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     def has_module_permission(self, request: HttpRequest) -> bool:
         return bool(request.user.is_active and request.user.is_superuser)
 
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> HttpResponse:
+        """Who may see no account is told the same of one that is and one that is not there."""
+        if not self.has_module_permission(request):
+            raise PermissionDenied
+        found: HttpResponse = super()._get_obj_does_not_exist_redirect(request, opts, object_id)
+        return found
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return self.has_module_permission(request)
 
@@ -91,15 +102,27 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
         owned = KnowledgeBase.objects.filter(owner__in=ids)
         return [str(user) for user in objs], counts, set(), list(owned)
 
+    @admin.action(description=gettext_lazy("Unlock the login of selected users"), permissions=["change"])
+    def unlock_logins(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
+        unlocked = logins_unlock(queryset)
+        told = ngettext(
+            "%(count)d user had failed logins, which are forgotten now.",
+            "%(count)d users had failed logins, which are forgotten now.",
+            unlocked,
+        )
+        self.message_user(request, told % {"count": unlocked}, messages.SUCCESS)
+
     @column(gettext_lazy("name"))
     def full_name(self, user: User) -> str:
         return user.get_full_name() or "-"
 
 
 class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
+    user: User
+
     class Meta:
         model = ApiKey
-        fields = ("name", "scope", "knowledge_bases", "expiry_date")
+        fields = ("name", "scope", "knowledge_bases", "expiry_date", "rate_limit")
         labels = {"name": gettext_lazy("Name")}
 
     def clean_expiry_date(self) -> Any:
@@ -108,13 +131,21 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
             raise forms.ValidationError(_("The key would be expired from the start: choose a time in the future."))
         return expires
 
+    def clean_rate_limit(self) -> str:
+        limit: str = self.cleaned_data["rate_limit"]
+        try:
+            check_rate_limit(limit, self.user)
+        except Rejected as error:
+            raise forms.ValidationError(str(error)) from error
+        return limit
+
 
 @admin.register(ApiKey)
 class ApiKeyAdmin(ScopedModelAdmin):
     """Keys are made and revoked; nobody changes one, and its secret is shown only by the answer that made it."""
 
     form = ApiKeyForm
-    list_display = ("called", "starts_with", "owner", "scope_name", "opens", "expires", "last_used", "state")
+    list_display = ("called", "starts_with", "owner", "scope_name", "opens", "limit", "expires", "last_used", "state")
     search_fields = ("name", "prefix")
     search_help_text = gettext_lazy("Search by name or prefix")
     actions = ("revoke",)
@@ -133,14 +164,16 @@ class ApiKeyAdmin(ScopedModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         if obj is None:
-            return ("name", "scope", "knowledge_bases", "expiry_date")
+            return ("name", "scope", "knowledge_bases", "expiry_date", "rate_limit")
         return (
             "called",
             "starts_with",
             "owner",
             "scope_name",
             "opens",
+            "limit",
             "made",
+            "maker",
             "expires",
             "last_used",
             "state_in_words",
@@ -149,12 +182,18 @@ class ApiKeyAdmin(ScopedModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj else ()
 
+    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002
+        form = super().get_form(request, obj, change, **kwargs)
+        form.user = signed_in(request)
+        return form
+
     def get_urls(self) -> list[URLPattern]:
         view = self.admin_site.admin_view(require_POST(self.revoke_view))
         return [path("<path:object_id>/revoke/", view, name="kb_apikey_revoke"), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        context["api_key"] = kwargs.get("obj")
+        key = context["api_key"] = kwargs.get("obj")
+        context["made_with_it"] = api_keys_made_with([key]) if key else []
         context |= {"show_save_and_continue": False, "show_save_and_add_another": False}
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
@@ -167,6 +206,7 @@ class ApiKeyAdmin(ScopedModelAdmin):
             knowledge_bases=values["knowledge_bases"],
             scope=values["scope"],
             expires=values["expiry_date"],
+            rate_limit=values["rate_limit"],
         )
         obj.pk, obj.prefix = key.pk, key.prefix
         request.__dict__["new_api_key_secret"] = secret
@@ -192,13 +232,25 @@ class ApiKeyAdmin(ScopedModelAdmin):
         return HttpResponseRedirect(reverse("admin:kb_apikey_changelist"))
 
     @admin.action(description=gettext_lazy("Revoke"), permissions=["view"])
-    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> None:
-        self._revoke(request, queryset)
+    def revoke(self, request: HttpRequest, queryset: QuerySet[ApiKey]) -> HttpResponse | None:
+        """Asks once more, with the names of the keys."""
+        if request.POST.get("post") == "yes":
+            self._revoke(request, queryset)
+            return None
+        context = {
+            **self.admin_site.each_context(request),
+            "title": _("Revoke API keys"),
+            "opts": self.opts,
+            "keys": queryset,
+            "made_with_them": api_keys_made_with(queryset),
+            "action_name": "revoke",
+        }
+        return TemplateResponse(request, "admin/kb/api_keys_revoke.html", context)
 
     def _revoke(self, request: HttpRequest, keys: Any) -> None:
         for key in keys:
-            api_key_revoke(key)
-            self.log_change(request, key, "Revoked.")
+            for revoked in (key, *api_key_revoke(key)):
+                self.log_change(request, revoked, "Revoked.")
         self.message_user(request, _("Revoked: programs that use it are refused from now on."), messages.SUCCESS)
 
     # -- Columns -------------------------------------------------------------------------------------------------------
@@ -214,6 +266,10 @@ class ApiKeyAdmin(ScopedModelAdmin):
     def made(self, key: ApiKey) -> Any:
         return key.created
 
+    @column(gettext_lazy("made with"), empty_value=gettext_lazy("the admin or the command line"))
+    def maker(self, key: ApiKey) -> str | None:
+        return str(key.made_with.prefix) if key.made_with else None
+
     @column(gettext_lazy("user"), ordering="user__username")
     def owner(self, key: ApiKey) -> str:
         return str(key.user)
@@ -227,6 +283,10 @@ class ApiKeyAdmin(ScopedModelAdmin):
         if not key.bound:
             return _("all that the user may see")
         return ", ".join(kb.name for kb in key.knowledge_bases.all()) or _("none: they were deleted")
+
+    @column(gettext_lazy("rate limit"), empty_value=gettext_lazy("the server’s"))
+    def limit(self, key: ApiKey) -> str | None:
+        return key.rate_limit or None
 
     @column(gettext_lazy("expires"), ordering="expiry_date", empty_value=gettext_lazy("never"))
     def expires(self, key: ApiKey) -> Any:

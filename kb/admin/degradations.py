@@ -75,6 +75,8 @@ def degradation_heading(code: str) -> str:
         DegradationCode.RERANKER_TIMEOUT: _("A reranker was too slow: the next one in the chain was asked"),
         DegradationCode.RERANKER_UNAVAILABLE: _("A reranker cannot be had: the next one in the chain was asked"),
         DegradationCode.SHARED_CACHE_UNAVAILABLE: _("Searched without the shared cache"),
+        DegradationCode.STORE_BEHIND: _("Searched in PostgreSQL: the store has many changes to take in"),
+        DegradationCode.STORE_UNAVAILABLE: _("Searched in PostgreSQL: the store is out of reach or failed"),
         DegradationCode.THRESHOLD_NOT_APPLIED: _("The threshold was not applied: the scores are of another scale"),
     }
     return headings.get(code) or code.replace("_", " ").capitalize()

@@ -190,7 +190,7 @@ def histogram_chart(calibration: Calibration) -> dict[str, str]:
             {"label": label, "data": points, "backgroundColor": COLOURS[kind], "borderRadius": 2, "pointStyle": "rect"}
         )
     datasets += _cut_lines(calibration, highest)
-    y_axis = {"min": 0, "title": {"display": True, "text": _("% of its kind"), "color": "#9ca3af"}}
+    y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
     return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(_x_axis(), y_axis))}
 
 

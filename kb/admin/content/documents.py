@@ -32,6 +32,7 @@ from kb.models import Chunk, Concept, Document
 from kb.models.locks import lock_knowledge_bases
 from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
 from kb.services.rechunk import documents_recut
+from kb.stores.files import has_file
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
@@ -176,7 +177,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def download_view(self, request: HttpRequest, object_id: int) -> HttpResponse | FileResponse:
         document = self.get_object_or_404(request, str(object_id))
-        if not document.file or not document.file.storage.exists(document.file.name):
+        if not has_file(document.file):
             raise Http404
         response = FileResponse(
             document.file.open(),

@@ -8,11 +8,14 @@ from django.utils.translation import gettext as _
 
 from kb.admin.content.chunk_preview import chunk_preview_url, outdated_count, recut_url
 from kb.admin.content.reembedding import reembedding_url
+from kb.admin.content.stores import stores_url
 from kb.admin.content.tokenizer import tokenizer_in_words, tokenizer_url
 from kb.admin.graph.extractions import base_graph_state
 from kb.admin.profiles.page import PAGE, copy_url
 from kb.admin.search.keyword_cache import index_state_in_words
+from kb.models import ChunkEmbedding, VectorIndex
 from kb.services.keyword_cache import IndexState, index_state
+from kb.stores.vector_index import SHARE_TO_KEEP
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
@@ -29,6 +32,7 @@ def panel_of(kb: Any) -> dict[str, Any]:
         "tokenizer": tokenizer_in_words(kb.tokenizer_id),
         "tokenizer_url": tokenizer_url(kb),
         "reembedding_url": reembedding_url(kb),
+        "stores_url": stores_url(kb),
         "outdated": outdated_count(kb),
         "chunk_preview_url": chunk_preview_url(kb),
         "recut_url": recut_url(kb),
@@ -37,7 +41,27 @@ def panel_of(kb: Any) -> dict[str, Any]:
         "profile_description": _(kb.profile.description) if kb.profile.description else "",
         "profile_url": reverse(PAGE, args=[kb.profile_id]),
         "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
+        "vector_index": _measured_index(kb),
         "configured_model": configured if configured != HASHING_MODEL_ID else "",
+    }
+
+
+def _measured_index(kb: Any) -> dict[str, Any] | None:
+    """What the index over the vectors of the content finds; None where it was not measured, as few vectors need none."""
+    if kb.chunk_count <= SHARE_TO_KEEP * settings.VECTOR_INDEX_MIN_ROWS:
+        return None
+    row = VectorIndex.objects.filter(
+        knowledge_base=kb.pk, model=kb.embedding_model, kind=ChunkEmbedding.Kind.CONTENT
+    ).first()
+    if row is None:
+        return None
+    is_low = row.recall < settings.VECTOR_RECALL_TARGET
+    return {
+        "row": row,
+        "recall": f"{row.recall:.3f}",
+        "target": settings.VECTOR_RECALL_TARGET,
+        "is_low": is_low and row.is_used,
+        "is_exact": not row.is_used,
     }
 
 

@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from django import forms
-from django.conf import settings
 from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
@@ -13,7 +12,6 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
-from unfold.admin import TabularInline
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.content.archives import ArchivePages
@@ -21,23 +19,23 @@ from kb.admin.content.chunk_preview import ChunkPreviewView, recut_view
 from kb.admin.content.knowledge_base_panel import panel_of, state_of_index
 from kb.admin.content.reembedding import ReembeddingView
 from kb.admin.content.reembedding import progress_view as reembedding_progress_view
+from kb.admin.content.stores import StoresView, stores_progress_view
 from kb.admin.content.tokenizer import TokenizerView, cancel_view, progress_view
 from kb.admin.counts import count_of
 from kb.admin.scoped import column, signed_in, visible
 from kb.admin.search.keyword_cache import INDEX_LABELS, index_state_in_words
-from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile, User
+from kb.admin.sharing.page import SharingView
+from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile
+from kb.services.embedding_models import default_embedding_model, offered_embedding_models, require_embedding_model
+from kb.services.errors import Rejected
 from kb.services.keyword_cache import with_base
 from kb.services.knowledge_bases import (
-    default_embedding_model,
     knowledge_base_delete,
     knowledge_base_update,
     prepare_knowledge_base,
 )
 from kb.services.profiles import choosable_profiles
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.embedders.registry import normalize_model_id
-from retrieval.model_files import libraries_available, local_path
 
 
 class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
@@ -56,28 +54,12 @@ def check_embedding_model(model_id: str) -> str:
     """The model's id in its one spelling.
 
     Raises:
-        ValidationError: no text could be embedded with it here; the message says what to do.
+        ValidationError: it may not be used here, or could embed nothing; the message says what to do.
     """
-    name = normalize_model_id(model_id)
-    if name == HASHING_MODEL_ID:
-        return name
-    if name.startswith(OPENAI_PREFIX):
-        if not settings.EMBEDDING_BASE_URL:
-            raise ValidationError(
-                _("Models behind an OpenAI-compatible server need its address: set EMBEDDING_BASE_URL and restart.")
-            )
-        return name
-    if not libraries_available():
-        raise ValidationError(
-            _("Local models need packages that are not installed: run “pip install 'zhiku[models]'”, or use hashing.")
-        )
-    if local_path(name) is None:
-        message = _(
-            "The weights of “%(model)s” are not on this server: run “manage.py download_model %(model)s” there and save "
-            "again, or use one of the suggested models."
-        )
-        raise ValidationError(message % {"model": name})
-    return name
+    try:
+        return require_embedding_model(model_id)
+    except Rejected as error:
+        raise ValidationError(str(error)) from error
 
 
 class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
@@ -136,7 +118,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
             self.fields["embedding_model"].initial = usual
             self.fields["embedding_model"].widget = ModelIdWidget()
-            self.fields["embedding_model"].widget.suggestions = list(dict.fromkeys([usual, *used, HASHING_MODEL_ID]))
+            self.fields["embedding_model"].widget.suggestions = offered_embedding_models(used)
         if "description" in self.fields:
             self.fields["description"].widget.attrs["rows"] = 3
         if "profile" in self.fields:
@@ -164,54 +146,10 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
         return values
 
 
-class UsernameField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """A user by the exact name: nobody can read from it who else has an account."""
-
-    widget = UnfoldAdminTextInputWidget
-    default_error_messages = {
-        "invalid_choice": gettext_lazy("There is no active user of this name: ask the person for the exact user name."),
-    }
-
-    def __init__(self) -> None:
-        super().__init__(User.objects.filter(is_active=True), to_field_name="username", label=gettext_lazy("User name"))
-
-
-class MembershipForm(forms.ModelForm):  # type: ignore[type-arg]
-    user = UsernameField()
-
-    class Meta:
-        model = Membership
-        fields = ("user", "role")
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if self.instance.pk:
-            self.initial["user"] = self.instance.user.username
-
-
-class MembershipInline(TabularInline):  # type: ignore[misc]
-    model = Membership
-    form = MembershipForm
-    extra = 0
-    verbose_name = gettext_lazy("member")
-    verbose_name_plural = gettext_lazy("Sharing: who else may use this knowledge base")
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Membership]:
-        rows: QuerySet[Membership] = super().get_queryset(request).select_related("user")
-        return rows
-
-    def _owns(self, request: HttpRequest, obj: Any = None) -> bool:
-        site_admin = self.admin_site.get_model_admin(KnowledgeBase)
-        return bool(site_admin.is_granted(request, obj, "owned_by"))
-
-    has_view_permission = has_add_permission = has_change_permission = has_delete_permission = _owns
-
-
 @admin.register(KnowledgeBase)
 class KnowledgeBaseAdmin(ArchivePages):
     form = KnowledgeBaseForm
     delete_grant = "owned_by"
-    inlines = (MembershipInline,)
     list_display = ("name", "index_state", "documents", "chunks", "failed", "embedder", "owner", "created_at")
     list_select_related = ("owner", "version_row")
     search_fields = ("name", "description")
@@ -271,9 +209,6 @@ class KnowledgeBaseAdmin(ArchivePages):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         return ("embedding_model",) if obj else ()
 
-    def get_inlines(self, request: HttpRequest, obj: Any) -> Sequence[Any]:
-        return self.inlines if obj and self.is_granted(request, obj, "owned_by") else ()
-
     def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
         if change:
             knowledge_base_update(obj, **{name: form.cleaned_data[name] for name in form.changed_data})
@@ -289,7 +224,10 @@ class KnowledgeBaseAdmin(ArchivePages):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         kb = kwargs.get("obj")
         if kb is not None:
-            context |= panel_of(kb) | {"may_edit": context.get("has_change_permission")}
+            context |= panel_of(kb) | {
+                "may_edit": context.get("has_change_permission"),
+                "may_share": self.is_granted(request, kb, "owned_by"),
+            }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
 
@@ -315,6 +253,11 @@ class KnowledgeBaseAdmin(ArchivePages):
                 name="kb_knowledgebase_recut",
             ),
             path(
+                "<int:object_id>/sharing/",
+                self.admin_site.admin_view(SharingView.as_view(model_admin=self)),
+                name="kb_knowledgebase_sharing",
+            ),
+            path(
                 "<int:object_id>/embedding-model/",
                 self.admin_site.admin_view(ReembeddingView.as_view(model_admin=self)),
                 name="kb_knowledgebase_reembedding",
@@ -324,6 +267,16 @@ class KnowledgeBaseAdmin(ArchivePages):
                 self.admin_site.admin_view(require_GET(self.reembedding_progress_view)),
                 name="kb_knowledgebase_reembedding_progress",
             ),
+            path(
+                "<int:object_id>/store/",
+                self.admin_site.admin_view(StoresView.as_view(model_admin=self)),
+                name="kb_knowledgebase_stores",
+            ),
+            path(
+                "<int:object_id>/store/progress/",
+                self.admin_site.admin_view(require_GET(self.stores_progress_view)),
+                name="kb_knowledgebase_stores_progress",
+            ),
             *super().get_urls(),
         ]
 
@@ -332,6 +285,9 @@ class KnowledgeBaseAdmin(ArchivePages):
 
     def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def stores_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return stores_progress_view(request, self.get_object_or_404(request, str(object_id)))
 
     def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))

@@ -18,8 +18,8 @@ from kb.admin.compare.runs import compare_url
 from kb.admin.scoped import principal, visible
 from kb.admin.views import KnowledgeBasePage
 from kb.models import EvalRun, EvalSet, KnowledgeBase
+from kb.services.embedding_models import offered_embedding_models, require_embedding_model
 from kb.services.errors import ServiceError
-from kb.services.knowledge_bases import default_embedding_model, require_embedding_model
 from kb.services.reembedding.reembedding import (
     reembedding_cancel,
     reembedding_drop,
@@ -28,7 +28,6 @@ from kb.services.reembedding.reembedding import (
     reembedding_swap,
 )
 from kb.services.reembedding.state import evaluate_both, reembedding_state
-from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 RUNS_SHOWN = 6
 METRICS = ("recall@5", "ndcg@10")
@@ -38,7 +37,7 @@ class ChangeForm(forms.Form):
     model = forms.CharField(
         label=gettext_lazy("New embedding model"),
         help_text=gettext_lazy(
-            "The id, path or package of a sentence-transformers model on the server, such as BAAI/bge-large-zh-v1.5, "
+            "The id or package of a sentence-transformers model on the server, such as BAAI/bge-large-zh-v1.5, "
             "or openai:MODEL for an OpenAI-compatible server."
         ),
         max_length=255,
@@ -171,8 +170,7 @@ def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
 
 def _suggestions(request: HttpRequest, kb: KnowledgeBase) -> list[str]:
     used = visible(KnowledgeBase, request).order_by().values_list("embedding_model", flat=True).distinct()
-    names = dict.fromkeys([default_embedding_model(), *used, HASHING_MODEL_ID])
-    return [name for name in names if name != kb.embedding_model]
+    return [name for name in offered_embedding_models(used) if name != kb.embedding_model]
 
 
 def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.admin import TabularInline
 
+from kb.admin.formsets import OwnRowsFormSet
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal
 from kb.models import Concept, ConceptTerm, KnowledgeBase
 from kb.models.locks import lock_knowledge_bases
@@ -104,7 +105,7 @@ class TermForm(forms.ModelForm):  # type: ignore[type-arg]
         return require_key(self.cleaned_data["text"])
 
 
-class TermFormSet(forms.BaseInlineFormSet):  # type: ignore[type-arg]
+class TermFormSet(OwnRowsFormSet):
     def clean(self) -> None:
         """A concept has each term once; the stored ones count too, since they are changed one by one."""
         super().clean()

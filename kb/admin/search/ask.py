@@ -25,7 +25,8 @@ from kb.admin.degradations import Notice, notices
 from kb.admin.scoped import principal
 from kb.models import Chunk, Conversation, KnowledgeBase, Message, Principal, SearchLog
 from kb.providers import generator
-from kb.services.answers import AnswerEvent, AskRequest, stream_answer
+from kb.services.answers.types import AnswerEvent, AskRequest
+from kb.services.answers.writing import stream_answer
 from kb.services.conversations import conversation_delete, conversation_get, conversation_overview
 from kb.services.errors import NotVisible, Rejected
 from kb.sse import event_stream

@@ -16,7 +16,8 @@ from kb.conf import environment_config
 from kb.models import Document, KnowledgeBase, RetrievalProfile
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
 from kb.stores.conditions import read_conditions, write_conditions
-from kb.stores.filters import Filters, InvalidFilter
+from kb.stores.filter_values import InvalidFilter
+from kb.stores.filters import Filters
 from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.errors import InvalidConfiguration
