@@ -12,6 +12,8 @@ def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("DEBUG", "true")
     os.environ.setdefault("RERANKER_MODEL", "")  # the default one is not on the disk, so every search would be degraded
+    for kind in ("", "ASK_", "UPLOAD_", "FAILURE_"):  # tests of limits set their own, and no other is to come upon one
+        os.environ.setdefault(f"API_{kind}RATE_LIMIT", "")
     from config import embedded
 
     if not os.environ.get("DATABASE_URL"):  # the workers of xdist inherit what the controller has started
@@ -27,6 +29,12 @@ def pytest_configure(config):
     settings.PASSWORD_HASHERS = [
         "django.contrib.auth.hashers.MD5PasswordHasher"
     ]  # slow ones would take most of the time
+    settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
+
+
+def pytest_collection_modifyitems(items):
+    """The longest ones first, so that no process is left alone with them in the end."""
+    items.sort(key=lambda item: "quality" not in item.keywords)
 
 
 def pytest_unconfigure(config):
@@ -61,6 +69,16 @@ def _fresh_process_state(monkeypatch):
     query_caches.forget()
 
 
+@pytest.fixture(scope="session")
+def first_start(tmp_path_factory):
+    from tests.first_start import first_start
+
+    own = tmp_path_factory.getbasetemp()
+    folder = (own.parent if os.environ.get("PYTEST_XDIST_WORKER") else own) / "first-start"
+    folder.mkdir(exist_ok=True)
+    return first_start(folder)
+
+
 @pytest.fixture
 def english():
     """Sentences in English; without it those of a test are in the language of the site."""
@@ -78,3 +96,37 @@ def pytest_runtest_teardown():
     if bm25._shared_flights.cache_info().currsize:
         bm25._shared_flights()._executor.shutdown(wait=True)
         bm25._shared_flights.cache_clear()
+
+
+@pytest.fixture(scope="session")
+def _milvus_file(tmp_path_factory):
+    """Milvus Lite, started once for a test process: its file is open to one process only."""
+    from kb.stores.mirrors import registry
+
+    yield tmp_path_factory.mktemp("milvus") / "copies.db"
+    registry.forget()
+
+
+@pytest.fixture
+def milvus(settings, _milvus_file):
+    """A Milvus of the tests' own, which knowledge bases may be moved to."""
+    settings.MILVUS_URI, settings.STORE_SECONDS = str(_milvus_file), 30.0
+    return _fresh_breakers()
+
+
+@pytest.fixture(scope="session")
+def _chroma_directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("chroma")
+
+
+@pytest.fixture
+def chroma(settings, _chroma_directory):
+    """A ChromaDB of the tests' own, which knowledge bases may be moved to."""
+    settings.CHROMA_URL = str(_chroma_directory)
+    return _fresh_breakers()
+
+
+def _fresh_breakers():
+    from kb.stores.mirrors import registry
+
+    registry._held.breakers.clear()

@@ -1,0 +1,69 @@
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _settings(settings):
+    settings.LANGUAGE_CODE = "en"
+
+
+@pytest.fixture(autouse=True)
+def _settled(db):
+    """Logs are written and indexes are published in the background: neither may outlive its test's database."""
+    from kb.services import search_log
+    from tests.kb.stores.searching import settle
+
+    yield
+    search_log.flush()
+    settle()
+
+
+@pytest.fixture
+def world(db):
+    """Two tenants with one object of each kind."""
+    from tests.isolation.world import make_world
+
+    return make_world()
+
+
+@pytest.fixture(scope="module")
+def _world_of_the_file(django_db_setup, django_db_blocker, tmp_path_factory):
+    from django.test import override_settings
+
+    from tests.isolation.world import make_world
+    from tests.standing import standing
+
+    media = tmp_path_factory.mktemp("media")
+    with override_settings(MEDIA_ROOT=media, LANGUAGE_CODE="en"), standing(django_db_blocker):
+        yield make_world(), media
+
+
+@pytest.fixture
+def standing_world(_world_of_the_file, settings):
+    """One world for all tests of a file, which take back each request."""
+    world, settings.MEDIA_ROOT = _world_of_the_file
+    return world
+
+
+@pytest.fixture
+def callers(world):
+    """Clients of the first tenant by how they authenticate; the scope of the last forbids writing."""
+    from rest_framework.test import APIClient
+
+    from tests.factories import make_api_key
+
+    session = APIClient()
+    session.force_login(world.mine.user)
+    keys = {
+        "unbound key": make_api_key(world.mine.user, scope="write"),
+        "bound key": make_api_key(world.mine.user, world.mine.kb, scope="write"),
+        "read key": make_api_key(world.mine.user, scope="read"),
+    }
+    headers = {name: {"Authorization": f"Bearer {secret}"} for name, (_key, secret) in keys.items()}
+    return {"session": session, **{name: APIClient(headers=each) for name, each in headers.items()}}
+
+
+@pytest.fixture
+def browser(world, client):
+    """The first tenant in the admin."""
+    client.force_login(world.mine.user)
+    return client
