@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from config import embedded
+from kb.management.children import MOST_ENDS
 from manage import needs_services
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,13 @@ def environment():
         yield os.environ
         embedded.stop()
     shutil.rmtree(root)
+
+
+@pytest.fixture
+def started_before(environment, first_start):
+    """PostgreSQL and Redis run with what a first start has made."""
+    first_start.copy_to(Path(environment["ZHIKU_DATA_DIR"]))
+    embedded.ensure(durable=False)
 
 
 @pytest.fixture(autouse=True)
@@ -92,8 +100,8 @@ def end(process):
 
 def status(port, path):
     client = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    client.request("GET", path)
     try:
+        client.request("GET", path)
         return client.getresponse().status
     finally:
         client.close()
@@ -118,7 +126,9 @@ def is_free(port):
 def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(environment, port, number):
     with serving(port) as (process, printed):
         assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in printed
+        assert f"MCP server for agents: http://127.0.0.1:{port + 1}/mcp" in printed
         assert status(port, "/admin/login/") == 200
+        assert (status(port + 1, "/health"), status(port + 1, "/mcp")) == (200, 401)
         started = children(process)
         process.send_signal(number)
         output, code = end(process)
@@ -127,6 +137,7 @@ def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(envi
     assert not embedded.running()
     assert not psutil.wait_procs(started, timeout=60)[1]
     assert is_free(port)
+    assert is_free(port + 1)
 
 
 def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(environment, port):
@@ -143,16 +154,54 @@ def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(en
     assert "password" in first.lower()
 
 
-@pytest.mark.parametrize(("word", "name"), [("gunicorn", "web server"), ("celery", "worker")])
-def test_the_end_of_one_child_ends_the_other_and_is_said(environment, port, word, name):
-    embedded.ensure(durable=False)
+@pytest.mark.parametrize(("word", "name"), [("gunicorn", "web server"), ("celery", "worker"), ("mcp", "MCP server")])
+@pytest.mark.usefixtures("started_before")
+def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port, word, name):
+    with serving(port) as (process, _):
+        killed = child(process, word)
+        killed.kill()
+        revived = await_another(process, word, killed)
+        await_status(port if word == "gunicorn" else port + 1, "/health" if word == "mcp" else "/")
+        assert revived.is_running()
+        process.send_signal(signal.SIGTERM)
+        output, code = end(process)
+    assert code == 0, output
+    assert f"The {name} ended with code -9, and is begun anew." in output
+
+
+@pytest.mark.usefixtures("started_before")
+def test_a_child_that_ends_again_and_again_ends_all_and_is_said(port):
     with serving(port) as (process, _):
         started = children(process)
-        child(process, word).kill()
+        doomed = child(process, "celery")
+        for _time in range(MOST_ENDS):
+            doomed.kill()
+            doomed = await_another(process, "celery", doomed)
+        doomed.kill()
         output, code = end(process)
     assert code == 1
-    assert f"The {name} ended with code -9" in output
+    assert "The worker ended with code -9; its last messages are above." in output
     assert not psutil.wait_procs(started, timeout=60)[1]
+
+
+def await_another(process, word, former):
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(psutil.NoSuchProcess, StopIteration):
+            found = child(process, word)
+            if found != former and found.status() != psutil.STATUS_ZOMBIE:
+                return found
+        time.sleep(0.1)
+    pytest.fail(f"{word} was not begun anew")
+
+
+def await_status(port, path):
+    deadline = time.monotonic() + SECONDS
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            return status(port, path)
+        time.sleep(0.2)
+    pytest.fail("nothing answers")
 
 
 def test_the_scheduler_inside_a_worker_is_begun_anew_where_it_was_killed(environment, tmp_path):

@@ -1,0 +1,221 @@
+"""A backup under writes, and what becomes of it in another database: the commands as processes of their own."""
+
+import io
+import json
+import os
+import tarfile
+import threading
+from pathlib import Path
+
+import pytest
+from django.core.files.base import ContentFile
+from django.core.management import CommandError, call_command
+from django.db import connections
+
+from kb.models import Document, Installation
+from kb.services.backups import programs
+from kb.services.backups.backup import backup
+from kb.services.backups.format import reading
+from kb.services.documents import document_add
+from kb.services.errors import Rejected
+from kb.services.indexing import index_document
+from kb.services.search import SearchRequest, search
+from tests.deployment.stack import Stack
+from tests.factories import make_kb, make_user, principal
+
+pytestmark = pytest.mark.django_db(transaction=True)
+QUERY = "How long is the warranty?"
+
+
+@pytest.fixture
+def kb():
+    kb = make_kb(make_user("owner", superuser=True), name="handbook")
+    for number in range(3):
+        text = f"Part {number}: the warranty lasts for {number + 2} years. Keep the receipt."
+        index_document(add(kb, text, f"{number}.txt").pk)
+    return kb
+
+
+def add(kb, text, name):
+    return document_add(knowledge_base=kb, file=ContentFile(text.encode()), name=name, user=None)
+
+
+def found(kb):
+    request = SearchRequest(query=QUERY, knowledge_base_ids=[kb.pk], overrides={"score_threshold": 0}, log=False)
+    return [(hit.passage.stored_chunk_id, hit.score) for hit in search(principal(kb.owner), request).result.hits]
+
+
+def rewritten(source, target, change):
+    """A copy of a backup whose members are what `change` makes of them; None leaves one out."""
+    with tarfile.open(source) as old, tarfile.open(target, "w") as new:
+        for member in old:
+            content = change(member.name, old.extractfile(member).read())
+            if content is not None:
+                member.size = len(content)
+                new.addfile(member, io.BytesIO(content))
+    return target
+
+
+def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_find_the_same(kb, tmp_path, settings):
+    before, installation = found(kb), str(Installation.objects.get().pk)
+    done = threading.Event()
+
+    def write():
+        number = 0
+        while not done.is_set():
+            number += 1
+            index_document(add(kb, f"Meanwhile {number}", f"new{number}.txt").pk)
+        connections.close_all()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        held = backup(tmp_path / "all.tar")
+    finally:
+        done.set()
+        writer.join()
+    assert held.documents >= 3
+    assert (tmp_path / "all.tar").stat().st_mode & 0o077 == 0, "it holds the hashes of passwords and keys"
+    assert held.files == held.documents
+
+    with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
+        stack.environment["EMBEDDING_MODEL"] = "hashing"
+        printed = json.loads(stack.manage("restore", str(tmp_path / "all.tar"), "--json").stdout)
+        assert printed["counts"]["documents"] == held.documents
+        assert printed["files"] == held.files
+        assert printed["installation"] != installation
+        again = stack.manage("search", QUERY, "--kb", "handbook", "--json", "--score-threshold", "0")
+        hits = [(hit["chunk_id"], hit["score"]) for hit in json.loads(again.stdout)["results"]]
+        assert [chunk for chunk, _ in hits][: len(before)] == [chunk for chunk, _ in before]
+        stored = list((Path(stack.environment["ZHIKU_DATA_DIR"]) / "media" / "documents").rglob("*.txt"))
+        assert len(stored) == held.files
+
+        refused = stack.manage("restore", str(tmp_path / "all.tar"), check=False)
+        assert refused.returncode == 1
+        assert "--force" in refused.stderr
+        forced = json.loads(stack.manage("restore", str(tmp_path / "all.tar"), "--force", "--json").stdout)
+        assert forced["installation"] not in (installation, printed["installation"])
+
+
+def test_documents_that_a_worker_was_at_wait_again(kb, tmp_path, settings):
+    Document.objects.filter(source="0.txt").update(status="processing", lease_until="2100-01-01T00:00:00Z")
+    backup(tmp_path / "all.tar")
+    with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
+        stack.manage("restore", str(tmp_path / "all.tar"))
+        code = "from kb.models import Document as D; d = D.objects.get(source='0.txt'); print(d.status, d.lease_until)"
+        assert "pending None" in stack.manage("shell", "--command", code).stdout
+
+
+@pytest.fixture
+def archive(kb, tmp_path):
+    backup(tmp_path / "all.tar")
+    return tmp_path / "all.tar"
+
+
+def verify(path, **how):
+    with reading(path, is_trusted=how.get("is_trusted", False)) as backup_file:
+        return backup_file.manifest
+
+
+def test_it_names_what_it_holds_and_no_secret(archive, settings):
+    assert verify(archive)["counts"]["documents"] == 3
+    data = archive.read_bytes()
+    assert settings.SECRET_KEY.encode() not in data
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.9])
+def test_one_that_is_cut_off_is_refused(archive, share):
+    data = archive.read_bytes()
+    archive.write_bytes(data[: int(len(data) * share)])
+    with pytest.raises(Rejected, match="not whole"):
+        verify(archive)
+
+
+def test_one_whose_file_was_changed_is_refused(archive, tmp_path):
+    forged = rewritten(
+        archive, tmp_path / "f.tar", lambda name, data: data[::-1] if name.startswith("files/") else data
+    )
+    with pytest.raises(Rejected, match="its parts"):
+        verify(forged)
+
+
+def test_one_that_lacks_a_file_is_refused(archive, tmp_path):
+    forged = rewritten(archive, tmp_path / "f.tar", lambda name, data: None if name.startswith("files/") else data)
+    with pytest.raises(Rejected, match="its parts"):
+        verify(forged)
+
+
+def test_one_whose_manifest_was_changed_is_refused(archive, tmp_path):
+    def change(name, data):
+        return data.replace(b'"zhiku"', b'"Zhiku"', 1) if name == "manifest.json" else data
+
+    with pytest.raises(Rejected, match="forged") as refused:
+        verify(rewritten(archive, tmp_path / "f.tar", change))
+    assert refused.value.code == "unsigned_backup"
+
+
+def test_a_file_that_would_leave_its_folder_is_refused(archive, tmp_path):
+    with tarfile.open(archive, "a") as tar:
+        tar.addfile(tarfile.TarInfo("files/documents/1/../../../evil.txt"), io.BytesIO())
+    with pytest.raises(Rejected, match="does not belong there"):
+        verify(archive)
+
+
+def test_one_of_another_secret_key_is_taken_only_where_it_is_trusted(archive, settings):
+    settings.SECRET_KEY = "another"
+    with pytest.raises(Rejected, match="--trust"):
+        verify(archive)
+    assert verify(archive, is_trusted=True)["format"] == "zhiku-backup"
+
+
+def test_a_file_that_has_gone_is_counted_and_left_out(kb, tmp_path):
+    gone = Document.objects.first()
+    gone.file.storage.delete(gone.file.name)
+    done = backup(tmp_path / "all.tar")
+    assert (done.files, done.missing_files) == (2, 1)
+
+
+def test_without_pg_dump_it_says_what_to_install_and_leaves_nothing(kb, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(programs, "find_spec", lambda _name: None)
+    with pytest.raises(Rejected, match="postgresql-client"):
+        backup(tmp_path / "all.tar")
+    assert not list(tmp_path.glob("all.tar*"))
+
+
+def test_an_older_pg_dump_is_named(kb, tmp_path, monkeypatch):
+    old = tmp_path / "pg_dump"
+    old.write_text("#!/bin/sh\necho 'pg_dump (PostgreSQL) 9.6'\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}/bin")
+    monkeypatch.setattr(programs, "find_spec", lambda _name: None)
+    monkeypatch.setattr(programs, "_candidates", lambda _name: iter([old]))
+    with pytest.raises(Rejected, match="version 9"):
+        backup(tmp_path / "all.tar")
+
+
+def test_the_password_is_in_no_argument(kb, monkeypatch):
+    from django.db import connection
+
+    monkeypatch.setitem(connection.settings_dict, "PASSWORD", "swordfish")
+    assert programs._environment()["PGPASSWORD"] == "swordfish"
+
+
+def test_a_file_that_is_there_is_not_replaced(kb, tmp_path):
+    (tmp_path / "mine.tar").write_text("mine")
+    with pytest.raises(CommandError, match="there already"):
+        call_command("backup", str(tmp_path / "mine.tar"))
+    assert (tmp_path / "mine.tar").read_text() == "mine"
+
+
+def test_it_goes_into_the_storage_of_uploads(kb, capsys):
+    from django.core.files.storage import default_storage
+
+    call_command("backup", "monday.tar", "--storage", "--json")
+    assert json.loads(capsys.readouterr().out)["documents"] == 3
+    assert default_storage.exists("backups/monday.tar")
+
+
+def test_a_backup_that_is_not_there_is_said():
+    with pytest.raises(CommandError, match="there is no backup"):
+        call_command("restore", "nowhere.tar")

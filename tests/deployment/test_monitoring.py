@@ -1,0 +1,61 @@
+"""Dashboard and alerts name only what the code counts."""
+
+import json
+import re
+
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from kb import metrics
+from tests.deployment.compose import ROOT
+
+SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
+
+
+def counted():
+    code = (ROOT / "kb/metrics.py").read_text() + (ROOT / "kb/services/monitoring.py").read_text()
+    return set(re.findall(r'"(zhiku_[a-z0-9_]+)"', code))
+
+
+def named(expression):
+    return {SUFFIX.sub("", name) for name in re.findall(r"\bzhiku_[a-z0-9_]+", expression)}
+
+
+def test_every_alert_is_of_a_metric_and_says_what_to_do():
+    rules = yaml.safe_load((ROOT / "docs/monitoring/alerts.yml").read_text())["groups"][0]["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) >= 8
+    for rule in rules:
+        assert named(rule["expr"]) <= counted(), rule["alert"]
+        assert rule["annotations"]["summary"]
+        assert rule["labels"]["severity"] in {"critical", "warning", "info"}
+
+
+def test_every_panel_is_of_a_metric():
+    panels = json.loads((ROOT / "docs/monitoring/grafana.json").read_text())["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    for panel in panels:
+        for target in panel["targets"]:
+            assert named(target["expr"]), panel["title"]
+            assert named(target["expr"]) <= counted(), panel["title"]
+
+
+def test_a_request_is_counted_by_route_and_never_by_its_id(db, client):
+    client.get("/api/v1/documents/424242/")
+    client.generic("BREW", "/api/v1/health/")
+    text = client.get("/metrics").content.decode()
+    samples = {
+        (sample.labels["route"], sample.labels["method"], sample.labels["status"])
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+        if sample.name == "zhiku_http_requests_total"
+    }
+    assert any("documents/<int:pk>" in route and status == "4xx" for route, _, status in samples)
+    assert "424242" not in text
+    assert {method for _, method, _ in samples} <= {*metrics.METHODS, "other"}
+    assert any(method == "other" for _, method, _ in samples)
+
+
+def test_the_queue_is_told_of(db, client):
+    text = client.get("/metrics").content.decode()
+    for name in ("zhiku_documents_waiting", "zhiku_documents_oldest_waiting_seconds", "zhiku_queue_length"):
+        assert f"\n{name} " in text
