@@ -6,9 +6,7 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
-import sys
 import tempfile
 import threading
 from dataclasses import dataclass, field
@@ -22,6 +20,8 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from config.embedded.postgres import Postgres
+from tests.first_start import SECONDS as SECONDS_TO_START
+from tests.first_start import serve
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -33,33 +33,16 @@ CHROMIUM_SWITCHES = (
     "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 SECONDS = 120
-SECONDS_TO_START = 400  # migrations and the demo on a machine that other work keeps busy
-# What the test run sets for itself and what would lead the child to other servers or models.
-NOT_INHERITED = (
-    "DATABASE_URL",
-    "REDIS_URL",
-    "CACHE_URL",
-    "CELERY_BROKER_URL",
-    "ZHIKU_EMBEDDED",
-    "DJANGO_SETTINGS_MODULE",
-    "LANGUAGE_CODE",
-    "SECRET_KEY",
-)
 expect.set_options(timeout=SECONDS * 1_000)
 
 
 @dataclass
 class Served:
-    """A running `manage.py serve`: its process, its address, and what it printed until it was ready."""
+    """A running `manage.py serve`: its process, its address, and the password that its first start printed."""
 
     process: subprocess.Popen
     url: str
-    printed: str
-
-    @property
-    def password(self):
-        (password,) = re.findall(r"^ *password: +(\S+)$", self.printed, flags=re.MULTILINE)
-        return password
+    password: str
 
     @contextlib.contextmanager
     def worker_resting(self):
@@ -130,32 +113,24 @@ def chromium():
 
 
 @pytest.fixture(scope="module")
-def data_dir():
+def data_dir(first_start):
     root = Path(tempfile.mkdtemp(prefix="zhiku-browser-"))
+    first_start.copy_to(root / "data")
     yield root / "data"
     shutil.rmtree(root)
 
 
 @pytest.fixture(scope="module")
-def served(chromium, data_dir):
-    """As its user runs it, on an empty data directory; at the end all that it started must have ended."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1"],
-        cwd=ROOT,
-        env=_environment(data_dir),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def served(chromium, first_start, data_dir):
+    """As its user runs it, with what its first start has made; at the end all that it started must have ended."""
+    process, port = serve(data_dir)
     output = _Output(process.stdout)
     try:
-        printed = output.until("Zhiku is ready")
+        output.until("Zhiku is ready")
         servers = _servers(data_dir)
         assert {server.name() for server in servers} >= {"postgres", "redis-server"}
         started = [*psutil.Process(process.pid).children(recursive=True), *servers]
-        yield Served(process, f"http://127.0.0.1:{port}", printed)
+        yield Served(process, f"http://127.0.0.1:{port}", first_start.password)
     finally:
         process.terminate()
         code = process.wait(SECONDS)
@@ -173,17 +148,6 @@ def database(served, data_dir):
     names = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
     with psycopg.connect(**{name: where[key] for name, key in names.items()}, autocommit=True) as connection:
         yield connection
-
-
-def _environment(data_dir):
-    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
-    return inherited | {
-        "ZHIKU_DATA_DIR": str(data_dir),
-        "DEBUG": "true",
-        "EMBEDDING_MODEL": "hashing",
-        "HF_HUB_OFFLINE": "1",
-        "WEB_CONCURRENCY": "1",  # with one web process the second search is sure to find the first one's index
-    }
 
 
 def _servers(data_dir):

@@ -14,6 +14,7 @@ from kb.checks import (
     rerank_server,
     retrieval_settings,
     secret_key,
+    stores_of_one_process,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +113,9 @@ def test_a_command_names_the_variables_that_it_cannot_run_with():
         "REWRITE": "sometimes",
         "RERANKERS": "none",
         "RERANK_FORM": "openai",
+        "API_RATE_LIMIT": "often",
+        "API_ASK_RATE_LIMIT": "0/minute",
+        "API_FAILURE_RATE_LIMIT": "60",
     }
     command = [sys.executable, "manage.py", "check"]
     run = subprocess.run(command, cwd=ROOT, env=os.environ | wrong, capture_output=True, text=True, check=False)
@@ -127,3 +131,22 @@ def test_the_checks_run_with_every_command(monkeypatch):
 def test_a_complete_installation_has_nothing_to_remark(settings):
     settings.DEBUG = True
     call_command("check", fail_level="WARNING")
+
+
+@pytest.mark.parametrize(
+    ("debug", "milvus", "chroma", "variables"),
+    [
+        (False, "/data/milvus.db", "", ["MILVUS_URI"]),
+        (False, "milvus.db", "chroma", ["MILVUS_URI", "CHROMA_URL"]),
+        (False, "http://milvus:19530", "https://chroma", []),
+        (False, "", "", []),
+        (True, "milvus.db", "chroma", []),
+    ],
+)
+def test_warns_of_a_store_that_one_process_may_open_in_production(settings, debug, milvus, chroma, variables):
+    settings.DEBUG, settings.MILVUS_URI, settings.CHROMA_URL = debug, milvus, chroma
+
+    warnings = stores_of_one_process(None)
+
+    assert ids(warnings) == ["zhiku.W005"] * len(variables)
+    assert [each.hint.split()[1] for each in warnings] == variables

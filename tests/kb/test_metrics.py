@@ -90,4 +90,17 @@ def test_labels_name_no_knowledge_base_query_or_user():
     generate_latest(REGISTRY)
     own = [metric for metric in REGISTRY.collect() if metric.name.startswith("zhiku_")]
     labels = {label for metric in own for sample in metric.samples for label in sample.labels}
-    assert labels <= {"tier", "event", "outcome", "stage", "code", "le"}
+    assert labels <= {
+        "tier",
+        "event",
+        "outcome",
+        "stage",
+        "code",
+        "le",
+        "route",
+        "method",
+        "status",
+        "task",
+        "state",
+        "scope",
+    }

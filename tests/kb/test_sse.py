@@ -3,7 +3,8 @@ import json
 import pytest
 from django.db import IntegrityError, InterfaceError, OperationalError
 
-from kb.services.answers import AnswerEvent
+from kb import draining
+from kb.services.answers.types import AnswerEvent
 from kb.sse import event_stream
 
 
@@ -31,6 +32,7 @@ def test_an_event_is_a_name_and_one_line_of_json():
     ]
 
 
+@pytest.mark.django_db
 def test_a_response_that_is_closed_closes_the_events():
     closed = []
     response = event_stream(steps(closed=closed))
@@ -43,6 +45,27 @@ def test_a_response_that_is_closed_closes_the_events():
 def test_a_database_that_fails_in_the_middle_is_told_in_the_stream(error):
     (first, _), (name, data) = events(event_stream(steps(error=error())))
     assert (first, name, data["code"]) == ("delta", "error", "unavailable")
+
+
+def test_a_server_that_is_about_to_end_says_so_and_lets_go_of_the_model(settings):
+    settings.WEB_END_SECONDS = 0
+    closed = []
+    draining.begin()
+    try:
+        (first, _), (name, data) = events(event_stream(steps(closed=closed)))
+    finally:
+        draining.forget()
+    assert (first, name, data["code"]) == ("delta", "error", "unavailable")
+    assert closed == [True]
+
+
+def test_a_server_that_has_time_left_finishes(settings):
+    settings.WEB_END_SECONDS = 60
+    draining.begin()
+    try:
+        assert [name for name, _ in events(event_stream(steps()))] == ["delta", "done"]
+    finally:
+        draining.forget()
 
 
 def test_a_page_may_be_sent_something_else():

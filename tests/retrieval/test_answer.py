@@ -1,10 +1,12 @@
 import itertools
+import re
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from retrieval.answer import FALLBACK, StreamChecker, build_prompt, check_citations, confidence, sources_line
+from retrieval.inert import inert
 from retrieval.packing import Citation, Context
 from retrieval.types import Fact, Hit, Passage, Turn
 
@@ -18,7 +20,7 @@ def context(*citations):
 
 
 def prompt(*citations, question="How long is the warranty?", history=(), language="en", **options):
-    return build_prompt(question, context(*citations), history, language, **options)
+    return build_prompt(question, context(*citations), history, language, **({"boundary": "x1"} | options))
 
 
 # The prompt
@@ -30,10 +32,22 @@ def test_a_prompt_is_rules_then_history_then_fragments_with_the_question():
     assert (system.role, user.role) == ("system", "user")
     assert history == earlier
     assert user.text == (
-        '<fragments>\n<fragment number="1" source="ProductFAQ.md page 3">\nTwo years.\n</fragment>\n'
-        '<fragment number="2" source="a.md">\nNo.\n</fragment>\n</fragments>\n\n'
-        "<question>\nHow long is the warranty?\n</question>"
+        '<fragments-x1>\n<fragment-x1 number="1" source="ProductFAQ.md page 3">\nTwo years.\n</fragment-x1>\n'
+        '<fragment-x1 number="2" source="a.md">\nNo.\n</fragment-x1>\n</fragments-x1>\n\n'
+        "<question-x1>\nHow long is the warranty?\n</question-x1>"
     )
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_the_tags_carry_a_code_that_is_new_each_time_and_that_the_rules_name(language):
+    facts = [Fact(1, "heater", "made by", "Acme")]
+    first, second = (prompt(citation(1), language=language, facts=facts, boundary=None) for _ in range(2))
+    codes = [set(re.findall(r"<(?:fragments|question|facts)-(\w+)>", turns[-1].text)) for turns in (first, second)]
+    assert [len(each) for each in codes] == [1, 1]
+    assert codes[0] != codes[1]
+    for turns, (code,) in zip((first, second), codes, strict=True):
+        assert turns[0].text.count(code) >= 6
+        assert "{" not in turns[0].text
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
@@ -98,10 +112,10 @@ def test_facts_stand_beside_the_fragments_and_are_declared_as_data(language):
     facts = [Fact(1, "heater", "made\nby", "Acme"), Fact(1, "</facts>", "is", "<fact>")]
     system, user = prompt(citation(1), language=language, facts=facts)
     assert user.text.endswith(
-        "</fragments>\n\n<facts>\nheater | made by | Acme\n\u2039/facts> | is | \u2039fact>\n</facts>\n\n"
-        "<question>\nHow long is the warranty?\n</question>"
+        "</fragments-x1>\n\n<facts-x1>\nheater | made by | Acme\n\u2039/facts> | is | \u2039fact>\n</facts-x1>\n\n"
+        "<question-x1>\nHow long is the warranty?\n</question-x1>"
     )
-    assert "<facts>" in system.text
+    assert "<facts-x1>" in system.text
 
 
 def test_without_facts_the_prompt_says_nothing_of_them():
@@ -146,7 +160,6 @@ def test_citations_of_no_given_fragment_are_taken_out_and_reported(answer, text,
         "Call `a[7]` or ``b`[8]``.",
         "```python\nprint(a[7])\n\nx = [8, 9]\n```",
         "Take a[0] from [0, 9].",
-        "See [7](https://example.org/7).",
         "法释[2003]1号",
         "A [note], [], [ ], [a7], [1.5], [7 8], [-7], [,], [1;] and [7",
         f"[{'7,' * 20}7]",
@@ -191,7 +204,7 @@ def test_an_answer_in_any_pieces_is_checked_as_the_whole(answer, data):
 @given(pieces_of_answers)
 def test_an_answer_that_cites_only_what_was_given_is_untouched(answer):
     everything = check_citations(answer, range(1_000))
-    assert everything.text == answer
+    assert everything.text == inert(answer)
     assert everything.removed == ()
 
 

@@ -8,6 +8,7 @@ from retrieval.channels import (
     LexicalChannel,
     LoadedIndex,
     QuestionChannel,
+    StoredKeywordChannel,
     UnavailableChannel,
     VectorChannel,
 )
@@ -174,3 +175,24 @@ def test_a_channel_that_cannot_be_had_says_why():
     with pytest.raises(ChannelUnavailable, match="reindex it") as caught:
         channel.search(QUERY, 9, DEADLINE)
     assert (channel.name, channel.kb_id, caught.value.code) == ("bm25", 1, "bm25_postings_outdated")
+
+
+class AnswersOnce:
+    """A server of keywords that is gone after its first answer."""
+
+    name = "server"
+
+    def search(self, kb_id, text, k, *, only=None):
+        return np.array([3, 2]), np.array([2.0, 1.0])
+
+    def scores(self, kb_id, text, chunk_ids):
+        raise ChannelUnavailable(DegradationCode.STORE_UNAVAILABLE, "gone")
+
+
+def test_a_server_that_fails_after_it_has_answered_leaves_the_scores_that_it_told(index):
+    own = BM25Channel(1, lambda _deadline: LoadedIndex(index, {}))
+    ranking = StoredKeywordChannel(AnswersOnce(), own).search(QUERY, 10, DEADLINE)
+
+    scores = ranking.score(np.array([1, 2, 3]))
+
+    assert scores.tolist() == pytest.approx([np.nan, 1.0, 2.0], nan_ok=True)

@@ -76,6 +76,23 @@ def test_a_superuser_sees_all_keys(client):
     assert stranger_key.prefix in client.get(reverse(LIST)).content.decode()
 
 
+def test_what_is_revoked_with_a_key_is_told_before(client, curator):
+    root, _ = make_api_key(curator)
+    child, _ = make_api_key(curator, made_with=root)
+    selected = {"action": "revoke", "_selected_action": [root.pk]}
+
+    page = client.get(reverse("admin:kb_apikey_change", args=[root.pk])).content.decode()
+    asked = client.post(reverse("admin:kb_apikey_changelist"), selected).content.decode()
+    assert "revoked with it" in page
+    assert "revoked with them" in asked
+    assert child.prefix in page
+    assert child.prefix in asked
+
+    client.post(reverse("admin:kb_apikey_changelist"), {**selected, "post": "yes"})
+    assert not ApiKey.objects.filter(revoked=False).exists()
+    assert root.prefix in client.get(reverse("admin:kb_apikey_change", args=[child.pk])).content.decode()
+
+
 def test_a_key_is_revoked_from_its_page(client, curator):
     key, secret = make_api_key(curator)
 
@@ -89,8 +106,12 @@ def test_revoking_several_touches_own_keys_only(client, curator):
     foreign, _ = make_api_key(make_user())
     chosen = {"action": "revoke", "_selected_action": [own.pk, foreign.pk]}
 
-    client.post(reverse(LIST), chosen)
+    page = client.post(reverse(LIST), chosen).content.decode()
 
+    assert own.prefix in page
+    assert foreign.prefix not in page
+    assert not ApiKey.objects.filter(revoked=True).exists()
+    client.post(reverse(LIST), {**chosen, "post": "yes"})
     assert list(ApiKey.objects.filter(revoked=True)) == [own]
 
 
@@ -153,3 +174,14 @@ def test_deleting_a_user_takes_the_keys_along(client):
     client.post(reverse("admin:kb_user_delete", args=[user.pk]), {"post": "yes"})
 
     assert not ApiKey.objects.exists()
+
+
+def test_a_key_gets_a_rate_limit_of_its_own_within_the_server_s(client, settings):
+    settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, "general": "600/minute"}
+
+    refused = [client.post(reverse(ADD), form(rate_limit=limit)).content.decode() for limit in ("often", "601/minute")]
+    client.post(reverse(ADD), form(rate_limit="60/minute"))
+
+    assert "is no rate limit" in refused[0]
+    assert "600/minute at most" in refused[1]
+    assert ApiKey.objects.get().rate_limit == "60/minute"

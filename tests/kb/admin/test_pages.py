@@ -8,12 +8,22 @@ from django.apps import apps
 from django.contrib.contenttypes.models import ContentType
 from django.urls import reverse
 
-from kb.models import Concept, EvalRun, GraphFact, IngestBatch, RetrievalProfile, SearchProvider, WebPage, WebSource
+from kb.models import (
+    AuditEntry,
+    Concept,
+    EvalRun,
+    GraphFact,
+    IngestBatch,
+    RetrievalProfile,
+    SearchProvider,
+    WebPage,
+    WebSource,
+)
 from kb.services.graph.entities import entity_create
 from kb.services.graph.requests import graph_request
 from kb.services.profiles import create_version
 from kb.services.search import SearchRequest, search
-from tests.factories import make_api_key, make_user, principal
+from tests.factories import make_api_key, make_member, make_user, principal
 from tests.kb.admin.eval_runs.run_pages import done, judged_set, missed
 from tests.kb.admin.failed_queries.test_queries import make_failed
 from tests.kb.eval_runs import answered, make_run
@@ -68,8 +78,16 @@ def objects(kb, document, curator):
         "entity": entity_create(knowledge_base=kb, name="违约金", aliases=["违约"]).pk,
         "external": SearchProvider.objects.create(knowledge_base=kb, name="someone", settings={"project": "test"}).pk,
         "profile": RetrievalProfile.objects.get(name="default").pk,
+        "member": make_member(kb, user=other).pk,
+        "change": _change(document).pk,
         "draft": create_version(principal(curator), "legal", {"vector_weight": 0.3}, knowledge_base=kb).pk,
     }
+
+
+def _change(document):
+    document.tags = ["test"]
+    document.save()
+    return AuditEntry.objects.filter(object_type="document").latest("pk")
 
 
 PAGES = {
@@ -140,6 +158,7 @@ PAGES = {
     "delete external source": ("kb_searchprovider_delete", "external"),
     "tokenizer": ("kb_knowledgebase_tokenizer", "kb"),
     "embedding model": ("kb_knowledgebase_reembedding", "kb"),
+    "store": ("kb_knowledgebase_stores", "kb"),
     "chunk preview": ("kb_knowledgebase_chunk_preview", "kb"),
     "cut anew": ("kb_knowledgebase_recut", "kb"),
     "export": ("kb_knowledgebase_export", "kb"),
@@ -160,13 +179,19 @@ PAGES = {
     "delete entity": ("kb_entity_delete", "entity"),
     "import graph": ("kb_entity_import", None),
     "graph readings": ("kb_graphextraction_changelist", None),
+    "sharing": ("kb_knowledgebase_sharing", "kb"),
+    "remove a member": ("kb_knowledgebase_sharing?action=remove&member={member}", "kb"),
+    "audit log": ("kb_auditentry_changelist", None),
+    "entry of the audit log": ("kb_auditentry_change", "change"),
     "keyword cache": ("keyword_cache", None),
     "drop keyword index": ("keyword_cache_invalidate", "kb"),
 }
 SEARCHING = {"search debug", "why one is not found", "compare searches"}
 """Pages that search, whose own queries are counted where they are tested."""
 TECHNICAL = {
+    "new key": re.compile("minute|hour"),
     "embedding model": re.compile("sentence-transformers|BAAI/bge-large-zh|MODEL"),
+    "store": re.compile("PostgreSQL|MILVUS_URI|CHROMA_URL"),
     "one upload": re.compile("filename|title|tags|metadata"),
     "import graph": re.compile("name|kind|description|aliases|subject|predicate|object|document|chunk|parent|synonyms"),
     "web sources": re.compile("https|RSS|Atom"),

@@ -143,6 +143,23 @@ def test_an_error_before_the_first_event_is_an_ordinary_one(client, accept):
     assert response.headers["Content-Type"] == "application/json"
 
 
+def test_a_fault_after_the_first_event_is_an_event_without_its_insides(client, kb, document, monkeypatch):
+    def fail(_self, _answer):
+        raise ZeroDivisionError("insides")
+
+    monkeypatch.setattr("kb.services.answers.question.Question.kept", fail)
+    response = client.post(
+        URL, {"query": "带薪年假有几天？", "knowledge_base_ids": [kb.pk], "stream": True}, format="json"
+    )
+    told = events(response)
+
+    assert (response.headers["Cache-Control"], response.headers["X-Accel-Buffering"]) == ("no-cache", "no")
+    assert [name for name, _ in told if name != "delta"] == ["sources", "error"]
+    assert told[-1][1]["code"] == "internal_error"
+    assert told[-1][1].keys() == {"code", "detail", "remedy"}
+    assert "insides" not in str(told)
+
+
 def test_no_channel_is_an_ordinary_error_of_a_stream_too(ask, owner):
     kb = factories.make_kb(owner)
     type(kb).objects.filter(pk=kb.pk).update(embedding_model="no/such-model", tokenizer_id="", lacks_postings=True)
@@ -231,7 +248,7 @@ def test_nobody_else_sees_a_conversation_whatever_they_may_see(ask, client_of, k
     for other in (factories.make_member(kb), factories.make_user(superuser=True)):
         client = client_of(other)
         assert client.get(f"{CONVERSATIONS}{begun}/").status_code == 404
-        assert client.get(CONVERSATIONS).json()["count"] == 0
+        assert len(client.get(CONVERSATIONS).json()["results"]) == 0
 
 
 def test_who_loses_a_knowledge_base_loses_its_conversations(asking, client_of, kb, document):
@@ -240,4 +257,4 @@ def test_who_loses_a_knowledge_base_loses_its_conversations(asking, client_of, k
     begun = asking(client, kb.pk, remember=True).json()["conversation_id"]
     member.memberships.all().delete()
     assert client.get(f"{CONVERSATIONS}{begun}/").status_code == 404
-    assert client.get(CONVERSATIONS).json()["count"] == 0
+    assert len(client.get(CONVERSATIONS).json()["results"]) == 0

@@ -21,6 +21,7 @@ def test_a_chunk_is_described_by_the_documented_fields(client, chunk, url):
     row = client.get(url).json()
 
     assert row.keys() == {
+        "etag",
         "id",
         "document_id",
         "knowledge_base_id",

@@ -1,9 +1,15 @@
+import json
+
 import pytest
 from django.core.exceptions import TooManyFieldsSent
 from django.db import OperationalError
+from rest_framework.exceptions import Throttled
 
 from kb.api.errors import exception_handler, flatten
+from kb.api.faults import bad_request, server_error
+from kb.api.remedies import BY_CODE, BY_STATUS, remedy_of
 from kb.services.indexing import Superseded
+from kb.telemetry.context import bound
 
 
 def test_a_database_out_of_reach_is_503_with_retry_after():
@@ -22,8 +28,52 @@ def test_a_form_with_too_many_fields_is_413():
     assert exception_handler(TooManyFieldsSent("too many"), {}).status_code == 413
 
 
-def test_a_fault_of_the_code_is_left_to_the_server():
-    assert exception_handler(ZeroDivisionError(), {}) is None
+def test_a_fault_of_the_code_is_500_in_json_and_tells_nothing_of_its_insides(caplog):
+    response = exception_handler(ZeroDivisionError("secret of 10.0.0.1"), {})
+
+    assert (response.status_code, response.data["code"]) == (500, "internal_error")
+    assert "secret" not in str(response.data)
+    assert "secret" in caplog.text
+
+
+def test_a_fault_names_the_id_that_the_log_knows_the_request_by():
+    with bound(request_id="0af7651916cd43dd"):
+        response = exception_handler(ZeroDivisionError(), {})
+
+    assert response.data["request_id"] == "0af7651916cd43dd"
+
+
+@pytest.mark.parametrize(("view", "status"), [(bad_request, 400), (server_error, 500)])
+def test_what_fails_before_a_view_is_json_under_the_api_and_a_page_elsewhere(rf, view, status):
+    arguments = (ValueError("bad host"),) if view is bad_request else ()
+
+    inside, outside = (view(rf.get(path), *arguments) for path in ("/api/v1/search/", "/admin/"))
+
+    assert (inside.status_code, outside.status_code) == (status, status)
+    assert json.loads(inside.content).keys() == {"code", "detail", "remedy"}
+    assert outside["Content-Type"].startswith("text/html")
+
+
+@pytest.mark.parametrize("code", [*BY_CODE, "something_new"])
+@pytest.mark.parametrize("status", [*BY_STATUS, 418])
+def test_every_error_has_a_remedy(code, status):
+    assert remedy_of(code, status).endswith(".")
+
+
+def test_a_throttled_caller_is_told_when_to_go_on():
+    response = exception_handler(Throttled(wait=2.1), {})
+
+    assert (response.status_code, response.data["code"]) == (429, "throttled")
+    assert response.headers["Retry-After"] == "3"
+    assert "Retry-After" in response.data["remedy"]
+
+
+@pytest.mark.django_db
+def test_what_the_caller_cannot_accept_is_406_in_json(client):
+    response = client.get("/api/v1/knowledge-bases/", headers={"Accept": "application/xml"})
+
+    assert (response.status_code, response.json()["code"]) == (406, "not_acceptable")
+    assert response.json()["remedy"]
 
 
 @pytest.mark.parametrize(

@@ -69,8 +69,8 @@ def test_lists_the_runs_the_newest_first(client, done, eval_set, owner, kb):
 
 def test_lists_the_runs_of_one_set(client, run, eval_set, kb):
     other = EvalSet.objects.create(knowledge_base=kb, name="other")
-    assert client.get(URL, {"eval_set_id": eval_set.pk}).json()["count"] == 1
-    assert client.get(URL, {"eval_set_id": other.pk}).json()["count"] == 0
+    assert len(client.get(URL, {"eval_set_id": eval_set.pk}).json()["results"]) == 1
+    assert len(client.get(URL, {"eval_set_id": other.pk}).json()["results"]) == 0
 
 
 @pytest.mark.parametrize("value", ["x", "0", str(2**63)])
@@ -83,7 +83,7 @@ def test_the_list_takes_as_many_queries_for_many_runs(client, run, eval_set, own
     for _ in range(5):
         start_run(factories.principal(owner), eval_set)
     with django_assert_max_num_queries(9):
-        assert client.get(URL).json()["count"] == 6
+        assert len(client.get(URL).json()["results"]) == 6
 
 
 def test_a_run_that_is_done_has_its_report(client, done):
@@ -114,8 +114,9 @@ def test_queries_have_figures_ranks_and_the_stage_that_lost_them(client, done):
 
 
 def test_queries_are_paged(client, done):
-    body = client.get(f"{URL}{done.pk}/queries/", {"page_size": 2, "page": 2}).json()
-    assert (body["count"], [row["external_id"] for row in body["results"]]) == (3, ["none"])
+    first = client.get(f"{URL}{done.pk}/queries/", {"page_size": 2}).json()
+    body = client.get(first["next"]).json()
+    assert [row["external_id"] for row in body["results"]] == ["none"]
 
 
 def test_queries_can_be_narrowed_to_a_stage(client, done):
@@ -141,7 +142,7 @@ def test_a_run_that_is_out_of_sight_does_not_exist(client_of, run, method, path)
 
 def test_a_list_leaves_out_what_is_out_of_sight(client_of, run, eval_set):
     stranger = client_of(factories.make_user())
-    assert stranger.get(URL).json()["count"] == 0
+    assert len(stranger.get(URL).json()["results"]) == 0
     assert stranger.get(URL, {"eval_set_id": eval_set.pk}).status_code == 404
 
 

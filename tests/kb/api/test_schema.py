@@ -4,6 +4,7 @@ import pytest
 import yaml
 from django.core.management import call_command
 from django.utils.translation import override
+from jsonschema import Draft202012Validator
 
 from kb.api.urls import urlpatterns
 
@@ -48,6 +49,58 @@ def test_requests_allow_no_unknown_fields(schema):
 
     assert requests
     assert all(each["additionalProperties"] is False for each in requests.values())
+
+
+def _media(schema):
+    """Each body of a request or a response that is described."""
+    for (path, method), operation in _operations(schema).items():
+        bodies = {"request": operation.get("requestBody", {}), **operation["responses"]}
+        for name, body in bodies.items():
+            for kind, media in body.get("content", {}).items():
+                yield f"{method} {path} {name} {kind}", media
+
+
+def _examples(media):
+    return [media["example"]] if "example" in media else [each["value"] for each in media.get("examples", {}).values()]
+
+
+def test_every_body_has_an_example_but_for_files(schema):
+    without = {name for name, media in _media(schema) if not _examples(media)}
+
+    assert without
+    assert all(name.endswith(("octet-stream", "zip")) for name in without), without
+
+
+def test_every_example_is_valid(schema):
+    for name, media in _media(schema):
+        validator = Draft202012Validator({**media["schema"], "components": schema["components"]})
+        for example in _examples(media):
+            assert [error.message for error in validator.iter_errors(example)] == [], name
+
+
+def test_every_operation_for_callers_may_be_throttled_or_out_of_order(schema):
+    for (path, _), operation in _operations(schema).items():
+        if path not in {"/api/v1/health/", "/api/v1/ready/"}:
+            assert {"406", "429", "503"} <= operation["responses"].keys(), path
+
+
+def test_every_error_has_code_detail_and_remedy(schema):
+    for name, media in _media(schema):
+        if re.search(r" [45]\d\d ", name):
+            for example in _examples(media):
+                assert {"code", "detail", "remedy"} <= example.keys(), name
+                assert all(example[key] for key in ("code", "detail", "remedy")), name
+
+
+def test_what_can_be_changed_documents_its_etag(schema):
+    for kind in ("documents", "chunks", "knowledge-bases"):
+        methods = schema["paths"][f"/api/v1/{kind}/{{id}}/"]
+        headers = {name: {each["name"] for each in methods[name]["parameters"]} for name in ("get", "patch", "delete")}
+        assert "If-None-Match" in headers["get"]
+        assert "If-Match" in headers["patch"] & headers["delete"]
+        assert "ETag" in methods["get"]["responses"]["200"]["headers"]
+        assert {"304"} <= methods["get"]["responses"].keys()
+        assert {"412"} <= methods["patch"]["responses"].keys()
 
 
 def test_search_has_an_example(schema):

@@ -5,7 +5,8 @@ import pytest
 
 from kb.models import SearchProvider
 from kb.rag import RAGService
-from kb.services.answers import AskRequest, answer
+from kb.services.answers.types import AskRequest
+from kb.services.answers.writing import answer
 from kb.services.errors import Rejected
 from kb.services.external_sources import (
     external_source_create,

@@ -63,7 +63,7 @@ def test_refuses_a_knowledge_base_that_the_user_may_not_see():
 
 def test_expires_when_told():
     make_user("ann")
-    create("--user", "ann", "--expires-days", "30")
+    create("--user", "ann", "--expires-in-days", "30")
     left = ApiKey.objects.get().expiry_date - timezone.now()
     assert timedelta(days=29) < left <= timedelta(days=30)
 
@@ -85,6 +85,7 @@ def test_prints_nothing_but_json_when_asked():
         "scope": "read",
         "knowledge_bases": [{"id": kb.pk, "name": "faq"}],
         "expires": None,
+        "rate_limit": "",
     }
 
 
@@ -92,3 +93,15 @@ def test_an_unknown_user_is_an_error_that_says_what_to_do():
     with pytest.raises(CommandError, match=r"no user named 'nobody'.*createsuperuser") as caught:
         create("--user", "nobody")
     assert caught.value.returncode == 1
+
+
+def test_an_operator_gives_a_key_any_rate_limit():
+    make_user("ann")
+    create("--user", "ann", "--rate-limit", "90000/minute")
+    assert ApiKey.objects.get().rate_limit == "90000/minute"
+
+
+def test_refuses_what_is_no_rate_limit():
+    make_user("ann")
+    with pytest.raises(CommandError, match="60/minute"):
+        create("--user", "ann", "--rate-limit", "often")

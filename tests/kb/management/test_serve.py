@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kb.management.children import Children, running
 from kb.management.commands import serve
 
 SAY_WHERE = "import json, os, sys; json.dump(os.environ['PROMETHEUS_MULTIPROC_DIR'], open(sys.argv[1], 'w'))"
@@ -21,12 +22,20 @@ def folder_of_children(settings, tmp_path, monkeypatch):
 
     def run():
         files = [tmp_path / "web.json", tmp_path / "worker.json"]
-        with serve._children({file.stem: ["say_where", str(file)] for file in files}) as children:
-            assert [child.wait(60) for child in children.values()] == [0, 0]
+        children = Children(
+            {file.stem: ["say_where", str(file)] for file in files},
+            directory=tmp_path,
+            environment=serve.environment_of_children(),
+            say=print,
+        )
+        with running(children):
+            assert children.wait(60) == [0, 0]
         (folder,) = {json.loads(file.read_text()) for file in files}
         return folder
 
-    monkeypatch.setattr(serve.signal, "signal", lambda number, handler: None)  # the tests' process goes on
+    monkeypatch.setattr(
+        "kb.management.children.signal.signal", lambda number, handler: None
+    )  # the tests' process goes on
     return run
 
 

@@ -5,7 +5,7 @@ from kb.models import Chunk, Document, Principal
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.texts import ID_FIELD, PermittedTexts
 from kb.services.whole_documents import BATCH
-from kb.stores.filters import InvalidFilter
+from kb.stores.filter_values import InvalidFilter
 from retrieval.texts import KeptText
 from tests.factories import make_document, make_kb, make_member, make_user
 

@@ -3,7 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.stores.conditions import read_conditions, write_conditions
-from kb.stores.filters import Filters, InvalidFilter, Operator
+from kb.stores.filter_values import InvalidFilter
+from kb.stores.filters import Filters, Operator
 
 SCALARS = st.one_of(st.none(), st.booleans(), st.integers(-(10**9), 10**9), st.text(max_size=20))
 KEYS = st.from_regex(r"[a-z一-龥]{1,8}", fullmatch=True)

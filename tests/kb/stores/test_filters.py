@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.models import Chunk, Concept, ConceptTerm, Document
-from kb.stores.filters import Condition, Filters, InvalidFilter, Operator, chunk_ids
+from kb.stores.filter_values import InvalidFilter
+from kb.stores.filters import Condition, Filters, Operator, chunk_ids
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 NOW = datetime(2026, 3, 1, 8, tzinfo=UTC)

@@ -158,7 +158,14 @@ def test_that_redis_is_back_is_seen_although_nothing_is_looked_up(redis, tier, c
     assert not shared_cache_unavailable()
 
 
-def test_a_redis_that_nobody_has_missed_is_not_asked(redis):
+def test_a_redis_that_nobody_looked_up_anything_in_is_missed_too(redis):
+    redis.kill()
+    assert shared_cache_unavailable()
+
+
+def test_a_redis_that_has_just_answered_is_not_asked_how_it_is(redis, tier, monkeypatch):
+    monkeypatch.setattr("kb.stores.query_caches.LOOK_SECONDS", 600.0)
+    tier.get(NAME)
     redis.kill()
     assert not shared_cache_unavailable()
 

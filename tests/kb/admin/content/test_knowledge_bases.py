@@ -13,14 +13,13 @@ from kb.models import (
     Document,
     GraphExtraction,
     KnowledgeBase,
-    Membership,
 )
 from kb.services.documents import document_add
 from kb.services.graph.requests import graph_request
 from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, search
 from kb.stores.bm25 import index_fingerprint
-from tests.factories import make_document, make_kb, make_member, make_user, principal
+from tests.factories import make_document, make_kb, principal
 
 ADD = "admin:kb_knowledgebase_add"
 LIST = "admin:kb_knowledgebase_changelist"
@@ -51,7 +50,7 @@ def form(**changes):
 def change_form(kb, **changes):
     values = form(**{"name": kb.name, "profile": kb.profile.name, **changes})
     del values["embedding_model"]
-    return {**values, "memberships-TOTAL_FORMS": 0, "memberships-INITIAL_FORMS": 0}
+    return values
 
 
 def test_a_new_knowledge_base_belongs_to_its_maker_and_starts_with_a_profile_that_suits_its_model(client, curator):
@@ -170,50 +169,6 @@ def test_the_page_leads_to_what_belongs_to_it(client, kb):
     assert f"{reverse('admin:kb_document_upload')}?kb={kb.pk}" in page
     assert f"{reverse('admin:kb_chunk_changelist')}?knowledge_base__id__exact={kb.pk}" in page
     assert reverse("admin:kb_knowledgebase_tokenizer", args=[kb.pk]) in page
-
-
-def shared(kb, username, role="viewer"):
-    rows = {
-        "memberships-TOTAL_FORMS": 1,
-        "memberships-0-user": username,
-        "memberships-0-role": role,
-        "memberships-0-knowledge_base": kb.pk,
-    }
-    return change_form(kb) | rows
-
-
-def test_an_owner_shares_with_a_user_by_name(client, kb):
-    make_user("reader")
-
-    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "reader", "editor"))
-
-    assert [(each.user.username, each.role) for each in kb.memberships.all()] == [("reader", "editor")]
-
-
-def test_sharing_with_nobody_of_that_name_is_refused(client, kb):
-    page = client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "nobody"))
-
-    assert "There is no active user of this name" in page.content.decode()
-
-
-def test_the_page_shows_members_by_name_and_no_other_user(client, kb):
-    make_user("uninvolved")
-    make_member(kb, user=make_user("reader"))
-
-    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
-
-    assert 'value="reader"' in page
-    assert "uninvolved" not in page
-
-
-def test_an_editor_cannot_share(client, curator):
-    kb = make_kb()
-    make_member(kb, Membership.Role.EDITOR, curator)
-    make_user("friend")
-
-    client.post(reverse("admin:kb_knowledgebase_change", args=[kb.pk]), shared(kb, "friend", "owner"))
-
-    assert [each.user for each in kb.memberships.all()] == [curator]
 
 
 def test_deleting_asks_with_counts_and_names_no_chunk(client, kb, document):

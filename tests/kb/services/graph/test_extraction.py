@@ -28,7 +28,7 @@ LOCK = "门锁由 Acme 公司生产。"
 def graph(body):
     """A model that finds who makes what, and calls every document one about devices."""
     prompt = body["messages"][1]["content"]
-    if "<document>" in prompt:
+    if "document" in json.loads(prompt):
         return json.dumps({"concepts": [{"name": "设备", "wider": "产品"}]})
     things = [thing for thing in ("智能温控器", "门锁") if thing in prompt]
     facts = [{"subject": thing, "predicate": "生产商", "object": "Acme 公司"} for thing in things]

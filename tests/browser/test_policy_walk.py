@@ -1,0 +1,128 @@
+"""The content security policy in a real browser: it stops nothing that the pages need, and it stops what they do not."""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.steps import make_base, search, upload, wait_until_ready
+
+# All in this file share one server; `--dist loadfile` keeps them in one process.
+pytestmark = pytest.mark.browser
+
+PAGES = (
+    "",
+    "ask/",
+    "search-debug/",
+    "search-debug/history/",
+    "why-not/",
+    "compare/",
+    "compare/runs/",
+    "compare/runs/start/",
+    "calibration/",
+    "keyword-cache/",
+    "retrieval-profiles/",
+    "retrieval-profiles/add/",
+    "kb/knowledgebase/",
+    "kb/knowledgebase/add/",
+    "kb/knowledgebase/import/",
+    "kb/document/",
+    "kb/document/upload/",
+    "kb/chunk/",
+    "kb/chunk/duplicates/",
+    "kb/concept/",
+    "kb/concept/add/",
+    "kb/entity/",
+    "kb/entity/add/",
+    "kb/entity/import/",
+    "kb/graphfact/",
+    "kb/graphfact/add/",
+    "kb/graphextraction/",
+    "kb/ingestbatch/",
+    "kb/websource/",
+    "kb/websource/add/",
+    "kb/webpage/",
+    "kb/searchprovider/",
+    "kb/searchprovider/add/",
+    "kb/evalset/",
+    "kb/evalset/add/",
+    "kb/evalset/import/",
+    "kb/evalrun/",
+    "kb/evalrun/add/",
+    "kb/failedquery/",
+    "kb/searchlog/",
+    "kb/auditentry/",
+    "kb/apikey/",
+    "kb/apikey/add/",
+    "kb/user/",
+    "kb/user/add/",
+    "password_change/",
+)
+NOTE = {"name": "差旅.txt", "mimeType": "text/plain", "buffer": "住宿费每晚不超过四百五十元，凭发票报销。".encode()}
+
+
+def test_every_page_of_the_menu_opens_without_a_violation(admin):
+    """Each violation is an error on the console, which `visit` collects and refuses."""
+    for path in PAGES:
+        response = admin.open(path)
+
+        policy = response.headers["content-security-policy"]
+        assert "frame-ancestors 'none'" in policy, path
+        assert "script-src 'self'" in policy, path
+        admin.page.wait_for_load_state("networkidle")
+        assert admin.troubles == [], path
+
+
+def test_the_theme_works(admin):
+    """Its menus are Alpine's, its charts Chart.js's, the progress of an upload HTMX's."""
+    page = admin.page
+    kb_id = make_base(admin, "政策")
+    upload(admin, kb_id, NOTE)
+    wait_until_ready(page, 1)
+    search(admin, kb_id, "住宿费")
+    expect(page.get_by_text("住宿费每晚不超过四百五十元").first).to_be_visible()
+
+    admin.open("")
+    expect(page.locator("[data-chart] canvas").first).to_be_visible()
+    assert page.evaluate("Object.keys(Chart.instances).length") >= 1
+    assert page.evaluate("typeof htmx.ajax") == "function"
+    leave = page.locator("form[action$='/logout/'] button, #logout-form button").first
+    expect(leave).to_be_hidden()
+    page.locator("[x-on\\:click='openUserLinks = !openUserLinks']").first.click()
+    expect(leave).to_be_visible()
+
+
+def test_the_documentation_of_the_api_works_under_a_stricter_policy(admin):
+    page = admin.page
+    response = page.goto(f"{admin.url}/api/v1/docs/")
+
+    assert "unsafe" not in response.headers["content-security-policy"]
+    expect(page.locator(".swagger-ui .opblock").first).to_be_visible()
+
+
+def test_a_script_in_a_page_does_not_run(admin):
+    """What an injection would leave behind, written into a page as the server sent it."""
+    page = admin.page
+
+    def inject(route):
+        response = route.fetch()
+        hostile = "<script>window.injected = 1</script><img src='data:,' onerror='window.injected = 1'>"
+        route.fulfill(response=response, body=response.text().replace("</main>", hostile + "</main>") + hostile)
+
+    page.route(re.compile(r"/admin/$"), inject)
+    admin.open("")
+    page.wait_for_load_state("networkidle")
+
+    assert page.evaluate("window.injected") is None
+    assert any("Content Security Policy" in trouble for trouble in admin.troubles)
+    admin.troubles.clear()
+
+
+def test_no_other_site_is_reached(admin):
+    admin.open("")
+
+    refused = admin.page.evaluate("fetch('https://example.org/').then(() => 'sent', () => 'refused')")
+
+    assert refused == "refused"
+    assert any("Content Security Policy" in trouble for trouble in admin.troubles)
+    admin.troubles.clear()

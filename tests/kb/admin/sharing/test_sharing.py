@@ -1,0 +1,135 @@
+import pytest
+from django.urls import reverse
+
+from kb.models import KnowledgeBase, Membership
+from tests.factories import make_kb, make_member, make_user
+
+
+@pytest.fixture(autouse=True)
+def _english(client):
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
+
+
+def url(kb):
+    return reverse("admin:kb_knowledgebase_sharing", args=[kb.pk])
+
+
+def members(kb):
+    return list(Membership.objects.filter(knowledge_base=kb).values_list("user__username", "role"))
+
+
+def post(client, kb, action, member=None, **fields):
+    chosen = {"member": member.pk} if member else {}
+    return client.post(url(kb), {"action": action, **chosen, **fields}, follow=True)
+
+
+def test_an_owner_shares_with_a_user_by_name(client, kb):
+    make_user("reader")
+
+    page = post(client, kb, "add", username="reader", role="editor")
+
+    assert members(kb) == [("reader", "editor")]
+    assert "reader may use it from now on" in page.content.decode()
+
+
+def test_sharing_with_nobody_of_that_name_is_refused_with_a_remedy(client, kb):
+    page = post(client, kb, "add", username="nobody", role="viewer")
+
+    assert "ask the person for the exact user name" in page.content.decode()
+    assert members(kb) == []
+
+
+def test_the_page_shows_members_and_no_other_user(client, kb):
+    make_user("uninvolved")
+    make_member(kb, user=make_user("reader"))
+
+    page = client.get(url(kb)).content.decode()
+
+    assert "reader" in page
+    assert "uninvolved" not in page
+
+
+def test_it_says_where_it_is_shared_with_nobody(client, kb):
+    assert "shared with nobody yet" in client.get(url(kb)).content.decode()
+
+
+def test_a_role_is_changed(client, kb):
+    reader = make_member(kb, user=make_user("reader"))
+
+    post(client, kb, "change", reader, role="owner")
+
+    assert members(kb) == [("reader", "owner")]
+
+
+def test_removing_is_asked_first(client, kb):
+    reader = make_member(kb, user=make_user("reader"))
+
+    page = client.get(f"{url(kb)}?action=remove&member={reader.pk}").content.decode()
+
+    assert "Remove reader from this knowledge base?" in page
+    assert members(kb) == [("reader", "viewer")]
+    post(client, kb, "remove", reader)
+    assert members(kb) == []
+
+
+def test_handing_over_is_asked_first(client, kb, curator):
+    reader = make_member(kb, user=make_user("reader"))
+
+    page = client.get(f"{url(kb)}?action=transfer&member={reader.pk}").content.decode()
+    assert "Hand this knowledge base over to reader?" in page
+    post(client, kb, "transfer", reader)
+
+    assert KnowledgeBase.objects.get(pk=kb.pk).owner == reader
+    assert members(kb) == [("curator", "owner")]
+
+
+def test_who_removes_themself_is_led_to_the_list(client, curator):
+    kb = make_kb()
+    make_member(kb, Membership.Role.OWNER, curator)
+
+    page = post(client, kb, "remove", curator)
+
+    assert page.redirect_chain[-1][0] == reverse("admin:kb_knowledgebase_changelist")
+    assert members(kb) == []
+
+
+def test_the_owner_it_belongs_to_cannot_be_removed(client, kb, curator):
+    page = post(client, kb, "remove", curator)
+
+    assert "hand the knowledge base over" in page.content.decode()
+
+
+@pytest.mark.parametrize("role", [Membership.Role.VIEWER, Membership.Role.EDITOR])
+def test_who_is_no_owner_cannot_share(client, curator, role):
+    kb = make_kb()
+    make_member(kb, role, curator)
+    make_user("friend")
+
+    assert client.get(url(kb)).status_code == 403
+    assert post(client, kb, "add", username="friend", role="owner").status_code == 403
+    assert members(kb) == [("curator", role)]
+    assert url(kb) not in client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+
+
+def test_a_stranger_finds_no_page(client, foreign):
+    assert client.get(url(foreign.knowledge_base)).status_code == 404
+    assert post(client, foreign.knowledge_base, "add", username="curator", role="owner").status_code == 404
+
+
+@pytest.mark.parametrize("fields", [{"action": "change", "role": "king"}, {"action": "dance"}])
+def test_a_forged_change_is_refused(client, kb, fields):
+    reader = make_member(kb)
+
+    assert client.post(url(kb), {"member": reader.pk, **fields}).status_code == 403
+    assert [role for _, role in members(kb)] == ["viewer"]
+
+
+def test_a_member_who_is_not_there_is_told_of(client, kb):
+    assert "no such member" in post(client, kb, "remove", make_user()).content.decode()
+
+
+def test_the_page_of_a_knowledge_base_leads_its_owner_there(client, kb):
+    page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+
+    assert url(kb) in page
+    assert f"{reverse('admin:kb_auditentry_changelist')}?knowledge_base__id__exact={kb.pk}" in page
