@@ -145,7 +145,10 @@ def _sample(space: VectorSpace) -> list[str]:
 
 
 def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> Found:
-    """Searches by the index at an effort, or, without one, compares all."""
+    """Searches by the index at an effort, or, without one, compares all.
+
+    Where the planner would rather compare all, it is kept from it: once the table has grown it will not.
+    """
     values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": DEPTH}
     distances, milliseconds = [], []
     end = time.monotonic() + MOST_SECONDS
@@ -153,8 +156,8 @@ def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) ->
         cursor.execute("SET LOCAL statement_timeout = 0")
         if effort is None:
             cursor.execute("SET LOCAL enable_indexscan = off")
-        elif effort.statements:
-            cursor.execute(effort.statements)
+        else:
+            cursor.execute(f"SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; {effort.statements}")
         for number, vector in enumerate(sample):
             if effort is None and number >= LEAST_SAMPLE and time.monotonic() > end:
                 break

@@ -98,7 +98,7 @@ def test_what_is_measured_is_not_measured_again_until_it_has_grown_or_is_old(kb)
 
 def test_an_index_that_finds_too_few_is_searched_deeper(kb, monkeypatch):
     monkeypatch.setattr("kb.stores.vector_recall.EF_SEARCHES", (1, 600))
-    vectors = scattered(COUNT, 64)
+    vectors = scattered(COUNT, 256)
     chunk_ids = fill(kb, vectors)
     sweep_vector_indexes()
 
