@@ -4,6 +4,7 @@ import os
 import shutil
 import tempfile
 import uuid
+from collections import Counter
 
 import pytest
 
@@ -33,7 +34,13 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(items):
-    """The longest ones first, so that no process is left alone with them in the end."""
+    """The longest ones first, so that no process is left alone with them in the end.
+
+    Of several tests with one id only one would run where they are shared out among processes.
+    """
+    doubled = [node_id for node_id, count in Counter(item.nodeid for item in items).items() if count > 1]
+    if doubled:
+        raise pytest.UsageError(f"several tests have the id {doubled[0]}")
     items.sort(key=lambda item: "quality" not in item.keywords)
 
 
