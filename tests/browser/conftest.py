@@ -20,8 +20,8 @@ import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
 from config.embedded.postgres import Postgres
-from tests.first_start import SECONDS as SECONDS_TO_START
-from tests.first_start import serve
+from tests.serving import READY, environment, free_port, start
+from tests.serving import SECONDS as SECONDS_TO_START
 
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
@@ -123,10 +123,11 @@ def data_dir(first_start):
 @pytest.fixture(scope="module")
 def served(chromium, first_start, data_dir):
     """As its user runs it, with what its first start has made; at the end all that it started must have ended."""
-    process, port = serve(data_dir)
+    port = free_port()
+    process = start(port, environment(data_dir))
     output = _Output(process.stdout)
     try:
-        output.until("Zhiku is ready")
+        output.until(READY)
         servers = _servers(data_dir)
         assert {server.name() for server in servers} >= {"postgres", "redis-server"}
         started = [*psutil.Process(process.pid).children(recursive=True), *servers]

@@ -19,9 +19,7 @@ import pytest
 from config import embedded
 from kb.management.children import MOST_ENDS
 from manage import needs_services
-
-ROOT = Path(__file__).resolve().parents[2]
-SECONDS = 400
+from tests.serving import ROOT, SECONDS, free_port, serving
 
 
 @pytest.fixture
@@ -55,8 +53,7 @@ def interruptible():
 
 @pytest.fixture
 def port():
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return chosen.getsockname()[1]
+    return free_port()
 
 
 def manage(*arguments):
@@ -68,29 +65,6 @@ def manage(*arguments):
         timeout=SECONDS,
         check=False,
     )
-
-
-@contextlib.contextmanager
-def serving(port):
-    """The process and what it printed until it was ready."""
-    process = subprocess.Popen(
-        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1"],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    printed = ""
-    try:
-        for line in process.stdout:
-            printed += line
-            if "Zhiku is ready" in line:
-                break
-        assert "Zhiku is ready" in printed, printed
-        yield process, printed
-    finally:
-        process.terminate()
-        process.communicate(timeout=SECONDS)
 
 
 def end(process):
@@ -124,7 +98,7 @@ def is_free(port):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(environment, port, number):
-    with serving(port) as (process, printed):
+    with serving(port, os.environ) as (process, printed):
         assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in printed
         assert f"MCP server for agents: http://127.0.0.1:{port + 1}/mcp" in printed
         assert status(port, "/admin/login/") == 200
@@ -142,10 +116,10 @@ def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(envi
 
 def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(environment, port):
     embedded.ensure(durable=False)
-    with serving(port) as (process, first):
+    with serving(port, os.environ) as (process, first):
         process.send_signal(signal.SIGINT)
         end(process)
-    with serving(port) as (process, second):
+    with serving(port, os.environ) as (process, second):
         process.send_signal(signal.SIGINT)
         end(process)
     assert embedded.running()
@@ -157,7 +131,7 @@ def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(en
 @pytest.mark.parametrize(("word", "name"), [("gunicorn", "web server"), ("celery", "worker"), ("mcp", "MCP server")])
 @pytest.mark.usefixtures("started_before")
 def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port, word, name):
-    with serving(port) as (process, _):
+    with serving(port, os.environ) as (process, _):
         killed = child(process, word)
         killed.kill()
         revived = await_another(process, word, killed)
@@ -171,7 +145,7 @@ def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port, word, name)
 
 @pytest.mark.usefixtures("started_before")
 def test_a_child_that_ends_again_and_again_ends_all_and_is_said(port):
-    with serving(port) as (process, _):
+    with serving(port, os.environ) as (process, _):
         started = children(process)
         doomed = child(process, "celery")
         for _time in range(MOST_ENDS):

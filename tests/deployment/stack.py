@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,17 +16,13 @@ from django.db import connection
 from redis import Redis
 
 from tests.deployment.compose import ROOT, services
+from tests.serving import free_port
 
 SECONDS = 240
 SECRETS = {"SECRET_KEY": uuid.uuid4().hex * 2, "POSTGRES_PASSWORD": "unused", "REDIS_PASSWORD": "unused"}
 # Not those of the other tests, nor of a stack in another process of xdist: a worker would take its tasks.
 _FIRST = 8 + 2 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4)  # of sixteen
 BROKER, CACHE = _FIRST, _FIRST + 1
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return chosen.getsockname()[1]
 
 
 class Stack:

@@ -4,7 +4,6 @@ import contextlib
 import http.client
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -13,6 +12,8 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from django.db import connection
+
+from tests.serving import free_port
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 120
@@ -30,11 +31,6 @@ def environment(**changed):
         "LOG_LEVEL": "WARNING",
         **changed,
     }
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        return chosen.getsockname()[1]
 
 
 class Server:

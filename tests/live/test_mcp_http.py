@@ -13,7 +13,8 @@ from mcp.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.live.processes import Server, free_port, running
+from tests.live.processes import Server, running
+from tests.serving import free_port
 
 INITIALIZE = {
     "jsonrpc": "2.0",

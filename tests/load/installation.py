@@ -4,7 +4,6 @@ import contextlib
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from tests.load.client import TIMEOUT_S
+from tests.serving import free_port
 
 STARTS_WITHIN = 180.0
 ROOT = Path(__file__).parents[2]
@@ -100,8 +100,7 @@ class Installation:
 @contextlib.contextmanager
 def installation(folder: Path) -> Iterator[Installation]:
     """Starts PostgreSQL and Redis in the folder and sets this process up for them; `serve` is left to the caller."""
-    with socket.create_server(("127.0.0.1", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    port = free_port()
     os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
     from config import embedded
 

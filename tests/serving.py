@@ -1,0 +1,69 @@
+"""`manage.py serve` as its user runs it: a process of its own."""
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = 400  # migrations and the demo on a machine that other work keeps busy
+READY = "Zhiku is ready"
+# What the test run sets for itself and what would lead the child to other servers or models.
+NOT_INHERITED = (
+    "DATABASE_URL",
+    "REDIS_URL",
+    "CACHE_URL",
+    "CELERY_BROKER_URL",
+    "ZHIKU_EMBEDDED",
+    "DJANGO_SETTINGS_MODULE",
+    "LANGUAGE_CODE",
+    "SECRET_KEY",
+)
+
+
+def environment(data_dir):
+    """Of a server that has PostgreSQL and Redis of its own in the directory."""
+    inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
+    return inherited | {
+        "ZHIKU_DATA_DIR": str(data_dir),
+        "DEBUG": "true",
+        "EMBEDDING_MODEL": "hashing",
+        "HF_HUB_OFFLINE": "1",
+        "WEB_CONCURRENCY": "1",  # with one web process the second search is sure to find the first one's index
+    }
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as chosen:
+        return chosen.getsockname()[1]
+
+
+def start(port, environment):
+    """The process, whose output is a pipe."""
+    return subprocess.Popen(
+        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1"],
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@contextlib.contextmanager
+def serving(port, environment):
+    """The process and what it printed until it was ready; it ends with the block."""
+    process = start(port, environment)
+    printed = ""
+    try:
+        for line in process.stdout:
+            printed += line
+            if READY in line:
+                break
+        assert READY in printed, printed
+        yield process, printed
+    finally:
+        process.terminate()
+        process.communicate(timeout=SECONDS)
