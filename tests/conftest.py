@@ -33,6 +33,11 @@ def pytest_configure(config):
     settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
 
 
+def pytest_make_parametrize_id(val, argname):
+    """The bytes of a file hold when it was made, so as an id they would differ between processes that share the tests out."""
+    return argname if isinstance(val, bytes) and len(val) > 40 else None
+
+
 def pytest_collection_modifyitems(items):
     """The longest ones first, so that no process is left alone with them in the end.
 
