@@ -71,16 +71,19 @@ def read_id_or_text(field: str, value: Any) -> int | str:
 
 
 def read_time(field: str, value: Any) -> datetime:
-    """A date is its first moment; without a zone it is one of the installation's."""
+    """In the installation's zone, which is also that of one without any; a date is its first moment.
+
+    PostgreSQL knows no zone as far from Greenwich as may be written.
+    """
     try:
         day = parse_date(value) if isinstance(value, str) else None
         moment = datetime.combine(day, time()) if day else parse_datetime(value) if isinstance(value, str) else value
-    except ValueError:  # well formed, and no such day
-        moment = None
-    if not isinstance(moment, datetime):
-        message = _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z.")
-        raise InvalidFilter(field, message % {"field": field})
-    return timezone.make_aware(moment) if timezone.is_naive(moment) else moment
+        if isinstance(moment, datetime):
+            return timezone.make_aware(moment) if timezone.is_naive(moment) else timezone.localtime(moment)
+    except (ValueError, OverflowError):  # well formed, and no such day, or none in this zone
+        pass
+    message = _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z.")
+    raise InvalidFilter(field, message % {"field": field})
 
 
 def read_scalar(field: str, value: Any) -> Scalar:

@@ -1,6 +1,7 @@
 """Lines of an archive as rows of the database: every field is checked as a form would, and what follows from it made anew."""
 
 from collections.abc import Callable, Mapping
+from datetime import UTC
 from typing import Any, Final
 
 import regex
@@ -121,11 +122,11 @@ def _checked(field: Any, value: Any) -> Any:
 def _moment(field: Any, value: str) -> Any:
     try:
         moment = parse_datetime(value)
-    except ValueError as error:
+        if moment is None or timezone.is_naive(moment):
+            raise WrongRow(field.name)
+        return moment.astimezone(UTC)  # PostgreSQL knows no zone as far from Greenwich as may be written
+    except (ValueError, OverflowError) as error:
         raise WrongRow(field.name) from error
-    if moment is None or timezone.is_naive(moment):
-        raise WrongRow(field.name)
-    return moment
 
 
 def _complete_document(document: Document) -> None:

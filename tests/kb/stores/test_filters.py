@@ -1,6 +1,6 @@
 import json
 from contextlib import suppress
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from hypothesis import given
@@ -90,6 +90,8 @@ class TestParse:
             ({"source_types": ["film"]}, "source_types[0]"),
             ({"created_after": "yesterday"}, "created_after"),
             ({"created_after": "2026-02-30"}, "created_after"),
+            ({"created_after": "0001-01-01T00:00:00+21:54"}, "created_after"),
+            ({"created_before": "9999-12-31T23:59:59-12:00"}, "created_before"),
             ({"created_before": 5}, "created_before"),
             ({"metadata": {"year": 2020}}, "metadata"),
             ({"metadata": ["year"]}, "metadata[0]"),
@@ -180,6 +182,8 @@ class TestChunkIds:
             Document.objects.filter(pk=document.pk).update(created_at=moment)
 
         assert passing(kb, {"created_after": NOW.isoformat()}) == {at, after}
+        far = NOW.astimezone(timezone(timedelta(hours=21, minutes=54)))  # PostgreSQL knows no such zone
+        assert passing(kb, {"created_after": far.isoformat()}) == {at, after}
         assert passing(kb, {"created_before": NOW.isoformat()}) == {before}
         assert passing(kb, {"created_after": NOW.isoformat(), "created_before": "2026-03-02"}) == {at}
 

@@ -230,6 +230,7 @@ def test_a_model_of_a_path_is_refused(small, archive, refusal):
         ("documents", lambda rows: rows[0].update(metadata={"deep": json.loads("[" * 15 + "]" * 15)})),
         ("documents", lambda rows: rows[0].update(created_at="yesterday")),
         ("documents", lambda rows: rows[0].update(created_at="2024-01-01T00:00:00")),
+        ("documents", lambda rows: rows[0].update(created_at="0001-01-01T00:00:00+21:54")),
         ("documents", lambda rows: rows[0].update(remarks=[{"code": "hidden_left_out", "params": {}}])),
         ("documents", lambda rows: rows[0].update(remarks=[{"code": "no_such", "params": {}}])),
         ("documents", lambda rows: rows[1].update(sha256=rows[0]["sha256"])),
