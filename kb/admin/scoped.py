@@ -4,11 +4,14 @@ Django's model permissions play no part: memberships do, and an object that the 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
+from django.contrib.admin.utils import display_for_value
 from django.core.exceptions import PermissionDenied
 from django.db import models
 from django.db.models import QuerySet
@@ -34,7 +37,7 @@ def column(
     label: Mapping[str, str] | None = None,
     empty_value: str | Promise | None = None,
 ) -> Callable[[Column], Column]:
-    """A column of a list or a read-only field.
+    """A column of a list or a read-only field, in which times and None are written as in a list.
 
     Args:
         description: its name.
@@ -42,8 +45,19 @@ def column(
         label: makes it a badge: variants by the first part of the returned (code, words).
         empty_value: stands for None.
     """
-    decorate = display(description=description, ordering=ordering, label=label, empty_value=empty_value)
-    return cast(Callable[[Column], Column], decorate)
+
+    def decorate(method: Column) -> Column:
+        @wraps(method)
+        def written(admin: Any, row: Any) -> Any:
+            value = method(admin, row)
+            if isinstance(value, datetime):
+                return display_for_value(value, "")
+            return empty_value if value is None else value
+
+        shown = display(description=description, ordering=ordering, label=label, empty_value=empty_value)
+        return cast(Column, shown(written))
+
+    return decorate
 
 
 def principal(request: HttpRequest) -> Principal:
