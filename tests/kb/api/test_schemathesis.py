@@ -38,7 +38,8 @@ from tests import factories
 pytestmark = pytest.mark.django_db
 
 # What is valid by itself may still be refused for what it is about: a name that is taken, a text that says nothing.
-ANSWERED = ["2xx", "304", "400", "401", "403", "404", "409", "412", "413", "415", "422", "503"]
+REFUSED = ["400", "401", "403", "404", "409", "412", "413", "415", "422", "503"]
+ANSWERED = ["2xx", "304", *REFUSED]
 SCOPES = ("write", "read")
 CONFIG = {
     "generation": {
@@ -50,7 +51,10 @@ CONFIG = {
         "database": "none",
     },
     "phases": {"stateful": {"enabled": False}},
-    "checks": {"positive_data_acceptance": {"expected-statuses": ANSWERED}},
+    "checks": {
+        "positive_data_acceptance": {"expected-statuses": ANSWERED},
+        "negative_data_rejection": {"expected-statuses": [*REFUSED, "405", "406", "429"]},
+    },
 }
 
 
