@@ -9,6 +9,7 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
 from kb.models import Document, DuplicateScan, EvalRun, Installation, KnowledgeBase, Reembedding, StoreState, WebSource
+from kb.models.commits import after_commit
 from kb.services.profiles import ensure_built_in_profiles
 from kb.services.waiting import batch_waiting, documents_waiting
 from kb.stores.bm25 import BM25Store
@@ -31,7 +32,7 @@ def document_saved(instance: Document, *, created: bool, **_: Any) -> None:
     if instance.status == Document.Status.PENDING:
         transaction.on_commit(partial(enqueue, ingest_document, instance.pk))
     if created:
-        transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
+        after_commit(BM25Store().expire, instance.knowledge_base_id)
 
 
 @receiver(documents_waiting)
@@ -82,9 +83,9 @@ def web_source_saved(instance: WebSource, *, update_fields: frozenset[str] | Non
 
 @receiver(post_delete, sender=Document)
 def document_deleted(instance: Document, **_: Any) -> None:
-    transaction.on_commit(partial(BM25Store().expire, instance.knowledge_base_id), robust=True)
+    after_commit(BM25Store().expire, instance.knowledge_base_id)
     if instance.file:
-        transaction.on_commit(partial(instance.file.storage.delete, str(instance.file.name)), robust=True)
+        after_commit(instance.file.storage.delete, str(instance.file.name))
 
 
 @receiver(post_migrate)

@@ -23,6 +23,7 @@ from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
 from kb.metrics import observe_document, observe_stage
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
+from kb.models.commits import after_commit
 from kb.models.locks import lock_knowledge_bases
 from kb.providers import embedder
 from kb.services.batches.unpacking import expand_archive
@@ -176,7 +177,7 @@ class Job:
             lease_until=None,
             updated_at=timezone.now(),
         )
-        transaction.on_commit(self._is_ready, robust=True)
+        after_commit(self._is_ready)
 
     def _is_ready(self) -> None:
         self._enter("")

@@ -1,4 +1,3 @@
-from functools import partial
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -8,6 +7,7 @@ from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
 from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, User
+from kb.models.commits import after_commit
 from kb.models.knowledge import documents_folder
 from kb.services.embedding_models import default_embedding_model
 from kb.services.errors import NotVisible, Rejected
@@ -104,8 +104,8 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
         ):
             rows._raw_delete(rows.db)
         kb.delete()
-        transaction.on_commit(partial(delete_folder, documents_folder(kb_id)), robust=True)
-        transaction.on_commit(partial(BM25Store().drop, kb_id), robust=True)
+        after_commit(delete_folder, documents_folder(kb_id))
+        after_commit(BM25Store().drop, kb_id)
 
 
 def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeBase:

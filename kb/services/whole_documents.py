@@ -2,17 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
-from django.db import transaction
 from django.db.models import QuerySet
 
 from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.copying import copy_rows
 from kb.ingest.index import Source, write_chunks
 from kb.models import Chunk, Document, KnowledgeBase, User
+from kb.models.commits import after_commit
 from kb.providers import embedder
 from kb.services.writing import prepare_chunks, writing_chunks
 from kb.stores.bm25 import BM25Store
@@ -96,4 +95,4 @@ def write_whole_documents(
             for row, source, count in zip(rows, sources, counts, strict=True)
         ]
         write_chunks(chunks, prepared, model_id=model.model_id)
-        transaction.on_commit(partial(BM25Store().expire, kb.pk), robust=True)
+        after_commit(BM25Store().expire, kb.pk)

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ from django.db import IntegrityError, transaction
 
 from kb.ingest.copying import copy_rows
 from kb.models import Document, FileDetails, IngestBatch, User
+from kb.models.commits import after_commit
 from kb.services.documents import document_add, sha256_of, source_of_name
 from kb.services.waiting import documents_waiting
 from kb.stores.bm25 import BM25Store
@@ -171,7 +171,7 @@ def _store(drafts: Sequence[Document], files: Sequence[NewFile], hold: Callable[
         with transaction.atomic():
             hold()
             copy_rows(Document, drafts)
-            transaction.on_commit(partial(_tell, drafts), robust=True)
+            after_commit(_tell, drafts)
     except BaseException:
         for document in stored:
             document.file.delete(save=False)
