@@ -1,7 +1,6 @@
 import hashlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import PurePath
 from typing import Any
 
@@ -16,6 +15,7 @@ from kb.ingest.archives import is_archive_name
 from kb.ingest.formats.detect import is_readable_head
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, IngestBatch, KnowledgeBase, User
+from kb.models.commits import after_commit
 from kb.models.locks import lock_knowledge_bases
 from kb.services.errors import AlreadyThere, NotVisible, Rejected
 
@@ -65,6 +65,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
 
     Raises:
         AlreadyThere: the knowledge base holds the same bytes.
+        NotVisible: the knowledge base is gone.
         Rejected: the file is too large, or of a type that cannot be read.
     """
     source = source_of_name(name)
@@ -91,6 +92,8 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
         document.file.delete(save=False)
         if isinstance(error, IntegrityError):
             _refuse_known(document)
+            if not KnowledgeBase.objects.filter(pk=knowledge_base.pk).exists():
+                raise NotVisible(_("The knowledge base is gone.")) from error
         raise
     return document
 
@@ -119,13 +122,15 @@ def document_add_text(
 def document_update(document: Document, **changes: Any) -> None:
     """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew.
 
-    A document that has failed or was cancelled stays so; it gets its new title when it is processed once more.
+    A document that has failed or was cancelled stays so; it gets its new title when it is processed once more. Belongs inside a
+    transaction that holds the document.
     """
     retitled = changes.get("title", document.title) != document.title
     for field, value in changes.items():
         setattr(document, field, value)
     if retitled and document.status not in (Document.Status.FAILED, Document.Status.CANCELLED):
-        document_requeue(document, keep_chunks=document.keep_chunks or document.status == Document.Status.READY)
+        keep_chunks = document.keep_chunks or document.status == Document.Status.READY
+        _wait(document, *changes, keep_chunks=keep_chunks)
     else:
         document.save(update_fields=[*changes, "updated_at"])
 
@@ -150,17 +155,46 @@ def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
         document: the document.
         keep_chunks: keep its chunks as they are, edits included, and only index them anew; else they are cut from the
             stored file again. A document that was imported without a file always keeps them.
+
+    Raises:
+        NotVisible: it is gone.
     """
+    with document_held(document) as held:
+        _wait(held, keep_chunks=keep_chunks)
+
+
+def documents_requeue(documents: Iterable[Document]) -> int:
+    """Indexes documents once more, cut from their stored files; those that are gone are left.
+
+    Returns:
+        How many.
+    """
+    count = 0
+    for document in documents:
+        with suppress(NotVisible):
+            document_requeue(document)
+            count += 1
+    return count
+
+
+def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
+    """Saves what has changed and that the document waits; all else may be another's by now."""
     document.keep_chunks = keep_chunks or not document.file
     for field, value in WAITING.items():
         setattr(document, field, value)
-    document.save()
+    document.save(update_fields=[*changed, *WAITING, "keep_chunks", "updated_at"])
 
 
-def document_replace_file(*, document: Document, file: "File[bytes]", name: str) -> None:
+def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
     """Gives a document another file, from which its chunks are cut anew; belongs inside a transaction that holds it.
 
     What searches find of it is what they found before, until a worker has read the new file.
+
+    Args:
+        document: the document.
+        file: the new one.
+        name: of the file.
+        changes: to other fields, such as its title.
 
     Raises:
         AlreadyThere: another document of the knowledge base has these bytes.
@@ -174,8 +208,10 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str)
         _refuse_known(document)
         document.file.save(source, file, save=False)
         if known_as:
-            transaction.on_commit(partial(document.file.storage.delete, known_as))
-    document_requeue(document)
+            after_commit(document.file.storage.delete, known_as)
+    for field, value in changes.items():
+        setattr(document, field, value)
+    _wait(document, "sha256", "size", "source", "file", *changes, keep_chunks=False)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from kb.ingest.index import (
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
-from kb.services.documents import document_requeue
+from kb.services.documents import documents_requeue
 from kb.services.writing import keyword_language, tokenizers_of
 
 logger = logging.getLogger(__name__)
@@ -410,12 +410,7 @@ def documents_recut(documents: QuerySet[Document]) -> int:
     Returns:
         How many.
     """
-    rows = cuttable(documents).select_related("knowledge_base").order_by("pk")
-    count = 0
-    for document in rows.iterator(chunk_size=ROWS_A_STATEMENT):
-        document_requeue(document)
-        count += 1
-    return count
+    return documents_requeue(cuttable(documents).order_by("pk").iterator(chunk_size=ROWS_A_STATEMENT))
 
 
 def cuttable(documents: QuerySet[Document]) -> QuerySet[Document]:

@@ -29,8 +29,13 @@ from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.ingest.parse import MESSAGES, REMARKS
 from kb.models import Chunk, Concept, Document
-from kb.models.locks import lock_knowledge_bases
-from kb.services.documents import document_delete, document_requeue, document_update, documents_delete
+from kb.services.documents import (
+    document_delete,
+    document_held,
+    document_update,
+    documents_delete,
+    documents_requeue,
+)
 from kb.services.rechunk import documents_recut
 from kb.stores.files import has_file
 
@@ -190,8 +195,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def retry_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         document = self.get_object_or_404(request, str(object_id), to_change=True)
-        if document.status not in UNFINISHED:
-            document_requeue(document)
+        if document.status not in UNFINISHED and documents_requeue([document]):
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:kb_document_change", args=[document.pk]))
 
@@ -215,10 +219,9 @@ class DocumentAdmin(ScopedModelAdmin):
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Document, form: Any, change: Any) -> None:  # noqa: ARG002
         """Hands the service only what was edited: a worker may be writing the rest."""
-        stored = Document.objects.get(pk=obj.pk)
         edited = [name for name in form.changed_data if name != "concepts"]  # those are saved after it, by Django
-        lock_knowledge_bases([stored.knowledge_base_id])
-        document_update(stored, **{name: form.cleaned_data[name] for name in edited})
+        with document_held(obj) as stored:
+            document_update(stored, **{name: form.cleaned_data[name] for name in edited})
         if "title" in form.changed_data and stored.status == Document.Status.PENDING:
             self.message_user(request, _("The title has changed, so the document is indexed again."), messages.INFO)
 
@@ -236,10 +239,9 @@ class DocumentAdmin(ScopedModelAdmin):
     def retry_failed(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
         failed = [] if editable is None else list(editable.filter(status=Document.Status.FAILED))
-        for document in failed:
-            document_requeue(document)
-        message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", len(failed))
-        self.message_user(request, message % {"count": len(failed)}, messages.SUCCESS if failed else messages.INFO)
+        count = documents_requeue(failed)
+        message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", count)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
     @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
     def cut_anew(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:

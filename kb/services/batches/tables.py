@@ -5,6 +5,7 @@ import io
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
@@ -17,8 +18,8 @@ from kb.ingest.parse import ParseError
 from kb.models import Document, FileDetails, IngestBatch
 from kb.models.validators import is_storable, validate_metadata
 from kb.services.batches.files import details_of
-from kb.services.documents import document_update
-from kb.services.errors import Rejected
+from kb.services.documents import document_held, document_update
+from kb.services.errors import NotVisible, Rejected
 
 MOST_ROWS: Final = 50_000
 MOST_COLUMNS: Final = 200
@@ -99,14 +100,20 @@ def _tell(batch: IngestBatch, documents: list[Document]) -> int:
         (document, details[str(names[document.pk])]) for document in documents if str(names[document.pk]) in details
     ]
     for document, row in found:
-        changes: dict[str, Any] = {"metadata": {**document.metadata, **row.metadata}}
-        if row.title:
-            changes["title"] = row.title
-        if row.tags:
-            changes["tags"] = list(row.tags)
-        if any(getattr(document, name) != value for name, value in changes.items()):
-            document_update(document, **changes)
+        if _changes(document, row):
+            with suppress(NotVisible), document_held(document) as held:  # deleted since, or changed
+                document_update(held, **_changes(held, row))
     return len(found)
+
+
+def _changes(document: Document, row: FileDetails) -> dict[str, Any]:
+    """What a row says otherwise than the document."""
+    said: dict[str, Any] = {"metadata": {**document.metadata, **row.metadata}}
+    if row.title:
+        said["title"] = row.title
+    if row.tags:
+        said["tags"] = list(row.tags)
+    return {name: value for name, value in said.items() if getattr(document, name) != value}
 
 
 def _described(line: int, row: Mapping[str | None, Any]) -> Described:

@@ -123,10 +123,10 @@ class PageWriter:
             )
             return "added"
         document = Document.objects.select_for_update().get(pk=page.document_id)
-        document.metadata = document.metadata | metadata
+        changes: dict[str, Any] = {"metadata": document.metadata | metadata}
         if document.title == page.title:  # a curator's own title stays
-            document.title = title
-        document_replace_file(document=document, file=ContentFile(content.data), name=content.name)
+            changes["title"] = title
+        document_replace_file(document=document, file=ContentFile(content.data), name=content.name, **changes)
         return "changed"
 
     def _refuse(self, page: WebPage, error: AlreadyThere | Rejected, fields: dict[str, Any]) -> None:
