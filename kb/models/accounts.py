@@ -74,6 +74,7 @@ class ApiKey(AbstractAPIKey):
         db_default="",
         help_text=_("Such as 60/minute or 5000/hour. Leave empty for the limit of this server."),
     )
+    rate_limit_granted = models.BooleanField(_("rate limit granted by an operator"), db_default=False, editable=False)
     bound = models.BooleanField(_("bound to knowledge bases"), default=False, editable=False)
     made_with = models.ForeignKey(
         "self",

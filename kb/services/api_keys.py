@@ -46,7 +46,8 @@ def api_key_create(
         expires: None: never, or when the key does that it is made with.
         rate_limit: such as `60/minute`; blank: the server's.
         made_with: the API key with which the user asks for another, which opens no more and lives no longer.
-        by_operator: whether it may have more than the server's rate limit, as superusers' keys may.
+        by_operator: whether it may have more than the server's rate limit, now and after that has changed, as superusers'
+            keys may.
 
     Returns:
         The key and its secret.
@@ -81,6 +82,7 @@ def api_key_create(
             expiry_date=expires,
             bound=bool(wanted),
             rate_limit=rate_limit.strip(),
+            rate_limit_granted=by_operator or user.is_superuser,
             made_with=made_with,
         )
         secret: str = ApiKey.objects.assign_key(key)

@@ -110,14 +110,14 @@ def is_laxer(text: str, than: str) -> bool:
 
 
 def _limits_of(user: User, key: ApiKey | None, kind: str) -> Iterator[tuple[RateLimitItem, str]]:
-    """A key's own limit holds beside the server's, and in place of the general one where it is laxer: it was granted.
+    """A key's own limit holds beside the server's, and in place of the general one where it is laxer and was granted.
 
     For the costlier kinds it holds where it is the stricter one.
     """
     own, server = _limit(key.rate_limit) if key else None, _of_server(kind)
     if key and own and (kind == GENERAL or server is None or _rate(own) < _rate(server)):
         yield own, f"key:{key.prefix}"
-        if kind == GENERAL and is_laxer(key.rate_limit, than=general_rate_limit()):
+        if kind == GENERAL and key.rate_limit_granted and is_laxer(key.rate_limit, than=general_rate_limit()):
             return
     if server:
         yield server, f"user:{user.pk}"

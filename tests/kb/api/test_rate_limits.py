@@ -4,7 +4,7 @@ from rest_framework.test import APIClient
 
 from kb.models import ApiKey
 from kb.net.client_address import client_address
-from kb.services.api_keys import api_key_use
+from kb.services.api_keys import api_key_create, api_key_use
 from kb.stores import query_caches
 from tests import factories
 from tests.own_redis import OwnRedis
@@ -97,9 +97,18 @@ def test_a_key_is_told_the_limit_that_leaves_the_least(call, limit):
 
 def test_a_key_with_more_than_the_server_s_limit_is_counted_by_itself(call, limit):
     limit(general="1/hour")
-    granted, other = call(rate_limit="9/hour"), call()
+    granted, other = call(rate_limit="9/hour", rate_limit_granted=True), call()
 
     assert [granted().headers["RateLimit-Limit"], granted().status_code, other().status_code] == ["9", 200, 200]
+
+
+def test_what_a_user_gave_a_key_before_the_server_had_a_limit_is_no_grant(client_with, owner, limit):
+    _, secret = api_key_create(user=owner, name="own", rate_limit="9000/hour")
+    _, granted = api_key_create(user=owner, name="granted", rate_limit="9000/hour", by_operator=True)
+    limit(general="1/hour")
+
+    assert [client_with(secret).get(URL).status_code for _ in range(2)] == [200, 429]
+    assert [client_with(granted).get(URL).status_code for _ in range(2)] == [200, 200]
 
 
 def test_questions_of_all_keys_of_a_user_share_a_limit(client_with, owner, limit, kb):
