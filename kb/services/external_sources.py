@@ -81,13 +81,15 @@ def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
     """Changes a source; switching one off needs no check, so that it works where the kind is no longer allowed.
 
     Raises:
+        ObjectDoesNotExist: it is gone.
         Rejected: as `external_source_check`.
     """
-    for name, value in changes.items():
-        setattr(source, name, value)
-    if set(changes) != {"enabled"} or source.enabled:
-        external_source_check(source)
     with transaction.atomic():
+        source.refresh_from_db(from_queryset=SearchProvider.objects.select_for_update(no_key=True))
+        for name, value in changes.items():
+            setattr(source, name, value)
+        if set(changes) != {"enabled"} or source.enabled:
+            external_source_check(source)
         source.save(update_fields=[*changes, *(["settings"] if "settings" not in changes else [])])
 
 

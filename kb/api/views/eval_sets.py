@@ -151,8 +151,7 @@ class EvalQueryViewSet(OfSetViewSet):
     def partial_update(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002
         eval_set = self.editable_set(pk)
         query = one(EvalQuery.objects.filter(eval_set=eval_set).select_related("eval_set"), query_id)
-        fields = {"text": query.text, "answerable": query.answerable}
-        query_update(self.principal, query, **fields | self.checked(EvalQueryChangeSerializer, partial=True))
+        query_update(self.principal, query, **self.checked(EvalQueryChangeSerializer, partial=True))
         return Response(self._described(eval_set, query_id))
 
     def destroy(self, request: Request, pk: int, query_id: int) -> Response:  # noqa: ARG002

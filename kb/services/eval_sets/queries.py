@@ -190,25 +190,30 @@ def _add(eval_set: EvalSet, texts: Iterable[str]) -> int:
     return len(fresh)
 
 
-def query_update(principal: Principal, query: EvalQuery, *, text: str, answerable: bool) -> None:
-    """Changes a query; it comes with its set.
+def query_update(
+    principal: Principal, query: EvalQuery, *, text: str | None = None, answerable: bool | None = None
+) -> None:
+    """Changes a query, which comes with its set; what is None stays as it is.
 
     Raises:
-        NotVisible, NotAllowed: as `require_editable`.
+        NotVisible, NotAllowed: as `require_editable`; NotVisible, too, where it is gone.
         Rejected: the text is blank, too long or that of another query of the set, or passages are judged relevant to one
             that shall have no answer.
     """
     require_editable(principal, query.eval_set)
-    text = text if text == query.text else query_text(text)
-    if EvalQuery.objects.filter(eval_set=query.eval_set, text=text).exclude(pk=query.pk).exists():
-        message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
-        raise Rejected("query_known", message % {"query": text})
     with transaction.atomic():
-        EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk)
-        if not answerable:
-            _require_nothing_relevant(query)
-        EvalQuery.objects.filter(pk=query.pk).update(text=text, answerable=answerable)
-    query.text, query.answerable = text, answerable
+        held = EvalQuery.objects.select_for_update(no_key=True).filter(pk=query.pk).first()
+        if held is None:
+            raise NotVisible(_("The query is gone."))
+        if text is not None and text != held.text:
+            held.text = query_text(text)
+            _require_new(held)
+        if answerable is not None:
+            held.answerable = answerable
+        if not held.answerable:
+            _require_nothing_relevant(held)
+        held.save(update_fields=["text", "answerable"])
+    query.text, query.answerable = held.text, held.answerable
 
 
 def queries_delete(principal: Principal, eval_set: EvalSet, ids: Iterable[int]) -> int:
@@ -243,6 +248,12 @@ def mark_unanswerable(principal: Principal, eval_set: EvalSet, text: str, is_una
         query.answerable = not is_unanswerable
         query.save(update_fields=["answerable"])
     return query
+
+
+def _require_new(query: EvalQuery) -> None:
+    if EvalQuery.objects.filter(eval_set=query.eval_set_id, text=query.text).exclude(pk=query.pk).exists():
+        message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
+        raise Rejected("query_known", message % {"query": query.text})
 
 
 def _require_nothing_relevant(query: EvalQuery) -> None:

@@ -1,6 +1,7 @@
 """Concepts and facts as a caller writes them, one at a time."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from django.core.exceptions import ValidationError
@@ -32,7 +33,9 @@ def concept_create(
     """
     concept = Concept(knowledge_base=knowledge_base)
     fields = {"name": name, "description": description, "parent_id": parent_id}
-    _write(concept, fields | {"synonyms": synonyms, "abbreviations": abbreviations})
+    with transaction.atomic():
+        lock_knowledge_bases([knowledge_base.pk])
+        _write_concept(concept, fields | {"synonyms": synonyms, "abbreviations": abbreviations})
     return concept
 
 
@@ -42,12 +45,15 @@ def concept_update(concept: Concept, **changes: Any) -> None:
     Raises:
         Rejected: as `concept_create`.
     """
-    _write(concept, changes)
+    with _held(concept):
+        _write_concept(concept, changes)
 
 
 def concept_delete(concept: Concept) -> None:
     """Deletes a concept; those that are narrower stay, without a wider one."""
-    concept.delete()
+    with transaction.atomic():
+        lock_knowledge_bases([concept.knowledge_base_id])
+        concept.delete()
 
 
 def fact_create(*, knowledge_base: KnowledgeBase, subject: str, predicate: str, object: str) -> GraphFact:  # noqa: A002
@@ -57,7 +63,7 @@ def fact_create(*, knowledge_base: KnowledgeBase, subject: str, predicate: str, 
         Rejected: a part of it is blank, or it is known already.
     """
     fact = GraphFact(knowledge_base=knowledge_base)
-    fact_update(fact, subject=subject, predicate=predicate, object=object)
+    _write_fact(fact, {"subject": subject, "predicate": predicate, "object": object})
     return fact
 
 
@@ -67,6 +73,31 @@ def fact_update(fact: GraphFact, **changes: str) -> None:
     Raises:
         Rejected: as `fact_create`; nothing was changed.
     """
+    with _held(fact):
+        _write_fact(fact, changes)
+
+
+def fact_delete(fact: GraphFact) -> None:
+    """Deletes a fact with what it was read from."""
+    with transaction.atomic():
+        lock_knowledge_bases([fact.knowledge_base_id])
+        fact.delete()
+
+
+@contextmanager
+def _held(row: Concept | GraphFact) -> Iterator[None]:
+    """A transaction in which nobody else writes to the knowledge base's graph, and the row as it is now.
+
+    Raises:
+        ObjectDoesNotExist: it is gone.
+    """
+    with transaction.atomic():
+        lock_knowledge_bases([row.knowledge_base_id])
+        row.refresh_from_db()
+        yield
+
+
+def _write_fact(fact: GraphFact, changes: dict[str, str]) -> None:
     for field, value in changes.items():
         setattr(fact, field, value)
     if not (normalized_key(fact.subject) and fact.predicate.strip() and normalized_key(fact.object)):
@@ -79,27 +110,18 @@ def fact_update(fact: GraphFact, **changes: str) -> None:
         raise Rejected("fact_known", message) from error
 
 
-def fact_delete(fact: GraphFact) -> None:
-    """Deletes a fact with what it was read from."""
-    with transaction.atomic():
-        lock_knowledge_bases([fact.knowledge_base_id])
-        fact.delete()
-
-
-def _write(concept: Concept, changes: dict[str, Any]) -> None:
+def _write_concept(concept: Concept, changes: dict[str, Any]) -> None:
     terms = {
         ConceptTerm.Kind.SYNONYM: changes.pop("synonyms", None),
         ConceptTerm.Kind.ABBREVIATION: changes.pop("abbreviations", None),
     }
     for field, value in changes.items():
         setattr(concept, field, value)
-    with transaction.atomic():
-        lock_knowledge_bases([concept.knowledge_base_id])
-        _check(concept)
-        concept.save()
-        for kind, texts in terms.items():
-            if texts is not None:
-                _replace_terms(concept, kind, texts)
+    _check(concept)
+    concept.save()
+    for kind, texts in terms.items():
+        if texts is not None:
+            _replace_terms(concept, kind, texts)
 
 
 def _check(concept: Concept) -> None:

@@ -75,16 +75,18 @@ def web_source_update(source: WebSource, **changes: Any) -> None:
     """Changes a source; where that changes what is read, a run begins at once, in place of one that is under way.
 
     Raises:
+        ObjectDoesNotExist: it is gone.
         Rejected: as `web_source_create`.
     """
-    before = {name: getattr(source, name) for name in changes}
-    for name, value in changes.items():
-        setattr(source, name, value)
-    web_source_check(source)
-    changed = {name for name, value in before.items() if value != changes[name]}
-    if changed & {"every_minutes", "enabled"}:
-        source.next_run_at = next_run(source)
     with transaction.atomic():
+        source.refresh_from_db(from_queryset=WebSource.objects.select_for_update(no_key=True))
+        before = {name: getattr(source, name) for name in changes}
+        for name, value in changes.items():
+            setattr(source, name, value)
+        web_source_check(source)
+        changed = {name for name, value in before.items() if value != changes[name]}
+        if changed & {"every_minutes", "enabled"}:
+            source.next_run_at = next_run(source)
         source.save(update_fields=[*changes, "next_run_at"])
         if source.enabled and changed & WHAT_IS_READ:
             web_source_cancel(source)
