@@ -7,6 +7,7 @@ from math import ceil
 from typing import Any
 
 from django.core.exceptions import (
+    ObjectDoesNotExist,
     PermissionDenied,
     RequestDataTooBig,
     TooManyFieldsSent,
@@ -240,7 +241,7 @@ def _files_out_of_reach(error: FilesUnavailable) -> Problem:
 DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
     ((exceptions.ValidationError,), _invalid),
     ((exceptions.APIException,), _framework_error),
-    ((NotVisible, Http404), _not_visible),
+    ((NotVisible, Http404, ObjectDoesNotExist), _not_visible),  # the last: gone since it was found
     ((NotAllowed, PermissionDenied), _not_allowed),
     ((AlreadyThere,), _already_there),
     ((Superseded,), _model_changed),

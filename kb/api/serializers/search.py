@@ -268,7 +268,9 @@ class SearchBatchSerializer(StrictSerializer):
 
 class SearchBatchItemSerializer(serializers.Serializer[Any]):
     status = serializers.IntegerField(help_text="What search/ would have answered: 200, 400, 404 or 503.")
-    body = serializers.DictField(help_text="Its body: of 200 the response of a search, else an error.")
+    body = serializers.DictField(
+        help_text="Its body: of 200 the response of a search, else an error; of 503 with `retry_after`, in seconds."
+    )
 
 
 class SearchBatchResponseSerializer(serializers.Serializer[Any]):

@@ -86,7 +86,8 @@ class SearchBatchView(ApiView):
             status, body = 200, self._found(fields, until)
         except Exception as error:  # noqa: BLE001 - the boundary of one of several requests, which logs what is unforeseen
             problem = problem_of(error, self.request._request)
-            status, body = problem.status, JSONRenderer().render(problem.body())
+            wait = {"retry_after": int(problem.headers["Retry-After"])} if "Retry-After" in problem.headers else {}
+            status, body = problem.status, JSONRenderer().render(problem.body() | wait)
         return b'{"status":%d,"body":%s}' % (status, body)
 
     def _found(self, fields: dict[str, Any], until: float) -> bytes:

@@ -8,6 +8,7 @@ from rest_framework.exceptions import Throttled
 from kb.api.errors import exception_handler, flatten
 from kb.api.faults import bad_request, server_error
 from kb.api.remedies import BY_CODE, BY_STATUS, remedy_of
+from kb.models import GraphFact
 from kb.services.indexing import Superseded
 from kb.telemetry.context import bound
 
@@ -22,6 +23,13 @@ def test_a_database_out_of_reach_is_503_with_retry_after():
 
 def test_a_model_that_changed_meanwhile_is_409():
     assert exception_handler(Superseded(), {}).status_code == 409
+
+
+def test_an_object_that_is_gone_since_it_was_found_is_404_and_its_model_is_not_named():
+    response = exception_handler(GraphFact.DoesNotExist("GraphFact matching query does not exist."), {})
+
+    assert (response.status_code, response.data["code"]) == (404, "not_found")
+    assert "GraphFact" not in str(response.data)
 
 
 def test_a_form_with_too_many_fields_is_413():

@@ -86,6 +86,7 @@ def test_what_has_not_begun_in_time_is_503(ask, kb, document, monkeypatch):
     results = ask(_query(kb), _query(kb)).json()["results"]
 
     assert [(each["status"], each["body"]["code"]) for each in results] == [(503, "batch_out_of_time")] * 2
+    assert all(each["body"]["retry_after"] > 0 for each in results)
 
 
 @pytest.mark.parametrize("searches", [[], [{}] * (MOST_SEARCHES + 1), ["a"], {}, None])
