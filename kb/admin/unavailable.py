@@ -4,9 +4,10 @@ import logging
 from collections.abc import Callable
 from http import HTTPStatus
 
-from django.db import InterfaceError, OperationalError
 from django.http import HttpRequest, HttpResponse
 from django.template.loader import render_to_string
+
+from kb.services.errors import DATABASE_OUT_OF_REACH
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +24,7 @@ class DatabaseOutOfReach:
         return self.get_response(request)
 
     def process_exception(self, _request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not isinstance(exception, OperationalError | InterfaceError):
+        if not isinstance(exception, DATABASE_OUT_OF_REACH):
             return None
         logger.error("the database could not answer", exc_info=exception)
         # Without the request: what the theme's pages show beside their own matter comes from the database.

@@ -14,7 +14,6 @@ from django.core.exceptions import (
     TooManyFilesSent,
 )
 from django.core.signals import got_request_exception
-from django.db import OperationalError
 from django.http import Http404, HttpRequest, UnreadablePostError
 from django.utils.translation import gettext as _
 from rest_framework import exceptions, status
@@ -22,7 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.api.remedies import remedy_of
-from kb.services.errors import AlreadyThere, NotAllowed, NotVisible, Rejected
+from kb.services.errors import DATABASE_OUT_OF_REACH, AlreadyThere, NotAllowed, NotVisible, Rejected
 from kb.services.writing import Superseded
 from kb.stores.files import FilesUnavailable
 from kb.telemetry import context as log_context
@@ -214,7 +213,7 @@ def _no_channel(error: NoChannelAvailable) -> Problem:
     )
 
 
-def _database_out_of_reach(error: OperationalError) -> Problem:
+def _database_out_of_reach(error: Exception) -> Problem:
     logger.error("the database could not answer", exc_info=error)
     detail = _("The database is out of reach or overloaded: try again later.")
     headers = {"Retry-After": str(RETRY_AFTER_S)}
@@ -249,7 +248,7 @@ DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]]
     ((Rejected,), _rejected),
     ((InvalidConfiguration,), _invalid_configuration),
     ((NoChannelAvailable,), _no_channel),
-    ((OperationalError,), _database_out_of_reach),
+    (DATABASE_OUT_OF_REACH, _database_out_of_reach),
     ((FilesUnavailable,), _files_out_of_reach),
     ((RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent), _form_too_big),
 )

@@ -3,13 +3,13 @@
 import sys
 from typing import Any
 
-from django.db import OperationalError
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.utils.translation import gettext as _
 from django.views import defaults
 from rest_framework import status
 
 from kb.api.errors import RETRY_AFTER_S, Problem, fault_problem, problem_of
+from kb.services.errors import DATABASE_OUT_OF_REACH
 
 PREFIX = "/api/"
 
@@ -28,14 +28,14 @@ def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
     A database that is out of reach, as for who the session is of, is 503 here as in the views.
     """
     error = sys.exception()
-    is_outage = isinstance(error, OperationalError)
+    is_outage = isinstance(error, DATABASE_OUT_OF_REACH)
     if not request.path.startswith(PREFIX):
         response = defaults.server_error(request, *args, **kwargs)
         if is_outage:
             response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         return response
-    return _json(problem_of(error, request) if isinstance(error, OperationalError) else fault_problem())
+    return _json(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
 
 
 def _json(problem: Problem) -> HttpResponse:

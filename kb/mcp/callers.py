@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Any
 
 from django.conf import settings
-from django.db import OperationalError, connections
+from django.db import connections
 from django.utils import translation
 from django.utils.translation import gettext as _
 from django.utils.translation.trans_real import parse_accept_lang_header
@@ -17,7 +17,7 @@ from mcp.server.mcpserver.exceptions import ToolError
 
 from kb.models import ApiKey, Principal
 from kb.services.api_keys import api_key_use
-from kb.services.errors import ServiceError
+from kb.services.errors import DATABASE_OUT_OF_REACH, ServiceError
 from kb.services.rate_limits import GENERAL, request_spend
 from kb.telemetry import context as log_context
 from kb.telemetry.requests import note
@@ -58,7 +58,7 @@ def calling(context: Context[Any, Any], tool: str, *, kind: str = GENERAL) -> It
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message % {"reasons": error}) from error
         except (ServiceError, RetrievalError) as error:
             raise Refusal(HTTPStatus.BAD_REQUEST, str(error)) from error
-        except OperationalError as error:
+        except DATABASE_OUT_OF_REACH as error:
             message = _("The database is out of reach or overloaded: try again later.")
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message) from error
         finally:

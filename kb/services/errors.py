@@ -1,3 +1,11 @@
+from typing import Final
+
+from django.db import InterfaceError, OperationalError
+
+DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
+"""What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
+
+
 class ServiceError(Exception):
     """A request that cannot be met; the message says what the caller can do."""
 

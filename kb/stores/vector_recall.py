@@ -79,7 +79,7 @@ def measure(space: VectorSpace) -> VectorIndex | None:
     """Measures one index at rising efforts until it finds enough, and keeps the result; None where there is no vector."""
     sample = _sample(space)
     exact = _search(space, sample, effort=None)
-    if not exact.distances:
+    if not exact.distances or not all(distances.size for distances in exact.distances):  # some are deleted under way
         return None
     sample = sample[: len(exact.distances)]
     for effort in _efforts(space):

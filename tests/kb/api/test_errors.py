@@ -2,7 +2,7 @@ import json
 
 import pytest
 from django.core.exceptions import TooManyFieldsSent
-from django.db import OperationalError
+from django.db import InterfaceError, OperationalError
 from rest_framework.exceptions import Throttled
 
 from kb.api.errors import exception_handler, flatten
@@ -13,8 +13,9 @@ from kb.services.indexing import Superseded
 from kb.telemetry.context import bound
 
 
-def test_a_database_out_of_reach_is_503_with_retry_after():
-    response = exception_handler(OperationalError("connection refused on 10.0.0.1"), {})
+@pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
+def test_a_database_out_of_reach_is_503_with_retry_after(kind):
+    response = exception_handler(kind("connection refused on 10.0.0.1"), {})
 
     assert (response.status_code, response.data["code"]) == (503, "unavailable")
     assert int(response.headers["Retry-After"]) > 0

@@ -144,7 +144,9 @@ def query(kb):
 
 def external(kb):
     values = {"project": "library", "data_store": "site", "location": "global"}
-    made = SearchProvider.objects.create(knowledge_base=kb, name="s", kind="vertex_ai_search", settings=values, enabled=False)
+    made = SearchProvider.objects.create(
+        knowledge_base=kb, name="s", kind="vertex_ai_search", settings=values, enabled=False
+    )
 
     def update(row, **changes):
         external_source_update(source=row, **changes)
