@@ -110,9 +110,17 @@ def _refusal_of_page(headers: Headers) -> Response | None:
     if not _is_allowed(headers.get("host", "")):
         return _refusal(421, "misdirected", "This server does not go by that name: add it to ALLOWED_HOSTS.")
     origin = headers.get("origin")
-    if origin and origin not in settings.CSRF_TRUSTED_ORIGINS and not _is_allowed(urlsplit(origin).netloc):
+    if origin and origin not in settings.CSRF_TRUSTED_ORIGINS and not _is_allowed(_host_of(origin)):
         return _refusal(403, "foreign_origin", "Pages of that origin may not call: add it to CSRF_TRUSTED_ORIGINS.")
     return None
+
+
+def _host_of(origin: str) -> str:
+    """Blank where the origin is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
 
 
 def _is_allowed(host: str) -> bool:
