@@ -35,7 +35,7 @@ RUN export DEBUG=false SECRET_KEY=of-no-use-after-the-build DATABASE_URL=postgre
 
 FROM python:${PYTHON_VERSION}-slim-${DEBIAN}
 LABEL org.opencontainers.image.title="Zhiku" org.opencontainers.image.licenses="Apache-2.0"
-# pg_dump and pg_restore, for `manage.py backup` and `restore`; at least as new as the server's.
+# pg_dump, pg_restore and psql, for `manage.py backup` and `restore`; at least as new as the server's.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends postgresql-client \
     && rm -rf /var/lib/apt/lists/* \

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from django.core.files.base import ContentFile
 from django.core.management import CommandError, call_command
-from django.db import connections
+from django.db import connection, connections
 
 from kb.models import Document, Installation
 from kb.services.backups import programs
@@ -95,6 +95,36 @@ def test_a_backup_under_writes_is_restored_into_an_empty_database_and_searches_f
         assert "--force" in refused.stderr
         forced = json.loads(stack.manage("restore", str(tmp_path / "all.tar"), "--force", "--json").stdout)
         assert forced["installation"] not in (installation, printed["installation"])
+
+
+@pytest.fixture
+def _nowhere_else():
+    """Documents of this database can be in no other: what is restored fails when its rows come."""
+    with connection.cursor() as cursor:
+        condition = f"current_database() = '{connection.settings_dict['NAME']}'"
+        cursor.execute(f"ALTER TABLE kb_document ADD CONSTRAINT nowhere_else CHECK ({condition})")
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER TABLE kb_document DROP CONSTRAINT nowhere_else")
+
+
+def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(archive, tmp_path, settings, request):
+    request.getfixturevalue("_nowhere_else")
+    backup(tmp_path / "other.tar")
+    counted = (
+        "from kb.models import Document, Chunk, User; print(*[m.objects.count() for m in (Document, Chunk, User)])"
+    )
+    with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
+        stack.manage("restore", str(archive))
+        before = stack.manage("shell", "--no-imports", "--command", counted).stdout
+
+        failed = stack.manage("restore", str(tmp_path / "other.tar"), "--force", check=False)
+
+        assert failed.returncode == 1
+        assert "nowhere_else" in failed.stderr
+        assert stack.manage("shell", "--no-imports", "--command", counted).stdout == before
+        assert before.split()[0] == "3"
+        assert stack.manage("search", QUERY, "--kb", "handbook").stdout
 
 
 def test_documents_that_a_worker_was_at_wait_again(kb, tmp_path, settings):

@@ -40,7 +40,7 @@ def run(name: str, *arguments: str, at_least: int) -> str:
     """Runs a program of PostgreSQL on the database of the settings.
 
     Args:
-        name: "pg_dump" or "pg_restore".
+        name: "pg_dump", "pg_restore" or "psql".
         arguments: none of them a secret.
         at_least: the major version that it must have.
 

@@ -57,8 +57,8 @@ def restore(
         on_bytes: told how many further bytes are verified, and once more when they are restored.
 
     Raises:
-        Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or pg_restore
-            is missing or failed.
+        Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or PostgreSQL's
+            programs are missing or failed; the database is as it was then.
         FilesUnavailable: the store of the uploads cannot be used.
     """
     with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
@@ -132,17 +132,20 @@ def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
 def _restore_database(archive: Reader, on_bytes: OnBytes) -> None:
     major = max(programs.server_major(), archive.manifest["postgresql"])
     with TemporaryDirectory(dir=archive_folder()) as folder:
-        dump, wanted = Path(folder) / DUMP, Path(folder) / "wanted"
+        dump, wanted, emptying, script = (
+            Path(folder) / name for name in (DUMP, "wanted", "emptying.sql", "restore.sql")
+        )
         with archive.open(DUMP) as stream, dump.open("wb") as copy:
             shutil.copyfileobj(stream, copy, _PIECE)
         listed = programs.run("pg_restore", "--list", str(dump), at_least=major)
         if not listed:
             raise damaged("its dump is empty")
         wanted.write_text("".join(f"{line}\n" for line in listed.splitlines() if _is_wanted(line)))
-        _empty()
-        arguments = ["--no-owner", "--no-privileges", "--exit-on-error", "--single-transaction", f"--use-list={wanted}"]
-        database = str(connection.get_connection_params()["dbname"])
-        programs.run("pg_restore", *arguments, f"--dbname={database}", str(dump), at_least=major)
+        arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
+        programs.run("pg_restore", *arguments, str(dump), at_least=major)
+        emptying.write_text(_emptying())
+        both = ["--single-transaction", f"--file={emptying}", f"--file={script}"]  # or the former rows would be gone
+        programs.run("psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", *both, at_least=major)
         on_bytes(dump.stat().st_size)
 
 
@@ -151,12 +154,13 @@ def _is_wanted(line: str) -> bool:
     return not _EXTENSION.match(line) and " SCHEMA - public " not in line
 
 
-def _empty() -> None:
-    with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute("CREATE EXTENSION IF NOT EXISTS vector SCHEMA public")
+def _emptying() -> str:
+    """The statements after which the database holds nothing but its extensions."""
+    with connection.cursor() as cursor:
         cursor.execute(_OBJECTS)
-        for (statement,) in cursor.fetchall():
-            cursor.execute(statement)
+        statements = [statement for (statement,) in cursor.fetchall()]
+    before = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
+    return "".join(f"{statement};\n" for statement in before + statements)
 
 
 def _become_another() -> str:
