@@ -8,6 +8,8 @@ from collections import Counter
 
 import pytest
 
+from tests import chroma_server
+
 
 def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -127,13 +129,26 @@ def milvus(settings, _milvus_file):
 
 
 @pytest.fixture(scope="session")
-def _chroma_directory(tmp_path_factory):
-    return tmp_path_factory.mktemp("chroma")
+def _chroma_server(tmp_path_factory):
+    with chroma_server.running(tmp_path_factory.mktemp("chroma")) as url:
+        yield url
 
 
 @pytest.fixture
-def chroma(settings, _chroma_directory):
+def chroma(settings, _chroma_server):
     """A ChromaDB of the tests' own, which knowledge bases may be moved to."""
+    settings.CHROMA_URL, settings.STORE_SECONDS = _chroma_server, 30.0
+    return _fresh_breakers()
+
+
+@pytest.fixture(scope="session")
+def _chroma_directory(tmp_path_factory):
+    return tmp_path_factory.mktemp("chroma-embedded")
+
+
+@pytest.fixture
+def embedded_chroma(settings, _chroma_directory):
+    """ChromaDB within this process."""
     settings.CHROMA_URL = str(_chroma_directory)
     return _fresh_breakers()
 

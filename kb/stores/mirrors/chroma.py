@@ -2,12 +2,15 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import chromadb
 import httpx
 import numpy as np
+from chromadb.api.client import AdminClient, Client
+from chromadb.api.fastapi import FastAPI
+from chromadb.auth import UserIdentity
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
@@ -120,23 +123,38 @@ class ChromaMirror:
             yield from (collection.name for collection in page)
 
 
+class _BoundedClient(Client):
+    """As chromadb.HttpClient, but its calls end.
+
+    Those of HttpClient have no time limit, from its constructor on: a server that hangs would hold every search up.
+    """
+
+    def __init__(self, settings: Settings, timeout_s: float) -> None:
+        self._timeout = httpx.Timeout(timeout_s)
+        super().__init__(settings=settings)
+
+    def get_user_identity(self) -> UserIdentity:
+        """The constructor's first call."""
+        cast(FastAPI, self._server)._session.timeout = self._timeout
+        return super().get_user_identity()
+
+    def _validate_tenant_database(self, tenant: str, database: str) -> None:
+        """Its last ones, which another client of its own sends."""
+        cast(FastAPI, cast(AdminClient, self._admin_client)._server)._session.timeout = self._timeout
+        super()._validate_tenant_database(tenant, database)
+
+
 def _client(url: str, token: str, timeout_s: float) -> Any:
-    quiet = Settings(anonymized_telemetry=False)
+    settings = Settings(anonymized_telemetry=False)
     if "://" not in url:
-        return chromadb.PersistentClient(url, settings=quiet)
+        return chromadb.PersistentClient(url, settings=settings)
     parts = urlsplit(url)
-    client = chromadb.HttpClient(
-        host=parts.hostname or "",
-        port=parts.port or (443 if parts.scheme == "https" else 80),
-        ssl=parts.scheme == "https",
-        headers={"Authorization": f"Bearer {token}"} if token else None,
-        settings=quiet,
-    )
-    # It has no setting for a time limit, and its default is none: a server that hangs would hold every search up.
-    session = getattr(getattr(client, "_server", None), "_session", None)
-    if isinstance(session, httpx.Client):
-        session.timeout = httpx.Timeout(timeout_s)
-    return client
+    settings.chroma_api_impl = "chromadb.api.fastapi.FastAPI"
+    settings.chroma_server_host = parts.hostname or ""
+    settings.chroma_server_http_port = parts.port or (443 if parts.scheme == "https" else 80)
+    settings.chroma_server_ssl_enabled = parts.scheme == "https"
+    settings.chroma_server_headers = {"Authorization": f"Bearer {token}"} if token else None
+    return _BoundedClient(settings, timeout_s)
 
 
 @contextmanager

@@ -48,7 +48,7 @@ class _Held:
     pid: int
     mirrors: dict[tuple[str, str, str], Mirror] = field(default_factory=dict)
     breakers: dict[str, CircuitBreaker] = field(default_factory=dict)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    opening: dict[str, threading.Lock] = field(default_factory=lambda: {name: threading.Lock() for name in DRIVERS})
 
 
 _held = _Held(os.getpid())
@@ -63,6 +63,8 @@ def configured_stores() -> tuple[str, ...]:
 def mirror(store: str) -> Mirror:
     """A store's client, opened at its first use.
 
+    One store that hangs holds up neither another one, nor for longer than STORE_SECONDS who waits for it to be opened.
+
     Raises:
         StoreNotConfigured: this installation has no address of it, or not its package.
         StoreError: its server cannot be reached.
@@ -70,10 +72,17 @@ def mirror(store: str) -> Mirror:
     driver = DRIVERS[store]
     key = (store, getattr(settings, driver.address), getattr(settings, driver.token))
     held = _of_this_process()
-    with held.lock:
-        if key not in held.mirrors:
-            held.mirrors[key] = _open(store, driver)
+    if key in held.mirrors:
         return held.mirrors[key]
+    kind = _class(store, driver)
+    if not held.opening[store].acquire(timeout=settings.STORE_SECONDS):
+        raise StoreError(f"{Store(store).label} did not answer to another search within {settings.STORE_SECONDS:g} s")
+    try:
+        if key not in held.mirrors:
+            held.mirrors[key] = kind(key[1], key[2], settings.STORE_SECONDS)
+        return held.mirrors[key]
+    finally:
+        held.opening[store].release()
 
 
 def asked(store: str, ask: Callable[[Mirror], T]) -> T:
@@ -117,21 +126,20 @@ def _breaker(store: str) -> CircuitBreaker:
     )
 
 
-def _open(store: str, driver: Driver) -> Mirror:
-    address = getattr(settings, driver.address)
-    if not address:
+def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
+    """Its class, made of its address, its token and its seconds a call; the first time its package is imported."""
+    if not getattr(settings, driver.address):
         raise StoreNotConfigured(
             f"{Store(store).label} is not set up here: set {driver.address}, or move the knowledge base back with "
             "`manage.py migrate_store --kb NAME --to postgres`"
         )
     try:
-        kind = getattr(importlib.import_module(driver.module), driver.name)
+        kind: Callable[[str, str, float], Mirror] = getattr(importlib.import_module(driver.module), driver.name)
     except ImportError as error:
         raise StoreNotConfigured(
             f"the package of {Store(store).label} is missing ({error}): run `pip install 'zhiku[{driver.extra}]'`"
         ) from error
-    opened: Mirror = kind(address, getattr(settings, driver.token), settings.STORE_SECONDS)
-    return opened
+    return kind
 
 
 def _unavailable(reason: str) -> ChannelUnavailable:

@@ -17,6 +17,11 @@ class TestChroma(VectorStoreContract):
     store = "chroma"
 
 
+@pytest.mark.usefixtures("embedded_chroma")
+class TestEmbeddedChroma(VectorStoreContract):
+    store = "chroma"
+
+
 class TestOwnKeywords(KeywordStoreContract):
     store = "postgres"
 
