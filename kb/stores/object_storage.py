@@ -4,13 +4,19 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeVar
 
+from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from django.utils.crypto import get_random_string
 from storages.backends.s3 import S3File, S3Storage
 
 from kb.stores.files import FilesUnavailable
+
+CONNECT_SECONDS: Final = 3
+READ_SECONDS: Final = 15
+"""Between two pieces of an answer, not for all of it."""
+ATTEMPTS: Final = 2
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -48,7 +54,19 @@ class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
 
 
 class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
-    """S3 whose objects are never public; each gets a name of its own, since no call makes one only if it is not there."""
+    """S3 whose objects are never public; each gets a name of its own, since no call makes one only if it is not there.
+
+    A store that hangs holds a request up for seconds; the client's own limits are minutes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        limits = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        )
+        self.client_config: Config = self.client_config.merge(limits)
 
     @_telling
     def _open(self, name: str, mode: str = "rb") -> ObjectFile:

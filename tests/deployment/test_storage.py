@@ -1,5 +1,6 @@
 """Both storages of uploads through one contract; S3 is a real HTTP server."""
 
+import socket
 import zipfile
 from io import BytesIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from kb.services.documents import document_add, document_delete
 from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.small_documents import index_documents
+from kb.stores import object_storage
 from kb.stores.files import FilesUnavailable, delete_folder, local_file, replace_file
 from tests.factories import make_kb, make_user
 
@@ -191,7 +193,6 @@ def test_files_are_served_by_the_view_that_checks_who_asks(storage, client):
 def store_out_of_reach(settings, monkeypatch, bucket):
     monkeypatch.setenv("S3_BUCKET", BUCKET)
     monkeypatch.setenv("S3_ENDPOINT_URL", "http://127.0.0.1:1")
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     yield
     use(settings, {"BACKEND": "django.core.files.storage.FileSystemStorage"})
 
@@ -211,6 +212,30 @@ def test_a_store_out_of_reach_is_a_503_and_loses_no_document(settings, store_out
     assert (document.status, document.attempts) == ("pending", 0)
     with pytest.raises(FilesUnavailable, match="S3_ENDPOINT_URL"):
         add(kb, "other")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_store_that_accepts_and_never_answers_is_a_503_as_well(settings, bucket, monkeypatch, client):
+    kb = make_kb()
+    document = add(kb)
+    monkeypatch.setattr(object_storage, "READ_SECONDS", 1)
+    monkeypatch.setenv("S3_BUCKET", BUCKET)
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as hanging:
+        monkeypatch.setenv("S3_ENDPOINT_URL", f"http://127.0.0.1:{hanging.getsockname()[1]}")
+        use(settings, file_storage(NamingEnv()))
+        client.force_login(kb.owner)
+        answer = client.get(f"/api/v1/documents/{document.pk}/file/")
+        use(settings, {"BACKEND": "django.core.files.storage.FileSystemStorage"})
+    assert (answer.status_code, answer.json()["code"]) == (503, "files_unavailable")
+    assert answer.headers["Retry-After"]
+
+
+def test_a_call_to_the_store_has_seconds_and_one_more_attempt():
+    config = object_storage.ObjectStorage(
+        bucket_name=BUCKET, region_name="us-east-1", addressing_style="auto"
+    ).connection.meta.client.meta.config
+    assert (config.connect_timeout, config.read_timeout, config.retries["total_max_attempts"]) == (3, 15, 2)
+    assert config.s3 == {"addressing_style": "auto"}, "the limits come beside what the settings say"
 
 
 def test_without_a_bucket_files_lie_on_the_disk(monkeypatch, settings):
