@@ -7,7 +7,7 @@ from typing import Any
 from django.conf import settings
 from django.core.files import File
 from django.core.files.base import ContentFile
-from django.db import IntegrityError, transaction
+from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
@@ -88,6 +88,7 @@ def document_add(  # noqa: PLR0913 - each is a detail of the document
     try:
         with transaction.atomic():
             document.save()
+            connection.check_constraints()  # now, so that the knowledge base stays until a transaction around this one ends
     except Exception as error:
         document.file.delete(save=False)
         if isinstance(error, IntegrityError):

@@ -1,8 +1,11 @@
 """A writer whose row was read before another's change keeps that change, and brings nothing deleted back."""
 
+from contextlib import nullcontext
+
 import pytest
 from django.core.exceptions import ObjectDoesNotExist
 from django.core.files.base import ContentFile
+from django.db import transaction
 
 from kb.models import Document, EvalQuery, EvalSet, Principal, SearchProvider
 from kb.services.documents import (
@@ -113,11 +116,12 @@ def test_a_former_file_that_cannot_be_deleted_undoes_nothing(document, monkeypat
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_file_for_a_knowledge_base_that_is_gone_is_refused_and_not_kept(kb, settings):
+@pytest.mark.parametrize("around", [nullcontext, transaction.atomic])
+def test_a_file_for_a_knowledge_base_that_is_gone_is_refused_and_not_kept(kb, settings, around):
     stale = as_it_is(kb)
     kb.delete()
 
-    with pytest.raises(NotVisible):
+    with around(), pytest.raises(NotVisible):
         document_add(knowledge_base=stale, file=ContentFile(b"words"), name="a.txt", user=None)
     assert not [path for path in settings.MEDIA_ROOT.rglob("*") if path.is_file()]
 
