@@ -341,6 +341,9 @@ MILVUS_TOKEN = env.str("MILVUS_TOKEN", default="")
 CHROMA_URL = env.str("CHROMA_URL", default="")  # empty: none
 CHROMA_TOKEN = env.str("CHROMA_TOKEN", default="")
 STORE_SECONDS = env.float("STORE_SECONDS", default=5.0)  # for one call of either
+# gRPC, by which Milvus and Vertex AI are asked, has fork handlers that crash one program in a few hundred that a process starts
+# (grpc/grpc#43055). No client of ours outlives a fork, so nothing needs them.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
