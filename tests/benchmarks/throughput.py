@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -189,10 +190,15 @@ def _await(url: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 
 def _connect() -> "psycopg.Connection[tuple]":
+    return psycopg.connect(_dsn(), autocommit=True)
+
+
+@cache
+def _dsn() -> str:
     from django.db import connection
 
     connection.ensure_connection()
-    return psycopg.connect(connection.connection.info.dsn, autocommit=True)
+    return connection.connection.info.dsn
 
 
 def _quoted(token: str) -> str:

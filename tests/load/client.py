@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -124,27 +125,26 @@ def under_load(
         questions: asked in turn by all clients together, over and over.
         clients: at most MOST_CLIENTS.
         seconds: after which no further question is asked; at most MOST_SECONDS.
+
+    Raises:
+        Exception: what a client raised; it would be missing in the figures.
     """
-    answers: list[Answer] = []
     turn = itertools.cycle(questions)
     lock = threading.Lock()
     end = time.monotonic() + min(seconds, MOST_SECONDS)
 
-    def run() -> None:
+    def run() -> list[Answer]:
         client = ask()
-        mine = []
+        answers = []
         while time.monotonic() < end:
             with lock:
                 question = next(turn)
-            mine.append(client(question))
-        with lock:
-            answers.extend(mine)
+            answers.append(client(question))
+        return answers
 
-    threads = [threading.Thread(target=run) for _ in range(min(clients, MOST_CLIENTS))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(min(clients, MOST_CLIENTS)) as threads:
+        running = [threads.submit(run) for _ in range(min(clients, MOST_CLIENTS))]
+    answers = itertools.chain.from_iterable(each.result() for each in running)
     return sorted(answers, key=lambda answer: answer.sent)
 
 

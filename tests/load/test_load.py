@@ -3,7 +3,7 @@ import json
 import pytest
 
 from tests.load import __main__ as load
-from tests.load.client import Answer, NotLoopback, Target, require_loopback
+from tests.load.client import Answer, NotLoopback, Target, require_loopback, under_load
 from tests.load.faults import errors, unnoted, unwell, wrong
 from tests.load.report import Figures
 
@@ -92,3 +92,16 @@ def test_after_the_faults_all_is_as_before():
     assert not unwell([answer(1, 2)])
     assert unwell([answer(1, 2, degraded=["shared_cache_unavailable"])])
     assert unwell([answer(status=503)])
+
+
+def test_a_client_that_fails_is_told_of_and_not_left_out_of_the_figures():
+    made = []
+
+    def client():
+        made.append(1)
+        if len(made) == 2:
+            raise ConnectionError("refused")
+        return lambda question: Answer(0.0, 0.01, 200, question=question)
+
+    with pytest.raises(ConnectionError, match="refused"):
+        under_load(client, ["年假"], clients=3, seconds=0.05)
