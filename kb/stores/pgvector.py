@@ -20,15 +20,17 @@ QUESTIONS_READ = 4
 
 # The knowledge base, model and kind go over as literals, since only so a plan can use the index that is made for them.
 DISTANCES = """
-SELECT chunk_id, vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance
+SELECT chunk_id, (vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension})){exactly} AS distance
 FROM kb_chunkembedding
 WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s
 """
 OF_ENABLED = f"{DISTANCES} AND enabled"
 AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
 NEAREST = " ORDER BY distance, chunk_id LIMIT %(limit)s"
-# What is grouped is compared row by row: no index is in the way of an exact answer.
-EXACT = "SELECT chunk_id, min(distance) AS distance FROM ({distances}) AS compared GROUP BY chunk_id"
+EXACTLY = " + 0"
+"""No index is in the order of a sum, so that all are compared, by several processes where there are many."""
+BEST_OF_EACH = "SELECT chunk_id, min(distance) AS distance FROM ({distances}) AS compared GROUP BY chunk_id"
+"""A chunk has one vector, but for its questions; to group many takes long, in one process and in the order of the chunks."""
 
 Found = tuple[NDArray[np.int64], NDArray[np.float64]]
 
@@ -52,16 +54,19 @@ class PgVectorStore:
         if k < 1 or (only is not None and not only.size):
             return _found([])
         wanted = _values(kb_id, model_id, vector, kind)
-        statement = OF_ENABLED.format(dimension=len(vector))
+        statement = OF_ENABLED
         if only is not None:
             statement += AMONG
             wanted["only"] = array_text(only.tolist())
-        exact = EXACT.format(distances=statement) + NEAREST
+        has_several = kind == ChunkEmbedding.Kind.QUESTION
+        exact = statement.format(dimension=len(vector), exactly=EXACTLY)
+        exact = (BEST_OF_EACH.format(distances=exact) if has_several else exact) + NEAREST
         effort = effort_of(kb_id, model_id, kind)
         if (only is not None and only.size <= MAX_EXACT) or not effort.is_used:
             return _found(_rows(exact, wanted | {"limit": k}))
-        factor = QUESTIONS_READ if kind == ChunkEmbedding.Kind.QUESTION else 1
-        chunk_ids, similarities = _found(_rows(statement + NEAREST, wanted | {"limit": k * factor}, effort))
+        by_index = statement.format(dimension=len(vector), exactly="") + NEAREST
+        limit = k * QUESTIONS_READ if has_several else k
+        chunk_ids, similarities = _found(_rows(by_index, wanted | {"limit": limit}, effort))
         if chunk_ids.size < k:
             return _found(_rows(exact, wanted | {"limit": k}))
         return chunk_ids[:k], similarities[:k]
@@ -78,8 +83,8 @@ class PgVectorStore:
         if not chunk_ids.size:
             return np.empty(0)
         wanted = _values(kb_id, model_id, vector, kind) | {"only": array_text(chunk_ids.tolist())}
-        exact = EXACT.format(distances=DISTANCES.format(dimension=len(vector)) + AMONG)
-        distances = dict(_rows(exact, wanted))
+        compared = (DISTANCES + AMONG).format(dimension=len(vector), exactly="")
+        distances = dict(_rows(BEST_OF_EACH.format(distances=compared), wanted))
         return 1.0 - np.array([distances.get(chunk_id, np.nan) for chunk_id in chunk_ids.tolist()])
 
 
