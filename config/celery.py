@@ -83,7 +83,7 @@ def begin_to_drain(**_: Any) -> None:
 
 
 class Alive(bootsteps.StartStopStep):
-    """Tells `python -m config.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
+    """Tells `python -m kb.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
 
     requires = ("celery.worker.components:Timer",)
 
@@ -97,7 +97,7 @@ class Alive(bootsteps.StartStopStep):
 
 
 class BeatingScheduler(PersistentScheduler):
-    """Celery's scheduler, which also tells `python -m config.probe beat` that it goes on."""
+    """Celery's scheduler, which also tells `python -m kb.probe beat` that it goes on."""
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         heartbeat.beat("beat")

@@ -1,4 +1,4 @@
-"""Asks one process of Zhiku whether it is well: `python -m config.probe web|mcp|worker|beat`. Exit status 0: it is.
+"""Asks one process of Zhiku whether it is well: `python -m kb.probe web|mcp|worker|beat`. Exit status 0: it is.
 
 It loads neither Django nor a model, since a container is asked every few seconds.
 """
@@ -18,7 +18,7 @@ PORTS: Final = {"web": 8000, "mcp": 8001}
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m config.probe", description="Whether a process of Zhiku is well.")
+    parser = argparse.ArgumentParser(prog="python -m kb.probe", description="Whether a process of Zhiku is well.")
     parser.add_argument("process", choices=["web", "mcp", "worker", "beat"])
     parser.add_argument("--port", type=int, help="of a web or MCP process (default: 8000, 8001)")
     parser.add_argument("--live", action="store_true", help="of a web process, only whether it is alive")

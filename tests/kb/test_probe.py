@@ -1,12 +1,16 @@
 import http.server
 import os
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 
-from config import probe
 from config.environment import NamingEnv
-from kb import heartbeat
+from kb import heartbeat, probe
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +87,17 @@ def test_a_wrong_variable_is_named_and_a_secret_is_not_shown(monkeypatch):
     with pytest.raises(ImproperlyConfigured) as raised:
         NamingEnv().int("SOME_KEY")
     assert "hidden" not in str(raised.value)
+
+
+def test_it_loads_no_framework_and_leaves_nothing_among_the_metrics(tmp_path):
+    """A container is asked 5,760 times a day."""
+    program = (
+        "import sys, kb.probe; kb.probe.main(['web', '--port', '1']); "
+        "sys.exit(bool({'django', 'celery', 'prometheus_client'} & set(sys.modules)))"
+    )
+    environment = os.environ | {"PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=environment, check=False)
+
+    assert done.returncode == 0
+    assert list(tmp_path.iterdir()) == []
