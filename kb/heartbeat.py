@@ -1,4 +1,4 @@
-"""Files by which processes without a port tell that they go on, for `python -m config.probe`."""
+"""Files by which processes without a port tell that they go on, for `python -m kb.probe`."""
 
 import os
 import tempfile

@@ -227,7 +227,11 @@ def check_stores() -> None:
             if check is not None and not check.is_complete:
                 logger.warning("%s does not hold what it should of knowledge base %s: rebuilding", kb.store, kb.pk)
                 store_rebuild(kb)
-        except (AlreadyApplying, StoreError):
+        except (
+            Rejected,
+            KnowledgeBase.DoesNotExist,
+            StoreError,
+        ):  # another process is at it, or it has moved or gone meanwhile
             continue
 
 

@@ -77,9 +77,9 @@ PROGRESS_EXAMPLE = OpenApiExample(
 
 
 class _FormOfFiles(ApiViewSet):
-    rate_limit_kind = UPLOAD
     """Files go to the disk as they come, however small, so that many of them take no memory."""
 
+    rate_limit_kind = UPLOAD
     queryset = IngestBatch.objects.none()
     parser_classes = [MultiPartParser, ShallowJSONParser]
 

@@ -1,4 +1,5 @@
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -46,7 +47,6 @@ from kb.services.documents import (
 from kb.services.errors import NotVisible, Rejected
 from kb.services.rate_limits import UPLOAD
 from kb.services.web_sources.documents import page_read
-from kb.stores.files import has_file
 
 UNFINISHED = (Document.Status.PENDING.value, Document.Status.PROCESSING.value)
 AGAIN = {"Retry-After": "1"}
@@ -207,10 +207,14 @@ class DocumentFileView(ApiViewSet):
 
     def get(self, request: Request, pk: int) -> FileResponse:  # noqa: ARG002 - the framework's interface
         document = one(Document.objects.visible_to(self.principal), pk)
-        if not has_file(document.file):
+        file = None
+        if document.file:
+            with suppress(FileNotFoundError):  # not asked for first: it may go at any moment
+                file = document.file.open("rb")
+        if file is None:
             raise NotVisible(_("This document has no file."))
         return FileResponse(
-            document.file.open("rb"),
+            file,
             as_attachment=True,
             filename=document.source,
             content_type="application/octet-stream",

@@ -128,7 +128,7 @@ class FactViewSet(ApiViewSet):
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        return self.page(GraphFact.objects.filter(knowledge_base=kb), GraphFactSerializer, FactFilters)
+        return self.page(self._facts().filter(knowledge_base=kb), GraphFactSerializer, FactFilters)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)

@@ -21,7 +21,6 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument("--name", default="command line", metavar="TEXT", help="to tell keys apart in the admin")
         parser.add_argument(
             "--expires-in-days",
-            "--expires-days",
             type=int,
             metavar="N",
             help="days until it expires; without it: never",

@@ -11,6 +11,7 @@ from django.core.files import File
 from django.core.management import call_command
 from django.db import connection, transaction
 from django.db.migrations.loader import MigrationLoader
+from django.db.models import Q
 from django.utils import timezone
 
 from kb.models import Document, Installation, KnowledgeBase, User
@@ -18,8 +19,10 @@ from kb.services.archives.export import archive_folder
 from kb.services.backups import programs
 from kb.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
 from kb.services.errors import Rejected
+from kb.services.stores.applying import refill
 from kb.stores.files import replace_file
 from kb.stores.installation import forget_installation
+from kb.stores.mirrors.registry import DRIVERS
 
 _PIECE: Final = 1024**2
 # Belonging to no extension, in the order in which they can go.
@@ -164,10 +167,13 @@ def _emptying() -> str:
 
 
 def _become_another() -> str:
-    """A new id, under which no cache holds anything, and documents that no worker is at."""
+    """A new id, under which no cache and no other store holds anything, and documents that no worker is at."""
     with transaction.atomic():
         Installation.objects.all().delete()
         installation = Installation.objects.create()
+        for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():
+            for store in {kb.store, kb.target_store} & DRIVERS.keys():
+                refill(kb.pk, store)
         Document.objects.filter(status=Document.Status.PROCESSING).update(
             status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now()
         )

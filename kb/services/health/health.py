@@ -104,7 +104,9 @@ def redis_broker() -> Finding:
         with _broker():
             return Finding(name, State.OK, "answers")
     except BROKER_DOWN as error:
-        remedy = "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within a minute after"
+        remedy = (
+            "start Redis, or correct REDIS_URL; documents wait until then, and are taken up within three minutes after"
+        )
         return Finding(name, State.BROKEN, f"cannot be reached: {one_line(error)}", remedy)
 
 

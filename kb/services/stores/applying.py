@@ -268,11 +268,12 @@ def _note_success(kb_id: int, store: str) -> None:
 
 
 def note_failure(kb_id: int, store: str, reason: str) -> None:
-    """Notes why a copy could not be brought on, and that it is tried again after a pause."""
+    """Notes why a copy could not be brought on, and that it is tried again after a pause; after RETIRED_FOR what only goes."""
     logger.warning("the copy of knowledge base %s was not brought up to date: %s", kb_id, reason)
+    now = timezone.now()
     state = StoreState.objects.filter(knowledge_base=kb_id, store=store).first()
-    if state is not None:
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))
-        StoreState.objects.filter(pk=state.pk).update(
-            error=reason, failures=state.failures + 1, retry_at=timezone.now() + pause
-        )
+    if state is None:  # it is gone or has moved, and what it had there is to be dropped: due again as if that were now
+        StoreChange.objects.filter(knowledge_base=kb_id, store=store).update(created_at=now)
+        return
+    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))
+    StoreState.objects.filter(pk=state.pk).update(error=reason, failures=state.failures + 1, retry_at=now + pause)

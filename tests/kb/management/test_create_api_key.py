@@ -71,7 +71,7 @@ def test_expires_when_told():
 def test_refuses_a_key_that_is_expired_from_the_start():
     make_user("ann")
     with pytest.raises(CommandError, match="expired"):
-        create("--user", "ann", "--expires-days", "0")
+        create("--user", "ann", "--expires-in-days", "0")
 
 
 def test_prints_nothing_but_json_when_asked():

@@ -3,6 +3,7 @@ from contextlib import suppress
 import pytest
 from django.core.files.base import ContentFile
 from django.test import override_settings
+from django.utils import timezone
 
 from kb.models import Chunk, Document, KnowledgeBase, Reembedding, StoreChange, StoreState
 from kb.services.documents import document_add, document_requeue
@@ -10,7 +11,7 @@ from kb.services.errors import Rejected
 from kb.services.indexing import index_document
 from kb.services.search import SearchRequest, search
 from kb.services.stores import checking
-from kb.services.stores.applying import AlreadyRunning, changes_apply, waiting
+from kb.services.stores.applying import RETIRED_FOR, AlreadyRunning, changes_apply, waiting
 from kb.services.stores.checking import copy_check
 from kb.services.stores.migration import (
     migration_advance,
@@ -202,6 +203,57 @@ def test_changes_wait_for_a_store_that_is_out_and_are_applied_when_it_is_back(kb
     assert (stores_state(kb).active.left, stores_state(kb).active.error) == (0, "")
     assert StoreState.objects.get().applied_version == KnowledgeBase.objects.get(pk=kb.pk).version_row.version
     assert copy_check(kb, "chroma").is_complete
+
+
+def test_what_is_left_of_a_deleted_base_waits_for_a_store_that_is_out(kb, chroma, settings):
+    move(kb, "chroma")
+    kb_id, address, settings.CHROMA_URL = kb.pk, settings.CHROMA_URL, NOBODY
+    kb.delete()
+    StoreChange.objects.update(created_at=timezone.now() - RETIRED_FOR * 2)
+    assert waiting() == [(kb_id, "chroma")]
+
+    with pytest.raises(StoreError):
+        changes_apply(kb_id, "chroma")
+    assert waiting() == []  # until the pause is over
+
+    settings.CHROMA_URL = address
+    StoreChange.objects.update(created_at=timezone.now() - RETIRED_FOR * 2)
+    assert changes_apply(kb_id, "chroma")
+    assert (waiting(), mirror("chroma").collections(kb_id)) == ([], set())
+
+
+def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
+    from kb.services.backups.restore import _become_another
+
+    move(kb, "chroma")
+    make_document(make_kb(), "which is in PostgreSQL alone")
+
+    _become_another()
+
+    assert waiting() == [(kb.pk, "chroma")]
+    assert found(kb)[0][0] == TEXTS[0]
+    assert changes_apply(kb.pk, "chroma")
+    assert copy_check(kb, "chroma").is_complete
+
+
+def test_one_base_that_moved_meanwhile_keeps_no_other_from_being_checked(kb, chroma, monkeypatch):
+    from kb import tasks
+
+    other = make_kb(name="other")
+    make_document(other, *TEXTS)
+    for each in (kb, other):
+        move(each, "chroma")
+        mirror("chroma").drop(each.pk)
+    rebuilt = []
+
+    def rebuild(moved):
+        rebuilt.append(moved.pk)
+        raise Rejected("nothing_to_rebuild", "It is in PostgreSQL.")
+
+    monkeypatch.setattr(tasks, "store_rebuild", rebuild)
+    tasks.check_stores()
+
+    assert rebuilt == [kb.pk, other.pk]
 
 
 def test_a_copy_that_a_server_has_lost_is_rebuilt(kb, milvus):
