@@ -5,8 +5,6 @@ import signal
 import threading
 from typing import Any
 
-from prometheus_client.multiprocess import mark_process_dead
-
 from kb import draining
 from kb.telemetry.logs import chosen_form, logging_config
 
@@ -58,9 +56,3 @@ def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signatur
 def pre_request(worker: Any, req: Any) -> None:  # noqa: ARG001 - gunicorn's signature
     """A client that stops in the middle of its body, or takes no answer, holds a thread for so long and no longer."""
     req.unreader.sock.settimeout(client_seconds)
-
-
-def child_exit(server: Any, worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
-    """Takes the memory of a process that has ended out of the metrics; what it has counted stays."""
-    if os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
-        mark_process_dead(worker.pid)  # type: ignore[no-untyped-call]

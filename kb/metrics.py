@@ -5,13 +5,14 @@ With PROMETHEUS_MULTIPROC_DIR set, all processes that share the folder are count
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from enum import StrEnum
 from http import HTTPStatus
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 from retrieval.cache import PROCESS_TIER, TierStats
 from retrieval.trace import Degradation
@@ -148,11 +149,25 @@ def observe_pool(stats: Mapping[str, int]) -> None:
 
 def registry() -> CollectorRegistry:
     """What has been counted: by all processes that share the folder, or by this one where there is none."""
-    if not os.environ.get(SHARED_FOLDER):
+    folder = os.environ.get(SHARED_FOLDER)
+    if not folder:
         return REGISTRY
+    _forget_ended(Path(folder))
     shared = CollectorRegistry()
     MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
     return shared
+
+
+def _forget_ended(folder: Path) -> None:
+    """Takes what ended processes held out of the sums, however they ended; what they counted stays."""
+    for pid in {int(path.stem.rpartition("_")[2]) for path in folder.glob("gauge_live*_*.db")}:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            with suppress(FileNotFoundError):  # another process was asked at the same time
+                mark_process_dead(pid, str(folder))  # type: ignore[no-untyped-call]
+        except PermissionError:
+            continue  # another user's, and alive
 
 
 def cache_lookups() -> dict[str, dict[str, tuple[int, int]]]:

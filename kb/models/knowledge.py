@@ -6,6 +6,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
 from kb.models.access import ScopedQuerySet
@@ -223,6 +225,8 @@ class Document(models.Model):
     stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
     progress = models.PositiveSmallIntegerField(_("progress"), default=0)
     attempts = models.PositiveSmallIntegerField(default=0)
+    # Since it was added, or was to be processed once more; an attempt that failed does not begin it anew.
+    waiting_since = models.DateTimeField(default=timezone.now, db_default=Now(), editable=False)
     keep_chunks = models.BooleanField(default=False, editable=False)
     chunking = models.CharField(max_length=32, blank=True, db_default="", editable=False)
     indexed_title = models.CharField(max_length=500, blank=True, db_default="", editable=False)

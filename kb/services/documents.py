@@ -9,6 +9,7 @@ from django.core.files import File
 from django.core.files.base import ContentFile
 from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.ingest.archives import is_archive_name
@@ -22,18 +23,6 @@ from kb.services.errors import AlreadyThere, NotVisible, Rejected
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
 SOURCE_CHARACTERS = 1_000
-WAITING: dict[str, Any] = {
-    "status": Document.Status.PENDING,
-    "stage": "",
-    "progress": 0,
-    "error": "",
-    "error_code": "",
-    "error_params": {},
-    "attempts": 0,
-    "lease": None,
-    "lease_until": None,
-}
-"""What a document that is to be processed once more begins with."""
 
 
 def document_add(  # noqa: PLR0913 - each is a detail of the document
@@ -178,12 +167,29 @@ def documents_requeue(documents: Iterable[Document]) -> int:
     return count
 
 
+def waiting() -> dict[str, Any]:
+    """What a document that is to be processed once more begins with."""
+    return {
+        "status": Document.Status.PENDING,
+        "stage": "",
+        "progress": 0,
+        "error": "",
+        "error_code": "",
+        "error_params": {},
+        "attempts": 0,
+        "lease": None,
+        "lease_until": None,
+        "waiting_since": timezone.now(),
+    }
+
+
 def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
     """Saves what has changed and that the document waits; all else may be another's by now."""
     document.keep_chunks = keep_chunks or not document.file
-    for field, value in WAITING.items():
+    begun = waiting()
+    for field, value in begun.items():
         setattr(document, field, value)
-    document.save(update_fields=[*changed, *WAITING, "keep_chunks", "updated_at"])
+    document.save(update_fields=[*changed, *begun, "keep_chunks", "updated_at"])
 
 
 def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:

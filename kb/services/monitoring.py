@@ -82,12 +82,12 @@ def _documents_waiting() -> Metric | None:
 def _oldest_waiting() -> Metric | None:
     try:
         rows = Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
-        since = rows.aggregate(since=Min("created_at"))["since"]
+        since = rows.aggregate(since=Min("waiting_since"))["since"]
     except DatabaseError:
         return None
     age = 0.0 if since is None else (timezone.now() - since).total_seconds()
     return GaugeMetricFamily(
-        "zhiku_documents_oldest_waiting_seconds", "Since when the oldest of the waiting documents is here", age
+        "zhiku_documents_oldest_waiting_seconds", "How long the one that waits longest has waited", age
     )
 
 

@@ -2,12 +2,17 @@
 
 import json
 import re
+from datetime import timedelta
 
 import yaml
+from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
 from kb import metrics
+from kb.models import Document
+from kb.services.documents import document_requeue
 from tests.deployment.compose import ROOT
+from tests.factories import make_document, make_kb
 
 SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
 
@@ -59,3 +64,18 @@ def test_the_queue_is_told_of(db, client):
     text = client.get("/metrics").content.decode()
     for name in ("zhiku_documents_waiting", "zhiku_documents_oldest_waiting_seconds", "zhiku_queue_length"):
         assert f"\n{name} " in text
+
+
+def test_a_document_that_is_processed_once_more_waits_since_then(transactional_db, client):
+    document = make_document(make_kb(), "保修")
+    an_hour = timedelta(hours=1)
+    Document.objects.update(created_at=timezone.now() - 9 * an_hour, waiting_since=timezone.now() - an_hour)
+    Document.objects.update(status=Document.Status.PENDING)
+    assert 3_600 <= _gauge(client, "zhiku_documents_oldest_waiting_seconds") < 7_200
+    document_requeue(document)
+    assert _gauge(client, "zhiku_documents_oldest_waiting_seconds") < 600
+
+
+def _gauge(client, name):
+    families = text_string_to_metric_families(client.get("/metrics").content.decode())
+    return next(family.samples[0].value for family in families if family.name == name)

@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from contextlib import ExitStack
 
 import pytest
 from prometheus_client import REGISTRY
@@ -17,6 +18,8 @@ metrics.observe_cache("redis", "hits", 2)
 metrics.observe_cache("redis", "nbytes", 100)
 metrics.observe_cache("process", "nbytes", 1000)
 metrics.observe_search(Outcome.FOUND, [], {"bm25": 1.0, "total": 20.0})
+print(flush=True)
+input()
 """
 
 
@@ -34,12 +37,18 @@ def counted():
 
 @pytest.fixture
 def shared(tmp_path, monkeypatch):
-    """The folder of two processes that have counted the same; it is made by the first."""
+    """Two processes that share a folder, which the first of them makes, and have counted the same; they go on."""
     folder = tmp_path / "metrics" / "shared"
     monkeypatch.setenv("PROMETHEUS_MULTIPROC_DIR", str(folder))
-
-    for _ in range(2):
-        subprocess.run([sys.executable, "-c", COUNT_IN_A_PROCESS], check=True, timeout=60)
+    with ExitStack() as stack:
+        processes = []
+        for _ in range(2):
+            command = [sys.executable, "-c", COUNT_IN_A_PROCESS]
+            process = stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            process.stdout.readline()
+            processes.append(process)
+        yield processes
 
 
 def test_a_search_counts_with_its_outcome_and_its_seconds(counted):
@@ -84,6 +93,13 @@ def test_processes_that_share_a_folder_are_counted_together(shared):
     assert (counters["redis"]["hits"], counters["redis"]["nbytes"]) == (4, 200)
     assert counters["process"]["nbytes"] == 2_000
     assert metrics.registry().get_sample_value("zhiku_search_seconds_count") == 2
+
+
+def test_a_process_that_was_killed_holds_no_memory_and_keeps_its_counts(shared):
+    shared[0].kill()
+    shared[0].wait()
+    counters = metrics.cache_counters()
+    assert (counters["process"]["nbytes"], counters["redis"]["hits"]) == (1_000, 4)
 
 
 def test_labels_name_no_knowledge_base_query_or_user():

@@ -251,6 +251,7 @@ LEFT_OUT: Final[dict[type[Model], frozenset[str]]] = {
             "stage",
             "progress",
             "attempts",
+            "waiting_since",
             "lease",
             "lease_until",
             "error_code",

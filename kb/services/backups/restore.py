@@ -174,8 +174,9 @@ def _become_another() -> str:
         for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():
             for store in {kb.store, kb.target_store} & DRIVERS.keys():
                 refill(kb.pk, store)
-        Document.objects.filter(status=Document.Status.PROCESSING).update(
-            status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now()
+        now, unfinished = timezone.now(), (Document.Status.PENDING, Document.Status.PROCESSING)
+        Document.objects.filter(status__in=unfinished).update(
+            status=Document.Status.PENDING, stage="", lease=None, lease_until=None, waiting_since=now, updated_at=now
         )
     forget_installation()
     return str(installation.pk)

@@ -11,7 +11,7 @@ from django.db.models import Count, Max, Min, Q
 from django.utils import timezone
 
 from kb.models import Document, IngestBatch, KnowledgeBase, User
-from kb.services.documents import WAITING
+from kb.services.documents import waiting
 from kb.services.waiting import batch_waiting
 
 Status = Document.Status
@@ -113,6 +113,7 @@ def batch_pause(batch: IngestBatch) -> None:
 
 
 def batch_resume(batch: IngestBatch) -> None:
+    Document.objects.filter(batch=batch, status=Status.PENDING).update(waiting_since=timezone.now())
     IngestBatch.objects.filter(pk=batch.pk).update(paused=False)
     batch.paused = False
     _take_up(batch)
@@ -144,8 +145,8 @@ def _cancel_unfinished(batch: IngestBatch) -> int:
 def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
     """Has the failed documents processed once more, or the cancelled ones after all; returns how many there are."""
     rows = Document.objects.filter(batch=batch, status=status)
-    without_file = rows.filter(file="").update(keep_chunks=True, **WAITING, updated_at=timezone.now())
-    count = without_file + rows.update(**WAITING, updated_at=timezone.now())
+    without_file = rows.filter(file="").update(keep_chunks=True, **waiting(), updated_at=timezone.now())
+    count = without_file + rows.update(**waiting(), updated_at=timezone.now())
     if count:
         _take_up(batch)
     return count

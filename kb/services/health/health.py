@@ -195,7 +195,7 @@ def documents() -> Finding:
     name, now = "documents", timezone.now()
     failed = Document.objects.filter(status=Document.Status.FAILED).count()
     stuck = Document.objects.filter(
-        Q(status=Document.Status.PENDING, created_at__lt=now - WAITED_LONG)
+        Q(status=Document.Status.PENDING, waiting_since__lt=now - WAITED_LONG) & ~Q(batch__paused=True)
         | Q(status=Document.Status.PROCESSING, lease_until__lt=now - WAITED_LONG)
     ).count()
     detail = f"{Document.objects.count():,} in all, {failed:,} failed, {stuck:,} stuck"

@@ -7,7 +7,9 @@ from django.db import ConnectionHandler, connection
 from django.db.models import F
 from django.utils import timezone
 
-from kb.models import Document
+from kb.models import Document, IngestBatch
+from kb.services.batches.batches import batch_resume
+from kb.services.documents import document_requeue
 from kb.services.health import health
 from kb.services.health.findings import Finding, State
 from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change
@@ -177,8 +179,28 @@ def test_a_document_that_waits_is_stuck_only_after_a_while():
     make_document(make_kb(), "保修")
     Document.objects.update(status=Document.Status.PENDING)
     assert health.documents().state is State.OK
-    Document.objects.update(created_at=F("created_at") - timedelta(hours=1))
+    Document.objects.update(waiting_since=F("waiting_since") - timedelta(hours=1))
     assert "1 stuck" in health.documents().detail
+
+
+def test_a_document_that_is_to_be_processed_once_more_begins_to_wait_then():
+    document = make_document(make_kb(), "保修")
+    long_ago = timezone.now() - timedelta(days=9)
+    Document.objects.update(created_at=long_ago, waiting_since=long_ago)
+    document_requeue(document)
+    assert health.documents().state is State.OK
+
+
+def test_a_document_of_a_paused_upload_is_not_stuck():
+    kb = make_kb()
+    batch = IngestBatch.objects.create(knowledge_base=kb, paused=True)
+    make_document(kb, "保修")
+    Document.objects.update(
+        status=Document.Status.PENDING, batch=batch, waiting_since=timezone.now() - timedelta(days=1)
+    )
+    assert health.documents().state is State.OK
+    batch_resume(batch)
+    assert health.documents().state is State.OK
 
 
 def test_a_document_whose_worker_was_lost_long_ago_is_stuck():
