@@ -68,14 +68,18 @@ def delete_folder(name: str) -> None:
 
 
 def replace_file(name: str, content: "File[bytes]") -> None:
-    """Writes a file under exactly this name, over what is there.
+    """Writes a file under exactly this name, over what is there, which stays until the whole of it is written.
 
     Raises:
         FilesUnavailable: the store cannot be used.
     """
     storage = default_storage
     if isinstance(storage, FileSystemStorage):
-        storage.delete(name)
-        storage.save(name, content)
+        written = Path(storage.path(storage.get_available_name(f"{name}.part")))
+        try:
+            storage.save(written.relative_to(storage.location).as_posix(), content)
+            written.replace(storage.path(name))
+        finally:
+            written.unlink(missing_ok=True)
     else:
         cast(RemoteStorage, storage).replace(name, content)

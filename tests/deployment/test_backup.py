@@ -246,6 +246,13 @@ def test_it_goes_into_the_storage_of_uploads(kb, capsys):
     assert default_storage.exists("backups/monday.tar")
 
 
+@pytest.mark.parametrize("command", ["backup", "restore"])
+@pytest.mark.parametrize("name", ["../monday.tar", "a/monday.tar", ".monday.tar", ".."])
+def test_in_the_storage_of_uploads_it_has_a_plain_name(db, command, name):
+    with pytest.raises(CommandError, match=r"a plain name, such as monday\.tar"):
+        call_command(command, name, "--storage")
+
+
 def test_a_backup_that_is_not_there_is_said():
     with pytest.raises(CommandError, match="there is no backup"):
         call_command("restore", "nowhere.tar")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import boto3
 import pytest
+from django.core.files import File
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage, storages
 from moto.server import ThreadedMotoServer
@@ -27,6 +28,17 @@ from tests.factories import make_kb, make_user
 
 BUCKET = "zhiku"
 TEXT = "The warranty lasts for two years. Keep the receipt."
+
+
+class CutOff(Exception):
+    """What was to be read ends in its middle."""
+
+
+class Torn(BytesIO):
+    def read(self, size=-1):
+        if self.tell():
+            raise CutOff
+        return super().read(min(size, 3) if size > 0 else 3)
 
 
 @pytest.fixture(scope="module")
@@ -142,6 +154,15 @@ def test_a_file_is_replaced_under_its_name(storage):
         replace_file("documents/1/a.txt", ContentFile(content, name="a.txt"))
     with default_storage.open("documents/1/a.txt") as file:
         assert file.read() == b"new"
+
+
+def test_a_file_stays_until_the_one_in_its_place_is_whole(storage):
+    replace_file("documents/1/a.txt", ContentFile(b"old", name="a.txt"))
+    with pytest.raises(CutOff):
+        replace_file("documents/1/a.txt", File(Torn(b"anew"), name="a.txt"))
+    with default_storage.open("documents/1/a.txt") as file:
+        assert file.read() == b"old"
+    assert default_storage.listdir("documents/1")[1] == ["a.txt"]
 
 
 @pytest.mark.django_db(transaction=True)

@@ -11,6 +11,7 @@ from django.core.management.base import CommandError
 from kb.management.base import KnowledgeBaseCommand
 from kb.services.archives.export import archive_folder
 from kb.services.backups.backup import BackedUp, backup
+from kb.services.backups.format import stored_name
 from kb.stores.files import FilesUnavailable, replace_file
 
 
@@ -31,7 +32,7 @@ class Command(KnowledgeBaseCommand):
             done = self._to_storage(options["target"]) if options["storage"] else self._to_path(Path(options["target"]))
         except OSError as error:
             raise CommandError(
-                f"{options['target']} cannot be written ({error.strerror}): choose another place"
+                f"{options['target']} cannot be written ({error.strerror or error}): choose another place"
             ) from error
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
@@ -52,10 +53,9 @@ class Command(KnowledgeBaseCommand):
             return backup(target, on_bytes=bar.update)
 
     def _to_storage(self, name: str) -> BackedUp:
-        if "/" in name or name.startswith("."):
-            raise CommandError("with --storage the target is a plain name, such as monday.tar")
+        stored = stored_name(name)
         with tempfile.TemporaryDirectory(dir=archive_folder()) as folder:
             done = self._to_path(Path(folder) / name)
             with (Path(folder) / name).open("rb") as made:
-                replace_file(f"backups/{name}", File(made, name=name))
+                replace_file(stored, File(made, name=name))
         return done

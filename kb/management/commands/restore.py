@@ -13,6 +13,7 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.services.archives.export import archive_folder
+from kb.services.backups.format import stored_name
 from kb.services.backups.restore import restore
 from kb.stores.files import FilesUnavailable
 
@@ -56,7 +57,7 @@ def _source(name: str, *, in_storage: bool) -> Iterator[Path]:
         yield Path(name)
         return
     with tempfile.NamedTemporaryFile(dir=archive_folder()) as copy:
-        with default_storage.open(f"backups/{name}", "rb") as stored:
+        with default_storage.open(stored_name(name), "rb") as stored:
             shutil.copyfileobj(stored, copy, 1024**2)
         copy.flush()
         yield Path(copy.name)

@@ -27,6 +27,17 @@ _FILE_NAME: Final = re.compile(r"documents/[0-9]+/[A-Za-z0-9_]{1,120}(\.[a-z0-9]
 OnBytes = Callable[[int], None]
 
 
+def stored_name(name: str) -> str:
+    """Where a backup lies in the storage of uploads.
+
+    Raises:
+        Rejected: its name is no plain one.
+    """
+    if not name or "/" in name or name.startswith("."):
+        raise Rejected("bad_name", "With --storage a backup has a plain name, such as monday.tar.")
+    return f"backups/{name}"
+
+
 class Writer:
     """A backup on its way to the disk.
 
