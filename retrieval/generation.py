@@ -1,8 +1,6 @@
 """Answers of language models behind servers that speak OpenAI's `POST /chat/completions`."""
 
-import ipaddress
 import json
-import re
 import threading
 import time
 import weakref
@@ -10,7 +8,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
 
 from tenacity import (
     RetryCallState,
@@ -23,6 +20,7 @@ from tenacity import (
 
 from retrieval.errors import CircuitOpen, GenerationFailed, ModelTimeout, ModelUnavailable
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
+from retrieval.llm_settings import host_of, settings_problem
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
@@ -70,8 +68,8 @@ class OpenAIGenerator:
         self.model = model
         self._base_url = base_url.strip()
         self._api_key = api_key.strip()
-        self._problem = _problem(self._base_url, self._api_key, model)
-        self._name = f"language model '{model}'" + ("" if self._problem else f" at {_host(self._base_url)}")
+        self._problem = settings_problem(self._base_url, self._api_key, model)
+        self._name = f"language model '{model}'" + ("" if self._problem else f" at {host_of(self._base_url)}")
         self._temperature = temperature
         self._patience_s = patience_s
         self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker, patience_s=patience_s)
@@ -357,42 +355,6 @@ def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
         *lines, rest = (rest + chunk).split(b"\n")
         yield from lines
     yield rest
-
-
-def _problem(base_url: str, api_key: str, model: str) -> str | None:
-    """What is missing or wrong in the settings, and what to do."""
-    if not base_url or not model:
-        return "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL"
-    if not _is_web_address(base_url):
-        return "LLM_BASE_URL is not a web address: set it to one such as https://api.deepseek.com/v1"
-    if not api_key and not _is_loopback(urlsplit(base_url).hostname or ""):
-        return (
-            f"there is no key for the language model at {_host(base_url)}: set LLM_API_KEY (any word if it needs none)"
-        )
-    if not (api_key.isascii() and api_key.isprintable()):
-        return "LLM_API_KEY holds characters that no key has: copy it again"
-    return None
-
-
-def _is_web_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        name = (parts.hostname or "").encode("idna")
-        return parts.scheme in {"http", "https"} and bool(name) and parts.port != 0 and not re.search(r"\s", url)
-    except ValueError:
-        return False
-
-
-def _host(url: str) -> str:
-    """Host and port, without the credentials that an address may hold."""
-    return urlsplit(url).netloc.rpartition("@")[2]
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _is_passing(error: BaseException) -> bool:

@@ -19,7 +19,8 @@ from kb.services.documents import PASTED_NAME
 from kb.services.errors import Rejected
 from kb.services.indexing import chunk_settings
 from kb.services.knowledge_bases import check_chunking
-from kb.services.rechunk import Survival, chunks_of, recut
+from kb.services.rechunk.carrying import Survival
+from kb.services.rechunk.planning import chunks_of, recut
 from kb.stores.files import has_file, local_file
 from retrieval.errors import RetrievalError
 

@@ -14,6 +14,7 @@ from django.utils.translation import gettext as _
 
 from kb.ingest.archives import is_archive_name
 from kb.ingest.formats.detect import is_readable_head
+from kb.ingest.index import ROWS_A_STATEMENT
 from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document, IngestBatch, KnowledgeBase, User
 from kb.models.commits import after_commit
@@ -165,6 +166,25 @@ def documents_requeue(documents: Iterable[Document]) -> int:
             document_requeue(document)
             count += 1
     return count
+
+
+def documents_recut(documents: QuerySet[Document]) -> int:
+    """Puts documents into the queue, to be cut from their stored files; the unfinished and those without a file are left.
+
+    Returns:
+        How many.
+    """
+    return documents_requeue(cuttable(documents).order_by("pk").iterator(chunk_size=ROWS_A_STATEMENT))
+
+
+def cuttable(documents: QuerySet[Document]) -> QuerySet[Document]:
+    """Those whose chunks were cut from a file that is kept."""
+    return documents.filter(status=Document.Status.READY).exclude(file="")
+
+
+def cut_otherwise(documents: QuerySet[Document], fingerprint: str) -> QuerySet[Document]:
+    """Those that are known to have been cut under other settings."""
+    return cuttable(documents).exclude(chunking__in=("", fingerprint))
 
 
 def waiting() -> dict[str, Any]:

@@ -1,37 +1,27 @@
 """From a document to searchable chunks: parse, chunk, tokenise, embed, write."""
 
-import copy
 import logging
-import time
-import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 from django.conf import settings
-from django.db import OperationalError, transaction
-from django.db.models import Exists, F, OuterRef, Q
-from django.utils import timezone
+from django.db import OperationalError
 from django.utils.translation import gettext_noop
 
-from kb import draining
 from kb.ingest.archives import is_archive_name
-from kb.ingest.chunkers.drafts import ChunkSettings, Strategy, hash_content
+from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
 from kb.ingest.chunkers.registry import split
 from kb.ingest.index import Prepared, Source, prepare, replace_postings, replace_vectors
 from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
 from kb.ingest.sandbox import Limits, parse_file
 from kb.ingest.terms import unread
-from kb.metrics import observe_document, observe_stage
-from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
-from kb.models.commits import after_commit
-from kb.models.locks import lock_knowledge_bases
+from kb.models import Chunk, Document, KnowledgeBase
 from kb.providers import embedder
 from kb.services.batches.unpacking import expand_archive
 from kb.services.chunk_batches import source_of
-from kb.services.chunk_work.bulk import chunks_set_enabled
-from kb.services.chunk_work.checks import check_chunk, entries, prepared_chunks, require_there, unchanged_chunk
-from kb.services.leases import kept, lease_until
-from kb.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
+from kb.services.leases import Job, LeaseLost, WorkerEnds, kept, must_return
+from kb.services.rechunk.planning import chunks_of, recut
+from kb.services.rechunk.writing import ChunksChanged, to_index, write_recut
 from kb.services.writing import (
     Superseded,
     extraction_of,
@@ -54,147 +44,6 @@ WORKER_LOST = gettext_noop(
 INTERNAL_ERROR = gettext_noop(
     "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: mend it, then retry."
 )
-
-
-class LeaseLost(Exception):
-    """Another worker has taken the document over, or it was deleted: this one writes nothing."""
-
-
-class WorkerEnds(Exception):
-    """The worker was asked to end a while ago: what it is at goes to another one."""
-
-
-def must_return() -> bool:
-    """Whether this worker ends and has no time left to finish a document."""
-    return draining.since() is not None and draining.seconds() >= settings.WORKER_GRACE_SECONDS
-
-
-def return_if_ending() -> None:
-    """Belongs where work can be given up without loss.
-
-    Raises:
-        WorkerEnds: the worker has no time left.
-    """
-    if must_return():
-        raise WorkerEnds("the worker ends")
-
-
-def returned() -> dict[str, object]:
-    """The fields of a document as if no worker had taken it: this attempt does not count."""
-    waiting = {"status": Document.Status.PENDING, "stage": "", "progress": 0, "lease": None, "lease_until": None}
-    return {**waiting, "attempts": F("attempts") - 1, "updated_at": timezone.now()}
-
-
-class Job:
-    """One worker's hold on one document; it is renewed while the worker lives, and by every report of progress."""
-
-    def __init__(self, document: Document, lease: uuid.UUID) -> None:
-        self.document = document
-        self.lease = lease
-        self._stage, self._since = str(Document.Stage.PARSE), time.monotonic()
-
-    @classmethod
-    def claim(cls, document_id: int) -> "Job | None":
-        """Takes a document that waits, or whose worker was lost.
-
-        Returns:
-            None if another worker holds it, it is done, or its upload is paused. A task may so be delivered as often as
-            the broker likes.
-        """
-        lease, now = uuid.uuid4(), timezone.now()
-        free = Q(status=Document.Status.PENDING) | Q(status=Document.Status.PROCESSING, lease_until__lt=now)
-        paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
-        taken = Document.objects.filter(free, ~paused, pk=document_id).update(
-            status=Document.Status.PROCESSING,
-            stage=Document.Stage.PARSE,
-            progress=0,
-            error="",
-            error_code="",
-            attempts=F("attempts") + 1,
-            lease=lease,
-            lease_until=lease_until(now),
-            updated_at=now,
-        )
-        document = Document.objects.select_related("knowledge_base").filter(pk=document_id).first() if taken else None
-        return cls(document, lease) if document else None
-
-    def report(self, stage: Document.Stage, progress: int) -> None:
-        """Shows how far the document is, in per cent of the whole, and renews the lease.
-
-        Raises:
-            LeaseLost: the document is no longer this worker's.
-            WorkerEnds: the worker has no time left; the document has to be given back.
-        """
-        return_if_ending()
-        self._enter(stage)
-        now = timezone.now()
-        self._update(
-            stage=stage,
-            progress=progress,
-            lease_until=lease_until(now),
-            updated_at=now,
-        )
-
-    def _enter(self, stage: str) -> None:
-        if stage != self._stage:
-            observe_stage(self._stage, time.monotonic() - self._since)
-            self._stage, self._since = str(stage), time.monotonic()
-
-    def give_back(self) -> None:
-        """Puts the document back as if it had never been taken."""
-        self._update(**returned())
-        observe_document("returned")
-
-    def fail(self, code: str, message: str, params: Mapping[str, str | int] | None = None) -> None:
-        self._update(
-            status=Document.Status.FAILED,
-            error_code=code,
-            error=message,
-            error_params=dict(params or {}),
-            lease=None,
-            lease_until=None,
-            updated_at=timezone.now(),
-        )
-        observe_document("failed")
-        logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
-
-    def release(self) -> None:
-        """Puts the document back, for the sweep to enqueue; the attempt counts, so that none goes round for ever."""
-        self._update(status=Document.Status.PENDING, lease=None, lease_until=None, updated_at=timezone.now())
-
-    def finish(self, title: str, mime: str, **more: object) -> None:
-        self._update(
-            status=Document.Status.READY,
-            stage="",
-            progress=100,
-            attempts=0,
-            keep_chunks=False,
-            title=title,
-            indexed_title=title,
-            mime=mime,
-            **more,
-            lease=None,
-            lease_until=None,
-            updated_at=timezone.now(),
-        )
-        after_commit(self._is_ready)
-
-    def _is_ready(self) -> None:
-        self._enter("")
-        observe_document("ready")
-        logger.info("document %s is ready", self.document.pk)
-
-    def lock(self) -> None:
-        """Keeps the document this worker's until the transaction ends.
-
-        Raises:
-            LeaseLost: it is no longer.
-        """
-        self._update(updated_at=timezone.now())
-
-    def _update(self, **fields: object) -> None:
-        if not Document.objects.filter(pk=self.document.pk, lease=self.lease).update(**fields):
-            raise LeaseLost
 
 
 def index_document(document_id: int) -> bool:
@@ -333,88 +182,3 @@ def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:
         strategy=cast(Strategy, kb.chunk_strategy),
         parent_size=kb.parent_size,
     )
-
-
-def chunk_update(
-    chunk: Chunk,
-    *,
-    text: str,
-    enabled: bool,
-    questions: Sequence[str] | None = None,
-    keywords: Sequence[str] | None = None,
-    require: Callable[[Chunk], None] = lambda _chunk: None,
-) -> None:
-    """Changes a chunk and what the indexes hold of it.
-
-    Args:
-        chunk: read with its document and knowledge base.
-        text: the new one.
-        enabled: whether searches find it.
-        questions: which it answers; None: those it has.
-        keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
-        require: raises where the chunk, which is locked, is not as the caller wants it to be before the change.
-
-    Raises:
-        Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or the
-            document's title meanwhile; nothing was changed.
-        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
-        NotVisible: the chunk was deleted or replaced meanwhile.
-    """
-    wanted = _changed(chunk, text, questions, keywords)
-    if not _is_indexed_anew(chunk, wanted):
-        with transaction.atomic():
-            lock_knowledge_bases([chunk.knowledge_base_id])
-            require(require_there(chunk))
-            chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
-        return
-    _write_anew(chunk, wanted, enabled=enabled, require=require)
-
-
-def chunk_reindex(chunk: Chunk) -> None:
-    """Makes anew what the indexes hold of a chunk, which stays as it is.
-
-    Raises:
-        Rejected, Superseded, NotVisible: as `chunk_update`.
-    """
-    _write_anew(chunk, copy.copy(chunk), enabled=chunk.enabled)
-
-
-def _write_anew(
-    chunk: Chunk, wanted: Chunk, *, enabled: bool, require: Callable[[Chunk], None] = lambda _chunk: None
-) -> None:
-    model = embedder(chunk.knowledge_base.embedding_model)
-    [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
-    with writing_chunks(chunk.knowledge_base):
-        locked = unchanged_chunk(chunk)
-        require(locked)
-        if wanted.text != locked.text:
-            cut = locked.cut_text or locked.text
-            locked.text, locked.cut_text = wanted.text, "" if wanted.text == cut else cut
-        locked.questions, locked.own_questions = wanted.questions, wanted.own_questions
-        locked.keywords, locked.own_keywords = wanted.keywords, wanted.own_keywords
-        locked.enabled = enabled
-        locked.content_hash, locked.token_count = hash_content(locked.text), model.count_tokens(locked.text)
-        locked.save()
-        replace_postings([(locked, prepared.postings)])
-        replace_vectors([(locked, prepared)], model.model_id)
-
-
-def _changed(chunk: Chunk, text: str, questions: Sequence[str] | None, keywords: Sequence[str] | None) -> Chunk:
-    """The chunk as it is to be; nothing is written.
-
-    Raises:
-        Rejected: it cannot be so.
-    """
-    wanted = copy.copy(chunk)
-    wanted.text = text
-    if questions is not None and (asked := entries(questions)) != chunk.questions:
-        wanted.questions, wanted.own_questions = asked, True
-    if keywords is not None and (words := entries(keywords)) != chunk.keywords:
-        wanted.keywords, wanted.own_keywords = words, bool(words)
-    check_chunk(wanted)
-    return wanted
-
-
-def _is_indexed_anew(chunk: Chunk, wanted: Chunk) -> bool:
-    names = ("text", "questions", "own_questions", "keywords", "own_keywords")
-    return any(getattr(chunk, name) != getattr(wanted, name) for name in names)

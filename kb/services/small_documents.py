@@ -29,18 +29,10 @@ from kb.metrics import observe_document
 from kb.models import Chunk, Document, IngestBatch, KnowledgeBase
 from kb.providers import embedder
 from kb.services.chunk_batches import source_of
-from kb.services.indexing import (
-    Job,
-    LeaseLost,
-    WorkerEnds,
-    chunk_settings,
-    must_return,
-    return_if_ending,
-    returned,
-    stored_remarks,
-)
-from kb.services.leases import kept, lease_until
-from kb.services.rechunk import Recut, recut, write_recut
+from kb.services.indexing import chunk_settings, stored_remarks
+from kb.services.leases import Job, LeaseLost, WorkerEnds, kept, lease_until, must_return, return_if_ending, returned
+from kb.services.rechunk.planning import Recut, recut
+from kb.services.rechunk.writing import write_recut
 from kb.services.writing import extraction_of, tokenizers_of, writing_chunks
 from kb.stores.files import FilesUnavailable, local_file
 from retrieval.errors import RetrievalError

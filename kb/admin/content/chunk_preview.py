@@ -16,10 +16,10 @@ from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidge
 from kb.admin.views import KnowledgeBasePage
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
+from kb.services.documents import cut_otherwise, cuttable, documents_recut
 from kb.services.errors import Rejected
 from kb.services.indexing import chunk_settings
 from kb.services.knowledge_bases import knowledge_base_update
-from kb.services.rechunk import cut_otherwise, cuttable, documents_recut
 
 MOST_OFFERED = 50
 """The newest documents; any other is chosen by its id in the address."""

@@ -21,10 +21,10 @@ from kb.admin.ids import row_id
 from kb.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.models import Chunk, Document
 from kb.services.chunk_work.bulk import chunks_delete, chunks_set_enabled
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.chunk_work.neighbours import neighbours_of
 from kb.services.errors import NotVisible, Rejected, ServiceError
-from kb.services.indexing import chunk_update
 from kb.services.writing import Superseded
 
 EXCERPT_CHARACTERS = 120

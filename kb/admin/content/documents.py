@@ -34,9 +34,9 @@ from kb.services.documents import (
     document_held,
     document_update,
     documents_delete,
+    documents_recut,
     documents_requeue,
 )
-from kb.services.rechunk import documents_recut
 from kb.stores.files import has_file
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)

@@ -28,11 +28,11 @@ from kb.models import Chunk, Document, KnowledgeBase
 from kb.models.locks import lock_knowledge_bases
 from kb.services.chunk_work.bulk import chunks_change
 from kb.services.chunk_work.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.found_by import searches_that_found
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.chunk_work.neighbours import neighbours_of
 from kb.services.chunk_work.splitting import chunk_split
-from kb.services.indexing import chunk_update
 
 
 @extend_schema_view(

@@ -6,7 +6,7 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Chunk, Document, KnowledgeBase
-from kb.services.rechunk import documents_recut
+from kb.services.documents import documents_recut
 from kb.services.reembedding.reembedding import (
     follow_reembedding,
     reembedding_drop,

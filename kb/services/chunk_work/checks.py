@@ -8,7 +8,7 @@ from kb.ingest.index import Prepared
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.services.chunk_batches import source_of
 from kb.services.errors import NotVisible, Rejected
-from kb.services.rechunk import own_to_chunk
+from kb.services.rechunk.writing import own_to_chunk
 from kb.services.writing import prepare_chunks
 from retrieval.errors import RetrievalError
 

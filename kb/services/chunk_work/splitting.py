@@ -12,7 +12,7 @@ from kb.ingest.chunkers.matching import moved_place
 from kb.models import Chunk
 from kb.services.chunk_work.replacing import replace_chunks
 from kb.services.errors import Rejected
-from kb.services.rechunk import share_questions
+from kb.services.rechunk.carrying import share_questions
 
 MOST_PARTS = 100
 _SENTENCE_END = re.compile(r"(?:[。！？!?；;…]+[”’」』）》\"')\]]*|\.(?=\s)[\"')\]]*|\n)\s*")

@@ -5,9 +5,9 @@ import dataclasses
 from django.utils.translation import gettext as _
 
 from kb.models import Chunk, KnowledgeBase, Principal, RetrievalProfile
+from kb.services.chunk_work.editing import chunk_reindex, chunk_update
 from kb.services.documents import document_requeue
 from kb.services.errors import NotAllowed, Rejected
-from kb.services.indexing import chunk_reindex, chunk_update
 from kb.services.profiles import MAX_NAME_CHARACTERS, create_version
 from kb.services.search import SearchRequest
 from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_settings

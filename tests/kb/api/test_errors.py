@@ -9,7 +9,7 @@ from kb.api.errors import exception_handler, flatten
 from kb.api.faults import bad_request, server_error
 from kb.api.remedies import BY_CODE, BY_STATUS, remedy_of
 from kb.models import GraphFact
-from kb.services.indexing import Superseded
+from kb.services.writing import Superseded
 from kb.telemetry.context import bound
 
 

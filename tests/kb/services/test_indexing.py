@@ -10,9 +10,11 @@ from django.utils import timezone
 
 from kb.ingest.parse import MESSAGES
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.documents import document_add, document_add_text, document_requeue, document_update
 from kb.services.errors import AlreadyThere, Rejected
-from kb.services.indexing import MAX_ATTEMPTS, Job, LeaseLost, chunk_update, index_document
+from kb.services.indexing import MAX_ATTEMPTS, index_document
+from kb.services.leases import Job, LeaseLost
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms
 from tests.factories import make_document, make_kb

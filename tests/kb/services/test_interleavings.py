@@ -14,10 +14,11 @@ from kb.services.batches import files as batch_files
 from kb.services.batches.batches import batch_cancel, batch_create
 from kb.services.batches.files import batch_add
 from kb.services.chunk_work import replacing
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible, Rejected
-from kb.services.indexing import chunk_update, index_document
+from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.tokenizing import tokenizing
 from kb.services.whole_documents import WholeDocument, write_whole_documents

@@ -7,11 +7,12 @@ from kb.ingest.chunkers.registry import split
 from kb.ingest.parse import ParsedDocument, Section
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.services import indexing
-from kb.services.documents import document_add, document_requeue, document_update
+from kb.services.chunk_work.editing import chunk_update
+from kb.services.documents import cut_otherwise, document_add, document_requeue, document_update, documents_recut
 from kb.services.eval_sets.judgments import judge, judgments_of
-from kb.services.indexing import chunk_settings, chunk_update, index_document
+from kb.services.indexing import chunk_settings, index_document
 from kb.services.knowledge_bases import knowledge_base_delete
-from kb.services.rechunk import chunks_of, cut_otherwise, documents_recut, recut
+from kb.services.rechunk.planning import chunks_of, recut
 from kb.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
 from tests.fakes import CountingEmbedder

@@ -14,13 +14,13 @@ from kb.services.documents import (
     document_replace_file,
     document_requeue,
     document_update,
+    documents_recut,
     documents_requeue,
 )
 from kb.services.errors import NotVisible
 from kb.services.eval_sets.queries import query_update
 from kb.services.external_sources import external_source_update
 from kb.services.graph.editing import concept_create, concept_update, fact_create, fact_update
-from kb.services.rechunk import documents_recut
 from kb.services.web_sources.sources import web_source_create, web_source_update
 from tests.factories import make_kb
 

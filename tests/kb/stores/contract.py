@@ -349,7 +349,7 @@ class KeywordStoreContract:
         assert self.search(kb, "合同")[0] == []
 
     def test_a_text_that_changes_is_found_by_its_new_words(self):
-        from kb.services.indexing import chunk_update
+        from kb.services.chunk_work.editing import chunk_update
 
         kb, chunks = self.new_kb(*STATUTE)
         chunk = Chunk.objects.select_related("document", "knowledge_base").get(pk=chunks[3])

@@ -9,7 +9,7 @@ from django.db import connection
 
 from kb.models import BM25Index, Chunk, ChunkChange, ChunkPostings, Document, KnowledgeBase
 from kb.models.triggers import MAX_LOGGED_ROWS
-from kb.services.indexing import chunk_update
+from kb.services.chunk_work.editing import chunk_update
 from kb.stores import bm25
 from kb.stores.bm25 import BM25Store
 from kb.stores.locks import Purpose, try_lock

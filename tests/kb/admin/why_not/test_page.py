@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
-from kb.services.indexing import chunk_update
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.search import SearchRequest, search
 from kb.services.tokenizing.tokenizing import follow_to_target
 from kb.stores.filters import Filters

@@ -20,10 +20,11 @@ from kb.models import (
     WebPage,
     WebSource,
 )
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.documents import document_add
 from kb.services.eval_sets.judgments import judge
 from kb.services.evaluation import evaluate
-from kb.services.indexing import chunk_update, index_document
+from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, outcome_as_json, search

@@ -9,7 +9,7 @@ from kb.services.chunk_work.duplicates import (
     look_for_duplicates,
     near_duplicates,
 )
-from kb.services.indexing import chunk_update
+from kb.services.chunk_work.editing import chunk_update
 from tests.factories import make_document, make_kb
 from tests.kb.services.chunk_work.rows import chunks_of
 

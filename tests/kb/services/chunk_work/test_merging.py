@@ -2,10 +2,10 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, EvalSet, FactSource, GraphFact, KnowledgeBase
 from kb.services.chunk_work import checks
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.errors import NotVisible, Rejected
 from kb.services.eval_sets.judgments import judge, judgments_of
-from kb.services.indexing import chunk_update
 from tests.factories import make_document, principal
 from tests.kb.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

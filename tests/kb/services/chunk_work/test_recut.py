@@ -5,11 +5,12 @@ from django.core.files.base import ContentFile
 
 from kb.models import Document, EvalSet, KnowledgeBase
 from kb.services.chunk_preview import preview_document
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.chunk_work.splitting import chunk_split
 from kb.services.documents import document_add, document_requeue
 from kb.services.eval_sets.judgments import judge, judgments_of
-from kb.services.indexing import chunk_update, index_document
+from kb.services.indexing import index_document
 from tests.factories import principal
 from tests.kb.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

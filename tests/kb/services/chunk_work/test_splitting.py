@@ -3,10 +3,10 @@ import itertools
 import pytest
 
 from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.splitting import chunk_split, sentence_starts
 from kb.services.errors import Rejected
 from kb.services.eval_sets.judgments import judge, judgments_of
-from kb.services.indexing import chunk_update
 from tests.factories import make_document, principal
 from tests.kb.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 

@@ -6,9 +6,9 @@ import pytest
 from django.utils import timezone
 
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.errors import Rejected
 from kb.services.evaluation import execute_run
-from kb.services.indexing import chunk_update
 from kb.services.reembedding import reembedding
 from kb.services.reembedding.reembedding import (
     follow_reembedding,

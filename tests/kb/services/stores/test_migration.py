@@ -361,7 +361,7 @@ def test_another_language_has_the_texts_cut_anew(kb, milvus):
 
 @pytest.mark.parametrize("store", ["milvus", "chroma"])
 def test_a_reembedding_and_an_edit_reach_the_copy(kb, store, request, monkeypatch):
-    from kb.services.indexing import chunk_update
+    from kb.services.chunk_work.editing import chunk_update
     from kb.services.reembedding.reembedding import reembed_to_target, reembedding_drop, reembedding_start
     from tests.kb.letters_model import letters_models
 

@@ -11,8 +11,9 @@ from django.utils import timezone
 from kb import tasks
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
 from kb.services import chunk_batches
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.documents import document_add
-from kb.services.indexing import chunk_update, index_document
+from kb.services.indexing import index_document
 from kb.services.reindex import reindex_postings
 from kb.services.tokenizing import tokenizing
 from kb.services.tokenizing.tokenizing import (

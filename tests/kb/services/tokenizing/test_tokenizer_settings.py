@@ -6,8 +6,8 @@ import pytest
 
 from kb.conf import _load_tokenizer
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
+from kb.services.chunk_work.editing import chunk_update
 from kb.services.errors import Rejected
-from kb.services.indexing import chunk_update
 from kb.services.knowledge_bases import knowledge_base_delete
 from kb.services.search import SearchRequest, search
 from kb.services.tokenizing.tokenizing import (
