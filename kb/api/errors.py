@@ -21,7 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.api.remedies import remedy_of
-from kb.services.errors import DATABASE_OUT_OF_REACH, AlreadyThere, NotAllowed, NotVisible, Rejected
+from kb.services.errors import DATABASE_OUT_OF_REACH, AlreadyThere, NotAllowed, NotVisible, Rejected, is_collision
 from kb.services.writing import Superseded
 from kb.stores.files import FilesUnavailable
 from kb.telemetry import context as log_context
@@ -30,6 +30,7 @@ from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 30
+COLLISION_SECONDS = 1
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
     "already_member": status.HTTP_409_CONFLICT,
@@ -132,6 +133,8 @@ def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
     for kinds, describe in DESCRIPTIONS:
         if isinstance(error, kinds):
             return describe(error)
+    if is_collision(error):
+        return _collided(error)
     return _fault(error, request)
 
 
@@ -228,6 +231,14 @@ def _body_not_read(_error: UnreadablePostError) -> Problem:
     """The client has gone, in which case nobody reads this, or it has stopped in the middle."""
     detail = _("The body did not arrive: send the request again.")
     return Problem(status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", detail)
+
+
+def _collided(error: Exception) -> Problem:
+    """The same request will find what is there then."""
+    logger.warning("a row was deleted while another came to point to it", exc_info=error)
+    detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
+    headers = {"Retry-After": str(COLLISION_SECONDS)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "deleted_meanwhile", detail, headers=headers)
 
 
 def _files_out_of_reach(error: FilesUnavailable) -> Problem:

@@ -1,6 +1,7 @@
 from typing import Final
 
-from django.db import InterfaceError, OperationalError
+from django.db import IntegrityError, InterfaceError, OperationalError
+from psycopg.errors import ForeignKeyViolation
 
 DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
 """What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
@@ -40,3 +41,8 @@ class Rejected(ServiceError):
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+def is_collision(error: Exception) -> bool:
+    """Whether a row was deleted while another came to point to it; one of the two was not written."""
+    return isinstance(error, IntegrityError) and isinstance(error.__cause__, ForeignKeyViolation)

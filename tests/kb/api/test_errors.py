@@ -2,15 +2,16 @@ import json
 
 import pytest
 from django.core.exceptions import TooManyFieldsSent
-from django.db import InterfaceError, OperationalError
+from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from rest_framework.exceptions import Throttled
 
 from kb.api.errors import exception_handler, flatten
 from kb.api.faults import bad_request, server_error
 from kb.api.remedies import BY_CODE, BY_STATUS, remedy_of
-from kb.models import GraphFact
+from kb.models import EvalSet, GraphFact, KnowledgeBase
 from kb.services.writing import Superseded
 from kb.telemetry.context import bound
+from tests.factories import make_kb
 
 
 @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
@@ -31,6 +32,29 @@ def test_an_object_that_is_gone_since_it_was_found_is_404_and_its_model_is_not_n
 
     assert (response.status_code, response.data["code"]) == (404, "not_found")
     assert "GraphFact" not in str(response.data)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_row_whose_owner_is_deleted_at_the_same_moment_is_503_and_worth_another_try():
+    kb = make_kb()
+    gone = kb.pk
+    kb.delete()
+    with pytest.raises(IntegrityError) as caught:
+        EvalSet.objects.create(knowledge_base_id=gone, name="questions")
+
+    response = exception_handler(caught.value, {})
+
+    assert (response.status_code, response.data["code"]) == (503, "deleted_meanwhile")
+    assert response.headers["Retry-After"] == "1"
+
+
+@pytest.mark.django_db
+def test_two_rows_of_one_name_are_a_fault_where_nobody_expects_them():
+    make_kb(name="one")
+    with pytest.raises(IntegrityError) as caught, transaction.atomic():
+        KnowledgeBase.objects.bulk_create([KnowledgeBase(name="one", owner=KnowledgeBase.objects.get().owner)])
+
+    assert exception_handler(caught.value, {}).status_code == 500
 
 
 def test_a_form_with_too_many_fields_is_413():
