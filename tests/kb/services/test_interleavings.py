@@ -9,17 +9,18 @@ from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
-from kb.services import documents, indexing, rechunk, reindex, whole_documents
+from kb.services import documents, indexing, reindex, whole_documents
 from kb.services.batches import files as batch_files
 from kb.services.batches.batches import batch_cancel, batch_create
 from kb.services.batches.files import batch_add
-from kb.services.chunk_work import replacing
+from kb.services.chunk_work import editing, replacing
 from kb.services.chunk_work.editing import chunk_update
 from kb.services.chunk_work.merging import chunks_merge
 from kb.services.documents import document_add, document_delete, document_update
 from kb.services.errors import NotVisible, Rejected
 from kb.services.indexing import index_document
 from kb.services.knowledge_bases import knowledge_base_delete
+from kb.services.rechunk import writing
 from kb.services.tokenizing import tokenizing
 from kb.services.whole_documents import WholeDocument, write_whole_documents
 from kb.stores.bm25 import BM25Store
@@ -69,7 +70,7 @@ def a_retitled_document_being_embedded(monkeypatch):
 def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatch):
     kb = make_kb()
     make_document(kb, "已有内容")
-    gate = Gate(monkeypatch, rechunk, "write_chunks")
+    gate = Gate(monkeypatch, writing, "write_chunks")
     worker = Running(index_document, add(kb).pk)
     gate.wait()
     curator = Running(knowledge_base_delete, kb)
@@ -81,7 +82,7 @@ def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatc
 
 def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
     document = add(make_kb())
-    gate = Gate(monkeypatch, rechunk, "write_chunks", after=True)
+    gate = Gate(monkeypatch, writing, "write_chunks", after=True)
     worker = Running(index_document, document.pk)
     gate.wait()
     curator = Running(document_delete, document)
@@ -94,7 +95,7 @@ def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
 
 def test_retagging_a_document_waits_until_it_is_written(monkeypatch):
     document = add(make_kb())
-    gate = Gate(monkeypatch, rechunk, "write_chunks", after=True)
+    gate = Gate(monkeypatch, writing, "write_chunks", after=True)
     worker = Running(index_document, document.pk)
     gate.wait()
     document.refresh_from_db()
@@ -251,7 +252,7 @@ def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monk
 def test_a_change_of_a_chunk_does_not_undo_another_that_was_faster(monkeypatch, change):
     document = add(make_kb())
     index_document(document.pk)
-    gate = Gate(monkeypatch, indexing, "prepared_chunks", after=True)
+    gate = Gate(monkeypatch, editing, "prepared_chunks", after=True)
     slow = Running(lambda: chunk_update(only_chunk(), text="苹果", enabled=True, questions=["哪一种水果？"]))
     gate.wait()
     monkeypatch.undo()
