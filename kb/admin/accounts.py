@@ -9,7 +9,7 @@ from django.core.exceptions import PermissionDenied
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
@@ -118,7 +118,7 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
 
 
 class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
-    user: User
+    request: HttpRequest
 
     class Meta:
         model = ApiKey
@@ -134,7 +134,7 @@ class ApiKeyForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean_rate_limit(self) -> str:
         limit: str = self.cleaned_data["rate_limit"]
         try:
-            check_rate_limit(limit, self.user)
+            check_rate_limit(limit, signed_in(self.request))
         except Rejected as error:
             raise forms.ValidationError(str(error)) from error
         return limit
@@ -182,14 +182,8 @@ class ApiKeyAdmin(ScopedModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
         return self.get_fields(request, obj) if obj else ()
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:  # noqa: FBT001, FBT002
-        form = super().get_form(request, obj, change, **kwargs)
-        form.user = signed_in(request)
-        return form
-
     def get_urls(self) -> list[URLPattern]:
-        view = self.admin_site.admin_view(require_POST(self.revoke_view))
-        return [path("<path:object_id>/revoke/", view, name="kb_apikey_revoke"), *super().get_urls()]
+        return [self.page("<path:object_id>/revoke/", require_POST(self.revoke_view), "revoke"), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         key = context["api_key"] = kwargs.get("obj")

@@ -17,6 +17,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelChoiceField, ModelMultipleChoiceField
 from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, path
 from django.utils.functional import Promise
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
@@ -104,6 +105,18 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
         if to_change and not self.has_change_permission(request, found):
             raise PermissionDenied
         return found
+
+    def page(self, route: str, view: Callable[..., Any], name: str) -> URLPattern:
+        """The route of a page of the project's own; it is named as those that every model has: `kb_MODEL_NAME`."""
+        named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=named)
+        return pattern
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        """A form that may ask who fills it in, by `self.request`."""
+        form = super().get_form(request, obj, **kwargs)
+        form.request = request
+        return form
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:  # noqa: ARG002
         raise Http404

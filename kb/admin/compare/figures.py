@@ -9,7 +9,8 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.admin.compare.queries import Choice, QueryList, here, query_list
+from kb.admin.choices import Choice
+from kb.admin.compare.queries import QueryList, here, query_list
 from kb.admin.compare.settings import SettingChange, setting_changes
 from kb.admin.eval_runs.report import (
     AXIS,

@@ -10,6 +10,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
+from kb.admin.choices import Choice
 from kb.admin.compare.sides import of_side
 from kb.admin.eval_runs.report import lost_label, signed, three_decimals
 from kb.admin.search.form import parameters_of
@@ -18,17 +19,6 @@ from kb.models import EvalRun
 from kb.services.comparison import Comparison, QueryDifference
 
 ROWS_A_PAGE = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A way to look at the page."""
-
-    value: str
-    label: str
-    url: str
-    is_chosen: bool
-    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
@@ -66,14 +66,10 @@ class ArchivePages(ScopedModelAdmin):
     actions_list: ClassVar[Any] = ["import_archive"]
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_knowledgebase_{name}")
-            return pattern
-
         return [
-            page("import/", ImportArchiveView.as_view(model_admin=self), "import"),
-            page("<int:object_id>/export/", require_GET(self.export_view), "export"),
-            page("<int:object_id>/export/file/", require_GET(self.export_file_view), "export_file"),
+            self.page("import/", ImportArchiveView.as_view(model_admin=self), "import"),
+            self.page("<int:object_id>/export/", require_GET(self.export_view), "export"),
+            self.page("<int:object_id>/export/file/", require_GET(self.export_file_view), "export_file"),
             *super().get_urls(),
         ]
 

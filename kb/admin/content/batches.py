@@ -10,7 +10,7 @@ from django.db.models import Case, IntegerField, QuerySet, Value, When
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
 from django.shortcuts import get_object_or_404, render
 from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -78,16 +78,12 @@ class IngestBatchAdmin(ScopedModelAdmin):
         return BatchChangeList
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_ingestbatch_{name}")
-            return pattern
-
         return [
-            page("begin/", require_POST(self.begin_view), "begin"),
-            page("<int:object_id>/file/", require_POST(self.file_view), "file"),
-            page("<int:object_id>/table/", require_POST(self.table_view), "table"),
-            page("<int:object_id>/progress/", require_GET(self.progress_view), "progress"),
-            page("<int:object_id>/steer/", require_POST(self.steer_view), "steer"),
+            self.page("begin/", require_POST(self.begin_view), "begin"),
+            self.page("<int:object_id>/file/", require_POST(self.file_view), "file"),
+            self.page("<int:object_id>/table/", require_POST(self.table_view), "table"),
+            self.page("<int:object_id>/progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/steer/", require_POST(self.steer_view), "steer"),
             *super().get_urls(),
         ]
 

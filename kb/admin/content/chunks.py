@@ -5,7 +5,7 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
@@ -163,15 +163,11 @@ class ChunkAdmin(ScopedModelAdmin):
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_chunk_{name}")
-            return pattern
-
         return [
-            page("duplicates/", NearDuplicatesView.as_view(model_admin=self), "duplicates"),
-            page("<int:object_id>/split/", ChunkSplitView.as_view(model_admin=self), "split"),
-            page("<int:object_id>/merge/", require_POST(self.merge_view), "merge"),
-            page("<int:object_id>/alike/", require_GET(self.alike_view), "alike"),
+            self.page("duplicates/", NearDuplicatesView.as_view(model_admin=self), "duplicates"),
+            self.page("<int:object_id>/split/", ChunkSplitView.as_view(model_admin=self), "split"),
+            self.page("<int:object_id>/merge/", require_POST(self.merge_view), "merge"),
+            self.page("<int:object_id>/alike/", require_GET(self.alike_view), "alike"),
             *super().get_urls(),
         ]
 

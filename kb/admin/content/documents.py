@@ -12,7 +12,7 @@ from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpRe
 from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
 from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -156,15 +156,11 @@ class DocumentAdmin(ScopedModelAdmin):
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_document_{name}")
-            return pattern
-
         return [
-            page("upload/", UploadView.as_view(model_admin=self), "upload"),
-            page("progress/", require_GET(self.progress_view), "progress"),
-            page("<int:object_id>/download/", require_GET(self.download_view), "download"),
-            page("<int:object_id>/retry/", require_POST(self.retry_view), "retry"),
+            self.page("upload/", UploadView.as_view(model_admin=self), "upload"),
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/download/", require_GET(self.download_view), "download"),
+            self.page("<int:object_id>/retry/", require_POST(self.retry_view), "retry"),
             *super().get_urls(),
         ]
 

@@ -6,7 +6,7 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -201,11 +201,6 @@ class KnowledgeBaseAdmin(ArchivePages):
         )
         return with_base(rows)
 
-    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, **kwargs)
-        form.request = request
-        return form
-
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         return ("embedding_model",) if obj else ()
 
@@ -233,50 +228,25 @@ class KnowledgeBaseAdmin(ArchivePages):
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            route, name = f"<int:object_id>/tokenizer/{route}", f"kb_knowledgebase_tokenizer{name}"
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=name)
-            return pattern
-
         return [
-            page("", TokenizerView.as_view(model_admin=self), ""),
-            page("progress/", require_GET(self.tokenizer_progress_view), "_progress"),
-            page("cancel/", require_POST(self.tokenizer_cancel_view), "_cancel"),
-            path(
-                "<int:object_id>/chunk-preview/",
-                self.admin_site.admin_view(ChunkPreviewView.as_view(model_admin=self)),
-                name="kb_knowledgebase_chunk_preview",
+            self.page("<int:object_id>/tokenizer/", TokenizerView.as_view(model_admin=self), "tokenizer"),
+            self.page(
+                "<int:object_id>/tokenizer/progress/", require_GET(self.tokenizer_progress_view), "tokenizer_progress"
             ),
-            path(
-                "<int:object_id>/recut/",
-                self.admin_site.admin_view(require_http_methods(["GET", "POST"])(self.recut_view)),
-                name="kb_knowledgebase_recut",
+            self.page(
+                "<int:object_id>/tokenizer/cancel/", require_POST(self.tokenizer_cancel_view), "tokenizer_cancel"
             ),
-            path(
-                "<int:object_id>/sharing/",
-                self.admin_site.admin_view(SharingView.as_view(model_admin=self)),
-                name="kb_knowledgebase_sharing",
-            ),
-            path(
-                "<int:object_id>/embedding-model/",
-                self.admin_site.admin_view(ReembeddingView.as_view(model_admin=self)),
-                name="kb_knowledgebase_reembedding",
-            ),
-            path(
+            self.page("<int:object_id>/chunk-preview/", ChunkPreviewView.as_view(model_admin=self), "chunk_preview"),
+            self.page("<int:object_id>/recut/", require_http_methods(["GET", "POST"])(self.recut_view), "recut"),
+            self.page("<int:object_id>/sharing/", SharingView.as_view(model_admin=self), "sharing"),
+            self.page("<int:object_id>/embedding-model/", ReembeddingView.as_view(model_admin=self), "reembedding"),
+            self.page(
                 "<int:object_id>/embedding-model/progress/",
-                self.admin_site.admin_view(require_GET(self.reembedding_progress_view)),
-                name="kb_knowledgebase_reembedding_progress",
+                require_GET(self.reembedding_progress_view),
+                "reembedding_progress",
             ),
-            path(
-                "<int:object_id>/store/",
-                self.admin_site.admin_view(StoresView.as_view(model_admin=self)),
-                name="kb_knowledgebase_stores",
-            ),
-            path(
-                "<int:object_id>/store/progress/",
-                self.admin_site.admin_view(require_GET(self.stores_progress_view)),
-                name="kb_knowledgebase_stores_progress",
-            ),
+            self.page("<int:object_id>/store/", StoresView.as_view(model_admin=self), "stores"),
+            self.page("<int:object_id>/store/progress/", require_GET(self.stores_progress_view), "stores_progress"),
             *super().get_urls(),
         ]
 

@@ -12,6 +12,7 @@ from django.db.models.lookups import Exact
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
+from kb.admin.choices import Choice
 from kb.admin.eval_runs.report import (
     LATER_STAGES,
     LEADING,
@@ -75,17 +76,6 @@ class QueryRow:
     lost_words: str
     debug_url: str
     why_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """A way to look at the rows; `count` is None where it is not counted."""
-
-    value: str
-    label: str
-    url: str
-    is_chosen: bool
-    count: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils import timezone
 from django.utils.formats import date_format
 from django.utils.html import format_html
@@ -87,17 +87,13 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_evalrun_{name}")
-            return pattern
-
         return [
-            page("progress/", require_GET(self.progress_view), "progress"),
-            page("<int:object_id>/live/", require_GET(self.live_view), "live"),
-            page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
-            page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
-            page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
-            page("<int:object_id>/queries/csv/", require_GET(self.csv_view), "csv"),
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/live/", require_GET(self.live_view), "live"),
+            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            self.page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
+            self.page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
+            self.page("<int:object_id>/queries/csv/", require_GET(self.csv_view), "csv"),
             *super().get_urls(),
         ]
 

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import QuerySet
 from django.forms import ModelChoiceField
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -66,16 +66,12 @@ class EvalSetAdmin(GraphAdmin):
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_evalset_{name}")
-            return pattern
-
         return [
-            page("import/", ImportView.as_view(model_admin=self), "import"),
-            page("<int:object_id>/export/", require_GET(self.export_view), "export"),
-            page("<int:object_id>/judge/", require_GET(self.judge_view), "judge"),
-            page("<int:object_id>/queries/delete/", DeleteQueriesView.as_view(model_admin=self), "queries_delete"),
-            page("<int:object_id>/queries/<int:query_id>/", QueryView.as_view(model_admin=self), "query"),
+            self.page("import/", ImportView.as_view(model_admin=self), "import"),
+            self.page("<int:object_id>/export/", require_GET(self.export_view), "export"),
+            self.page("<int:object_id>/judge/", require_GET(self.judge_view), "judge"),
+            self.page("<int:object_id>/queries/delete/", DeleteQueriesView.as_view(model_admin=self), "queries_delete"),
+            self.page("<int:object_id>/queries/<int:query_id>/", QueryView.as_view(model_admin=self), "query"),
             *super().get_urls(),
         ]
 

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -49,22 +49,13 @@ class SearchProviderAdmin(ScopedModelAdmin):
         ),
     )
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002
-        form = super().get_form(request, obj, change, **kwargs)
-        form.request = request
-        return form
-
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         return () if obj is None else ("knowledge_base",)
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_searchprovider_{name}")
-            return pattern
-
         return [
-            page("test/", require_POST(self.test_view), "test"),
-            page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
+            self.page("test/", require_POST(self.test_view), "test"),
+            self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
             *super().get_urls(),
         ]
 

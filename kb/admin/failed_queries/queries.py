@@ -8,7 +8,7 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.forms import ModelChoiceField
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
@@ -124,9 +124,8 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return failed
 
     def get_urls(self) -> list[URLPattern]:
-        to_set = self.admin_site.admin_view(ToEvalSetView.as_view(model_admin=self))
         return [
-            path("<int:object_id>/to-evaluation-set/", to_set, name="kb_failedquery_to_set"),
+            self.page("<int:object_id>/to-evaluation-set/", ToEvalSetView.as_view(model_admin=self), "to_set"),
             *super().get_urls(),
         ]
 

@@ -6,7 +6,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.urls import URLPattern
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext_lazy, ngettext
@@ -118,16 +118,12 @@ class EntityAdmin(GraphAdmin):
         return EntityChangeList
 
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_entity_{name}")
-            return pattern
-
         both = require_http_methods(["GET", "HEAD", "POST"])
         return [
-            page("import/", GraphImportView.as_view(model_admin=self), "import"),
-            page("export/", require_GET(export_view), "export"),
-            page("<int:object_id>/merge/", both(self.merge_view), "merge"),
-            page("<int:object_id>/split/", both(self.split_view), "split"),
+            self.page("import/", GraphImportView.as_view(model_admin=self), "import"),
+            self.page("export/", require_GET(export_view), "export"),
+            self.page("<int:object_id>/merge/", both(self.merge_view), "merge"),
+            self.page("<int:object_id>/split/", both(self.split_view), "split"),
             *super().get_urls(),
         ]
 

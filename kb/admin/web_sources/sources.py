@@ -7,7 +7,7 @@ from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -75,26 +75,17 @@ class WebSourceAdmin(ScopedModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return SourceChangeList
 
-    def get_form(self, request: HttpRequest, obj: Any = None, change: Any = False, **kwargs: Any) -> Any:  # noqa: FBT002
-        form = super().get_form(request, obj, change, **kwargs)
-        form.request = request
-        return form
-
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         return () if obj is None else ("knowledge_base",)
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
-        def page(route: str, view: Any, name: str) -> URLPattern:
-            pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=f"kb_websource_{name}")
-            return pattern
-
         return [
-            page("progress/", require_GET(self.progress_view), "progress"),
-            page("test/", require_POST(self.test_view), "test"),
-            page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
-            page("<int:object_id>/run/", require_POST(self.run_view), "run"),
-            page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("test/", require_POST(self.test_view), "test"),
+            self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
+            self.page("<int:object_id>/run/", require_POST(self.run_view), "run"),
+            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
             *super().get_urls(),
         ]
 
