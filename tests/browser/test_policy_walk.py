@@ -92,6 +92,26 @@ def test_the_theme_works(admin):
     expect(leave).to_be_visible()
 
 
+@pytest.mark.parametrize("path", ["ask/", "search-debug/", "why-not/", "compare/"])
+def test_among_many_knowledge_bases_one_is_found_by_its_name(admin, path):
+    page = admin.page
+    admin.open("ask/")
+    many = {f"制度 {number}" for number in range(9)}
+    there = {each["name"] for each in admin.call("GET", "knowledge-bases/?page_size=100").json()["results"]}
+    for name in many - there:
+        assert admin.call("POST", "knowledge-bases/", {"name": name, "language": "zh"}).status == 201
+    admin.open(path)
+    pills = page.locator(".sd-pill:visible")
+    chosen = pills.filter(has_text="制度 7")
+    chosen.click()
+
+    page.locator("[data-sd-filter]").fill("度 3")
+    expect(pills.filter(has_not=page.locator("input:checked"))).to_have_text(["制度 3"])
+    expect(chosen).to_be_visible()
+    page.locator("[data-sd-filter]").fill("")
+    expect(pills.filter(has_text="制度")).to_have_count(len(many))
+
+
 def test_the_documentation_of_the_api_works_under_a_stricter_policy(admin):
     page = admin.page
     response = page.goto(f"{admin.url}/api/v1/docs/")

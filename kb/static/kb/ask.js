@@ -64,7 +64,7 @@
       document.querySelector("[data-ask-conversations]").innerHTML = data.conversations;
       if (!data.conversation) return;
       form.elements.conversation.value = data.conversation;
-      const bases = form.querySelector("[data-ask-bases]");
+      const bases = form.querySelector("[data-sd-bases]");
       if (bases) bases.disabled = true; // a conversation keeps the knowledge bases that it began with
       history.replaceState(null, "", data.url);
     }),

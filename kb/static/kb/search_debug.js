@@ -69,13 +69,6 @@
   };
   form.addEventListener("change", showInherited);
 
-  form.querySelector("[data-sd-filter]")?.addEventListener("input", ({ target }) => {
-    const sought = target.value.trim().toLowerCase();
-    for (const pill of form.querySelectorAll(".sd-pill")) {
-      pill.hidden = !pill.textContent.toLowerCase().includes(sought) && !pill.querySelector("input").checked;
-    }
-  });
-
   form.querySelector("[data-sd-reset]")?.addEventListener("click", () => {
     for (const field of form.querySelectorAll(".sd-field input, .sd-field select")) field.value = "";
     showInherited();

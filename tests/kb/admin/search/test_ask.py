@@ -116,6 +116,15 @@ def test_the_only_knowledge_base_is_chosen(open_page, kb, document):
     assert box.get("checked") is not None
 
 
+def test_several_empty_knowledge_bases_take_one_notice(open_page, kb):
+    others = [make_kb(kb.owner, f"empty {number}") for number in range(3)]
+    page = Page(open_page())
+    (notice,) = page.tree.xpath("//*[@data-testid='empty-base']")
+    assert "4 knowledge bases hold no chunks yet" in words(notice)
+    links = {link.get("href") for link in notice.xpath(".//a")}
+    assert links == {f"{reverse('admin:kb_document_upload')}?kb={each.pk}" for each in (kb, *others)}
+
+
 def test_an_empty_knowledge_base_leads_to_the_upload(open_page, kb):
     page = Page(open_page())
     assert "“legal” holds no chunks yet" in page.text("empty-base")
