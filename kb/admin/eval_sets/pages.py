@@ -35,7 +35,9 @@ TAKEN_BACK = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class Option:
+    """An option of a select field."""
+
     value: str
     label: str
     is_chosen: bool
@@ -54,7 +56,7 @@ class QueryRow:
 @dataclass(frozen=True, slots=True)
 class QueryTable:
     q: str
-    choices: tuple[Choice, ...]
+    choices: tuple[Option, ...]
     page: "Page[Any]"
     rows: tuple[QueryRow, ...]
     previous_url: str
@@ -71,7 +73,7 @@ class JudgmentRow:
     chunk_url: str
     chunk: str
     trouble: str
-    grades: tuple[Choice, ...]
+    grades: tuple[Option, ...]
 
 
 class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
@@ -273,7 +275,7 @@ def query_table(request: HttpRequest, eval_set: EvalSet) -> QueryTable:
     given = {name: value for name, value in (("q", q), ("show", show)) if value}
     return QueryTable(
         q=q,
-        choices=tuple(Choice(value, label, value == show) for value, label in _filters_in_words().items()),
+        choices=tuple(Option(value, label, value == show) for value, label in _filters_in_words().items()),
         page=page,
         rows=tuple(_row(eval_set, query) for query in counted),
         previous_url=_here(given, page.previous_page_number()) if page.has_previous() else "",
@@ -305,14 +307,14 @@ def _judgment_row(judgment: Judgment, chunk: Chunk | None, successor: Document |
         trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
     elif chunk is None:
         trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
-    grades = [Choice(str(grade), label, grade == judgment.grade) for grade, label in _grades_in_words().items()]
+    grades = [Option(str(grade), label, grade == judgment.grade) for grade, label in _grades_in_words().items()]
     return JudgmentRow(
         judgment=judgment,
         document_url=reverse("admin:kb_document_change", args=[document.pk]) if document else "",
         chunk_url=reverse("admin:kb_chunk_change", args=[chunk.pk]) if chunk and judgment.quote else "",
         chunk=_("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else "",
         trouble=trouble,
-        grades=(*grades, Choice(TAKEN_BACK, _("take back"), is_chosen=False)),
+        grades=(*grades, Option(TAKEN_BACK, _("take back"), is_chosen=False)),
     )
 
 
