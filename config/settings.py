@@ -82,7 +82,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kb.admin.unavailable.DatabaseOutOfReach",
+    "kb.admin.unavailable.Unavailable",
     "kb.admin.not_found.NotFoundInAdmin",
     "kb.api.attribution.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",

@@ -21,7 +21,15 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.api.remedies import remedy_of
-from kb.services.errors import DATABASE_OUT_OF_REACH, AlreadyThere, NotAllowed, NotVisible, Rejected, is_collision
+from kb.services.errors import (
+    COLLISION_SECONDS,
+    DATABASE_OUT_OF_REACH,
+    AlreadyThere,
+    NotAllowed,
+    NotVisible,
+    Rejected,
+    is_collision,
+)
 from kb.services.writing import Superseded
 from kb.stores.files import FilesUnavailable
 from kb.telemetry import context as log_context
@@ -30,7 +38,6 @@ from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 30
-COLLISION_SECONDS = 1
 REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
     "already_member": status.HTTP_409_CONFLICT,

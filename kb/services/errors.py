@@ -6,6 +6,9 @@ from psycopg.errors import ForeignKeyViolation
 DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
 """What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
 
+COLLISION_SECONDS: Final = 1
+"""After which a request that met a collision finds what is there then."""
+
 
 class ServiceError(Exception):
     """A request that cannot be met; the message says what the caller can do."""

@@ -10,6 +10,7 @@ import pytest
 from django.core.files import File
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage, storages
+from django.urls import reverse
 from moto.server import ThreadedMotoServer
 
 from config.environment import NamingEnv
@@ -227,6 +228,10 @@ def test_a_store_out_of_reach_is_a_503_and_loses_no_document(settings, store_out
     answer = client.get(f"/api/v1/documents/{document.pk}/file/")
     assert (answer.status_code, answer.json()["code"]) == (503, "files_unavailable")
     assert answer.headers["Retry-After"]
+    page = client.get(reverse("admin:kb_document_download", args=[document.pk]), headers={"accept-language": "en"})
+    assert page.status_code == 503
+    assert "The store of the files cannot be reached" in page.content.decode()
+    assert page.headers["Retry-After"]
     for _ in range(5):
         index_document(document.pk)
     document.refresh_from_db()

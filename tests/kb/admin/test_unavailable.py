@@ -1,8 +1,11 @@
 import pytest
 from django.db import OperationalError, connection
+from django.db.models.signals import pre_save
 from django.urls import reverse
 
-from tests.factories import make_user
+from kb.models import EvalSet, KnowledgeBase
+from tests.factories import make_kb, make_user
+from tests.interleaving import Running
 
 pytestmark = pytest.mark.django_db
 
@@ -34,3 +37,24 @@ def test_a_page_without_a_database_says_when_to_come_back(client, out_of_reach, 
 def test_with_its_database_the_page_is_there(client):
     client.force_login(make_user(superuser=True))
     assert client.get(reverse("admin:index")).status_code == 200
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_form_whose_knowledge_base_is_deleted_at_the_same_moment_may_be_sent_again(client):
+    kb = make_kb()
+    client.force_login(kb.owner)
+    client.defaults["HTTP_ACCEPT_LANGUAGE"] = "en"
+
+    def delete_first(**_signal):
+        assert Running(KnowledgeBase.objects.filter(pk=kb.pk).delete).outcome() is None
+
+    pre_save.connect(delete_first, sender=EvalSet)
+    try:
+        response = client.post(reverse("admin:kb_evalset_add"), {"knowledge_base": kb.pk, "name": "questions"})
+    finally:
+        pre_save.disconnect(delete_first, sender=EvalSet)
+
+    assert response.status_code == 503
+    assert response.headers["Retry-After"] == "1"
+    assert "was deleted at the same moment, and nothing was changed" in response.content.decode()
+    assert not EvalSet.objects.exists()
