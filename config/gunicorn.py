@@ -2,16 +2,21 @@
 
 import os
 import signal
+import sys
 import threading
 from typing import Any
 
+from config.installation import is_debugged, is_local
 from kb import draining
+from kb.ingest.confinement import hide_from_siblings
+from kb.loopback import refusal_to_listen
 from kb.telemetry.logs import chosen_form, logging_config
 
+hide_from_siblings()
 os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # a request waits no longer for one statement
 
 wsgi_app = "config.wsgi:application"
-worker_class = "gthread"
+worker_class = "config.web_worker.BufferingWorker"
 workers = int(os.environ.get("WEB_CONCURRENCY", "1"))
 threads = int(os.environ.get("WEB_THREADS", "8"))
 preload_app = False  # a pool of connections does not survive a fork
@@ -20,13 +25,20 @@ graceful_timeout = int(os.environ.get("WEB_GRACE_SECONDS", "30"))  # for request
 keepalive = 5
 control_socket_disable = True
 loglevel = "warning"
-is_debugged = os.environ.get("DEBUG", "").lower() in {"true", "on", "ok", "y", "yes", "1"}
-logconfig_dict = logging_config(form=chosen_form(debug=is_debugged), level=os.environ.get("LOG_LEVEL", "INFO"))
+logconfig_dict = logging_config(form=chosen_form(local=is_local()), level=os.environ.get("LOG_LEVEL", "INFO"))
 # Of a request's first line and headers; a query string of 2,000 Chinese characters does not fit, a form's body does.
 limit_request_line = 8_190
 limit_request_fields = 64
 limit_request_field_size = 8_190
-client_seconds = float(os.environ.get("CLIENT_SECONDS", "20"))
+worker_connections = 400  # each takes at most 100 KB of memory before somebody is known to have sent it
+
+
+def on_starting(server: Any) -> None:
+    """Refuses an address that others reach, where the installation is for this machine only."""
+    for address in server.address:
+        host = address[0] if isinstance(address, tuple) else "127.0.0.1"  # else a socket in the file system
+        if refusal := refusal_to_listen(host, local=is_local(), debug=is_debugged()):
+            sys.exit(refusal)
 
 
 def when_ready(server: Any) -> None:  # noqa: ARG001 - gunicorn's signature
@@ -51,8 +63,3 @@ def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signatur
     from kb.conf import warm_up  # noqa: PLC0415 - only now are the settings loaded
 
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()
-
-
-def pre_request(worker: Any, req: Any) -> None:  # noqa: ARG001 - gunicorn's signature
-    """A client that stops in the middle of its body, or takes no answer, holds a thread for so long and no longer."""
-    req.unreader.sock.settimeout(client_seconds)

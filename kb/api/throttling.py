@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.http import HttpRequest
 from django.utils.translation import gettext as _
 from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
@@ -9,7 +10,7 @@ from rest_framework.throttling import BaseThrottle
 
 from kb.api.authentication import user_of
 from kb.models import ApiKey
-from kb.net.client_address import client_address
+from kb.net.client_address import client_network
 from kb.services.rate_limits import GENERAL, Spent, failure_spend, request_spend
 
 
@@ -61,13 +62,13 @@ def too_many(spent: Spent | None, detail: str = "") -> Throttled:
     )
 
 
-def count_failure(request: Request) -> None:
+def count_failure(request: HttpRequest) -> None:
     """Counts a request whose caller is not known.
 
     Raises:
         Throttled: there were too many from its address.
     """
-    spent = failure_spend(client_address(request._request))
+    spent = failure_spend(client_network(request))
     if spent is not None and not spent.allowed:
         raise too_many(spent)
 

@@ -17,9 +17,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kb.mcp.callers import key_in
+from kb.mcp.pace import PacedProtocol, paced
 from kb.mcp.server import build_server
 from kb.mcp.warming import warm_up_beside
-from kb.net.client_address import caller_address
+from kb.net.client_address import caller_address, network_of
 from kb.services.api_keys import api_key_use
 from kb.services.rate_limits import failure_spend
 from kb.telemetry import context, otel
@@ -50,6 +51,7 @@ def serve_http(host: str, port: int) -> None:
         application(),
         host=host,
         port=port,
+        http=PacedProtocol,
         ws="none",
         log_config=None,
         log_level="warning",
@@ -102,7 +104,7 @@ class Door:
             return
         if scope["path"] == f"{PATH}/":
             scope = {**scope, "path": PATH, "raw_path": PATH.encode()}
-        await self._app(scope, receive, send)
+        await self._app(scope, paced(receive), send)
 
 
 def _refusal_of_page(headers: Headers) -> Response | None:
@@ -135,7 +137,8 @@ def _refusal_of_key(scope: Scope) -> Response | None:
             return None
         peer = scope["client"][0] if scope.get("client") else ""
         # A proxy may write a line of its own below that of the client.
-        spent = failure_spend(caller_address(peer, ",".join(headers.getlist("x-forwarded-for"))))
+        address = caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))
+        spent = failure_spend(network_of(address))
     except DatabaseError:
         logger.exception("the database could not answer")
         wait = {"Retry-After": str(RETRY_AFTER_S)}

@@ -39,6 +39,9 @@ class FetchCode(StrEnum):
     EMPTY_LISTING = "empty_listing"
     SLOW_PATTERN = "slow_pattern"
     DUPLICATE = "duplicate"
+    SAME_TEXT = "same_text"
+    ONE_TEXT = "one_text"
+    MANY_GONE = "many_gone"
 
 
 # Templates are translated first and formatted afterwards, so each is a constant.
@@ -115,6 +118,19 @@ MESSAGES: Final[dict[FetchCode, str]] = {
     ),
     FetchCode.DUPLICATE: gettext_noop(
         "The knowledge base holds the same content already, as “{title}”. Leave one of the two addresses out."
+    ),
+    FetchCode.SAME_TEXT: gettext_noop(
+        "The page shows the same text as “{title}” now. Its document is kept for {hours} hours at least, and deleted or "
+        "replaced at the first run after them that finds the same; accept the changes of the source to have it so at once."
+    ),
+    FetchCode.ONE_TEXT: gettext_noop(
+        "{count} of {known} pages show one text now: “{excerpt}”. That may be a notice of maintenance or a login page, so the "
+        "run was stopped and their documents are kept. Open the site: accept the changes if it is meant to be so; else the "
+        "next run reads it again."
+    ),
+    FetchCode.MANY_GONE: gettext_noop(
+        "{count} of {known} pages have gone or show the text of others. Their documents are kept. Open the site: accept the "
+        "changes if they are to be deleted; else correct the address of the source, or wait for the next run."
     ),
     FetchCode.SLOW_PATTERN: gettext_noop(
         "The expression “{pattern}” takes too long on an address. Write it without repetitions inside repetitions."

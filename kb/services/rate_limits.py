@@ -4,6 +4,7 @@ So nobody gets more by making more keys. Those requests that ask a language mode
 of their own beside that of all others.
 """
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -17,6 +18,16 @@ from kb.services.errors import Rejected
 from kb.stores.rate_counters import count_requests
 
 GENERAL, ASK, UPLOAD, FAILURES = "general", "ask", "upload", "failures"
+LOGIN, LOGIN_NAME = "login", "login_name"
+VARIABLES = {
+    GENERAL: "API_RATE_LIMIT",
+    ASK: "API_ASK_RATE_LIMIT",
+    UPLOAD: "API_UPLOAD_RATE_LIMIT",
+    FAILURES: "API_FAILURE_RATE_LIMIT",
+    LOGIN: "LOGIN_RATE_LIMIT",
+    LOGIN_NAME: "LOGIN_NAME_RATE_LIMIT",
+}
+"""The environment variable of each limit."""
 MOST_DAYS, MOST_REQUESTS = 31, 1_000_000_000
 
 _DAY_S = 24 * 60 * 60
@@ -93,6 +104,35 @@ def failure_spend(address: str) -> Spent | None:
     """Counts a request from an address that could not say who it is from; None where such are not limited."""
     limit = _of_server(FAILURES)
     return _spend(limit, f"{FAILURES}:{address}") if limit else None
+
+
+def login_spend(address: str, name: str, device: str = "") -> Spent | None:
+    """Counts an attempt to log in, before its password is looked at.
+
+    An attack on a name from many addresses uses up what strangers may try with it. It does not use up what a device may on
+    which the name's owner has logged in before, so the owner is slowed elsewhere and nowhere locked out.
+
+    Args:
+        address: of the client.
+        name: as it was typed; nobody need have it.
+        device: which of those that the name was logged in on; blank: none.
+
+    Returns:
+        The first limit that refuses the attempt, else the last one that counted it; None where there is no limit.
+    """
+    by_name = f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}"
+    spent: Spent | None = None
+    for kind, key in ((LOGIN, f"{LOGIN}:{address}"), (LOGIN_NAME, by_name)):
+        if limit := _of_server(kind):
+            spent = _spend(limit, key)
+            if not spent.allowed:
+                break
+    return spent
+
+
+def name_digest(name: str) -> str:
+    """Stands for a typed name in keys and cookies, of one length however long it is."""
+    return hashlib.sha256(User.normalize_username(name).casefold().encode(errors="replace")).hexdigest()[:32]
 
 
 def general_rate_limit() -> str:

@@ -73,6 +73,10 @@ class Server:
         self._reader.join(SECONDS)
         return code
 
+    @property
+    def pid(self):
+        return self._process.pid
+
     def output(self):
         return "".join(self._lines)
 

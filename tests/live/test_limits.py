@@ -1,27 +1,40 @@
 """The web server's own bounds, on a socket: what a client may send before any of the application runs, and how slowly."""
 
+import contextlib
+import hashlib
 import json
+import select
 import socket
+import threading
+import time
+from pathlib import Path
 
 import pytest
 
 from tests.live.processes import Server, running
 
 URL = "/api/v1/search/"
+LOGIN = "/admin/login/"
+THREADS = 8  # as shipped
+LARGE = 300_000_000
+SECONDS = 60
+
+
+def gunicorn(**changed):
+    command = ("gunicorn", "--config", "python:config.gunicorn", "--bind", "127.0.0.1:{port}")
+    return Server(*command, probe="/api/v1/health/", **changed)
 
 
 @pytest.fixture(scope="module")
 def server(world):
-    made = Server(
-        "gunicorn",
-        "--config",
-        "python:config.gunicorn",
-        "--bind",
-        "127.0.0.1:{port}",
-        probe="/api/v1/health/",
-        CLIENT_SECONDS="1",
-    )
-    with running(made):
+    with running(gunicorn(CLIENT_SECONDS="2")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def patient(world):
+    """Cuts slow clients off so late that a test can look at them before."""
+    with running(gunicorn(CLIENT_SECONDS="10", WEB_THREADS=str(THREADS))) as made:
         yield made
 
 
@@ -88,3 +101,152 @@ def test_clients_that_stop_do_not_keep_others_waiting_for_ever(server, world):
     finally:
         for connection in stalled:
             connection.close()
+
+
+def connect(server):
+    return socket.create_connection(("127.0.0.1", server.port), timeout=SECONDS)
+
+
+def form_head(length, *lines, path=LOGIN):
+    return head(
+        "Content-Type: multipart/form-data; boundary=b", f"Content-Length: {length}", *lines, path=path, method="POST"
+    )
+
+
+def beginning_of_a_form(field="file"):
+    return f'--b\r\nContent-Disposition: form-data; name="{field}"; filename="a.bin"\r\n\r\n'.encode()
+
+
+def temporary_files(server):
+    """Those that the server's processes have open; gunicorn has one of its own, for its heartbeat."""
+    children = Path(f"/proc/{server.pid}/task/{server.pid}/children").read_text().split()
+    for pid in [str(server.pid), *children]:
+        for file in Path(f"/proc/{pid}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                name = str(file.readlink())
+                if name.endswith(("(deleted)", ".upload")) and "wgunicorn" not in name:
+                    yield name
+
+
+@pytest.mark.parametrize("path", [LOGIN, "/i18n/setlang/", "/admin/ask/answer/", "/admin/nowhere/", URL])
+@pytest.mark.parametrize("cookies", ["csrftoken=" + "a" * 32, "sessionid=" + "a" * 32], ids=["no-session", "invented"])
+def test_a_large_body_of_a_stranger_is_refused_before_it_comes(server, path, cookies):
+    with connect(server) as connection:
+        connection.sendall(form_head(LARGE, f"Cookie: {cookies}", path=path) + beginning_of_a_form())
+        connection.sendall(b"x" * 200_000)  # and no more: the answer waits for none of the rest
+
+        answer = connection.recv(65_536)
+
+        assert status(answer) == 413, server.output()
+        assert b"connection: close" in answer.lower()
+        assert list(temporary_files(server)) == []
+
+
+def test_a_large_body_of_a_stranger_is_refused_without_the_database(committed):
+    with running(gunicorn(DATABASE_URL="postgres://nobody@127.0.0.1:1/none")) as alone, connect(alone) as connection:
+        connection.sendall(form_head(LARGE) + beginning_of_a_form() + b"x" * 200_000)
+
+        assert status(connection.recv(65_536)) == 413, alone.output()
+
+
+def test_a_large_body_with_a_wrong_key_is_refused_before_it_comes(server):
+    with connect(server) as connection:
+        connection.sendall(form_head(LARGE, "Authorization: Bearer wrong", path=URL) + b"x" * 200_000)
+
+        assert status(connection.recv(65_536)) == 401, server.output()
+
+
+@pytest.mark.parametrize("path", [LOGIN, URL])
+def test_a_body_in_chunks_is_refused_before_it_comes(server, path):
+    lines = ["Content-Type: application/json", "Transfer-Encoding: chunked"]
+    with connect(server) as connection:
+        connection.sendall(head(*lines, path=path, method="POST") + b"100000\r\n" + b"x" * 200_000)
+
+        assert status(connection.recv(65_536)) == 411, server.output()
+
+
+def test_a_head_without_an_end_is_refused(server):
+    assert status(talk(server, b"GET / HTTP/1.1\r\n" + b"X-Long: x\r\n" * 4_000)) == 431
+
+
+def drip(connections, stop):
+    """Sends a byte over each connection again and again, faster than a bound on the pause between two would notice."""
+    while not stop.wait(0.2):
+        for connection in connections:
+            with contextlib.suppress(OSError):
+                connection.send(b"a")
+
+
+def kinds_of_drippers(world):
+    key = f"Authorization: Bearer {world.secret}"
+    path = f"/api/v1/knowledge-bases/{world.kb.pk}/documents/"
+    return {
+        "head": b"GET / HTTP/1.1\r\nX-Long: ",
+        "body": form_head(1_000),
+        "body-with-a-key": head(key, "Content-Type: application/json", "Content-Length: 1000", path=URL, method="POST"),
+        "upload-with-a-key": form_head(1_000_000, key, path=path) + beginning_of_a_form(),
+    }
+
+
+@pytest.mark.parametrize("kind", ["head", "body", "body-with-a-key", "upload-with-a-key"])
+def test_clients_that_drip_keep_nobody_waiting_and_are_cut_off(patient, world, kind):
+    sent, stop = kinds_of_drippers(world)[kind], threading.Event()
+    with contextlib.ExitStack() as closing:
+        drippers = [closing.enter_context(connect(patient)) for _ in range(4 * THREADS)]
+        for connection in drippers:
+            connection.sendall(sent)
+        dripping = threading.Thread(target=drip, args=[drippers, stop])
+        dripping.start()
+        closing.callback(dripping.join)
+        closing.callback(stop.set)
+
+        answers = [talk(patient, head()) for _ in range(THREADS)]
+        cut_off, _, _ = select.select(drippers, [], [], 0)
+
+        assert [status(answer) for answer in answers] == [200] * THREADS
+        assert cut_off == []
+
+        for connection in drippers:  # each of them is, within the time that a test waits
+            with contextlib.suppress(ConnectionResetError):
+                while connection.recv(65_536):
+                    pass
+
+
+def test_an_upload_that_goes_on_slowly_is_taken_in(server, world, new_key, committed):
+    from kb.models import ApiKey, Document
+
+    _key, secret = new_key(scope=ApiKey.Scope.WRITE)
+    name, text = "slow.txt", "慢慢来。".encode() * 10_000
+    body = beginning_of_a_form().replace(b"a.bin", name.encode()) + text + b"\r\n--b--\r\n"
+    path = f"/api/v1/knowledge-bases/{world.kb.pk}/documents/"
+    with connect(server) as connection:
+        connection.sendall(form_head(len(body), f"Authorization: Bearer {secret}", path=path))
+        for start in range(0, len(body), len(body) // 8 + 1):
+            connection.sendall(body[start : start + len(body) // 8 + 1])
+            time.sleep(0.5)  # together twice as long as a client has that sends nothing
+        answer = connection.recv(65_536)
+
+    assert status(answer) == 201, (answer, server.output())
+    with committed():
+        assert Document.objects.get(source=name).sha256 == hashlib.sha256(text).hexdigest()
+
+
+def test_a_client_that_asks_first_is_told_to_send_or_is_refused(server, world):
+    path = f"/api/v1/knowledge-bases/{world.kb.pk}/documents/"
+    key = f"Authorization: Bearer {world.secret}"
+    with connect(server) as known, connect(server) as stranger:
+        known.sendall(form_head(100_000, key, "Expect: 100-continue", path=path))
+        stranger.sendall(form_head(100_000, "Expect: 100-continue", path=path))
+
+        assert status(known.recv(65_536)) == 100
+        assert status(stranger.recv(65_536)) == 413
+
+
+def test_requests_sent_ahead_are_answered_in_turn(server, world):
+    body = json.dumps({"query": "年假", "knowledge_base_ids": [world.kb.pk]}).encode()
+    lines = ["Host: 127.0.0.1", f"Authorization: Bearer {world.secret}", "Content-Type: application/json"]
+    search = "\r\n".join([f"POST {URL} HTTP/1.1", *lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
+
+    answer = talk(server, search + search + head())
+
+    assert answer.count(b"HTTP/1.1 200") == 3, answer

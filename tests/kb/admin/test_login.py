@@ -7,6 +7,7 @@ from axes.models import AccessAttempt
 from django.test import Client
 from django.urls import reverse
 
+from kb.services.rate_limits import name_digest
 from tests.factories import make_user
 
 pytestmark = pytest.mark.django_db
@@ -140,3 +141,92 @@ def test_the_cookies_are_kept_from_scripts_and_other_sites(user, settings):
     assert cookie["samesite"] == "Lax"
     assert cookie["secure"] is True
     assert cookie["max-age"] == 7 * 86_400
+
+
+@pytest.fixture
+def hashed(monkeypatch):
+    """The names whose passwords were looked at, or would have been."""
+    from django.contrib.auth.backends import ModelBackend
+
+    names, look = [], ModelBackend.authenticate
+
+    def watched(self, request, username=None, password=None, **kwargs):
+        names.append(username)
+        return look(self, request, username=username, password=password, **kwargs)
+
+    monkeypatch.setattr(ModelBackend, "authenticate", watched)
+    return names
+
+
+@pytest.fixture
+def limit(settings):
+    def change(**limits):
+        settings.API_RATE_LIMITS = {**settings.API_RATE_LIMITS, **limits}
+
+    return change
+
+
+def test_many_names_from_one_address_are_refused_before_a_password_is_looked_at(user, limit, hashed):
+    limit(login="5/hour")
+
+    codes = [login("wrong", name=f"name{number}").status_code for number in range(15)]
+
+    assert codes == [200] * 5 + [429] * 10
+    assert len(hashed) == 5
+
+
+def test_the_page_of_too_many_attempts_says_when_to_come_back(user, limit):
+    limit(login="1/minute")
+    login("wrong")
+
+    answer = login(PASSWORD, **{"accept-language": "en"})
+
+    assert 0 < int(answer["Retry-After"]) <= 60
+    assert f"Try again in {answer['Retry-After']} second" in answer.content.decode()
+
+
+def test_addresses_of_one_ipv6_network_are_one_client(user, limit):
+    limit(login="5/hour")
+
+    codes = [login("wrong", name=f"name{n}", address=f"2001:db8:1:2::{n}").status_code for n in range(1, 8)]
+
+    assert codes == [200] * 5 + [429] * 2
+    assert login(PASSWORD, address="2001:db8:1:3::1").status_code == 302
+
+
+def test_failures_with_one_name_from_one_ipv6_network_lock_it_there(user):
+    codes = [login("wrong", address=f"2001:db8:1:2::{number}").status_code for number in range(1, 8)]
+
+    assert codes == [200, 200] + [429] * 5
+    assert login(PASSWORD, address="2001:db8:1:3::1").status_code == 302
+
+
+def test_one_name_from_many_addresses_is_slowed_and_its_owner_s_browser_is_not(user, limit, hashed):
+    limit(login_name="4/hour")
+    here = Client(REMOTE_ADDR="198.51.100.7")
+    login(PASSWORD, client=here)
+    hashed.clear()
+
+    codes = [login("wrong", name=("li", "LI")[n % 2], address=f"192.0.2.{n}").status_code for n in range(10)]
+
+    assert codes == [200] * 3 + [429] * 7  # one was spent above
+    assert len(hashed) == 3
+    assert login(PASSWORD, client=here).status_code == 302
+    assert login(PASSWORD, address="198.51.100.8").status_code == 429
+    assert login(PASSWORD, name="wang", address="192.0.2.1").status_code == 200
+
+
+def test_a_browser_known_for_one_name_is_a_stranger_to_another(user, limit):
+    make_user("wang")
+    limit(login_name="2/hour")
+    here = Client(REMOTE_ADDR="198.51.100.7")
+    login(PASSWORD, name="wang", client=here)
+    (cookie,) = [name for name in here.cookies if name.startswith("device_")]
+    fail(2, address="192.0.2.1")
+    here.cookies["device_" + name_digest("li")[:8]] = here.cookies[cookie].value
+
+    assert login(PASSWORD, client=here).status_code == 429
+
+
+def test_a_name_that_no_account_can_have_is_no_fault_of_the_server(user):
+    assert login("wrong", name="x" * 30_000).status_code == 400
