@@ -117,6 +117,7 @@ UNFOLD = {
                 "title": _("Access"),
                 "separator": True,
                 "items": [
+                    {"title": _("Invitations"), "icon": "mail", "link": reverse_lazy("admin:invitations")},
                     {"title": _("API keys"), "icon": "key", "link": reverse_lazy("admin:kb_apikey_changelist")},
                     {
                         "title": _("Audit log"),

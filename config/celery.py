@@ -59,6 +59,17 @@ def refuse_wrong_settings(**_: Any) -> None:
 
 
 @signals.worker_init.connect
+def warn_of_an_open_sandbox(**_: Any) -> None:
+    """In the log of who parses: `manage.py doctor` is run by hand."""
+    from kb.services.health.findings import State  # noqa: PLC0415 - after Django's setup
+    from kb.services.health.health import parser_sandbox  # noqa: PLC0415
+
+    found = parser_sandbox()
+    if found.state is not State.OK:
+        logger.warning("The %s: %s -> %s", found.name, found.detail, found.remedy)
+
+
+@signals.worker_init.connect
 def trace_without_pool(sender: Any, **_: Any) -> None:
     """A worker that runs its tasks itself, since a process that is forked afterwards exports by itself."""
     if "prefork" not in str(sender.pool_cls):

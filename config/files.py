@@ -9,7 +9,9 @@ def file_storage(env: environ.Env) -> dict[str, Any]:
     """Django's default storage; S3 where S3_BUCKET is set. Credentials are boto3's: AWS_ACCESS_KEY_ID and its kin."""
     bucket = env.str("S3_BUCKET", default="")
     if not bucket:
-        return {"BACKEND": "django.core.files.storage.FileSystemStorage"}
+        # Not by FILE_UPLOAD_PERMISSIONS, which the static files have too: another user may serve those.
+        modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
+        return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": modes}
     return {
         "BACKEND": "kb.stores.object_storage.ObjectStorage",
         "OPTIONS": {

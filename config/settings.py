@@ -11,12 +11,12 @@ from django.urls import reverse_lazy
 from config.admin_theme import UNFOLD  # noqa: F401 - the theme reads it here
 from config.environment import NamingEnv
 from config.files import file_storage
+from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is_embedded, is_local
 from config.redis_urls import broker_url, cache_url
 from kb.heartbeat import INTERVAL_SECONDS
 from kb.telemetry.logs import chosen_form, logging_config
 from retrieval.config import RERANKERS
 
-BASE_DIR = Path(__file__).resolve().parent.parent
 env = NamingEnv()
 
 
@@ -25,9 +25,17 @@ def _optional_int(name: str) -> int | None:
     return int(value) if value else None
 
 
-DATA_DIR = Path(env.str("ZHIKU_DATA_DIR", default=str(BASE_DIR / ".data"))).resolve()
-EMBEDDED = env.bool("ZHIKU_EMBEDDED", default="DATABASE_URL" not in env.ENVIRON)
-DEBUG = env.bool("DEBUG", default=EMBEDDED)
+def _optional_megabytes(name: str) -> int | None:
+    value = _optional_int(name)
+    return None if value is None else value * 1024 * 1024
+
+
+DATA_DIR = data_dir()
+EMBEDDED = is_embedded()
+LOCAL = is_local()
+DEBUG = is_debugged()
+DEFAULT_EXCEPTION_REPORTER = "config.debug_pages.Reporter"
+DEFAULT_EXCEPTION_REPORTER_FILTER = "config.debug_pages.SecretsFilter"
 
 
 def _secret_key() -> str:
@@ -37,7 +45,7 @@ def _secret_key() -> str:
         return key
     path = DATA_DIR / "secret_key"
     if not path.exists():
-        DATA_DIR.mkdir(parents=True, exist_ok=True)
+        DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
         draft = path.with_suffix(f".{os.getpid()}")
         with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
             file.write(secrets.token_urlsafe(64))
@@ -77,13 +85,15 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
+    "kb.api.body_limit.BodyLimit",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "kb.admin.unavailable.Unavailable",
-    "kb.admin.not_found.NotFoundInAdmin",
+    "kb.admin.refused.RefusedInAdmin",
+    "kb.admin.rate_limits.RateLimits",
     "kb.api.attribution.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
@@ -92,7 +102,7 @@ WSGI_APPLICATION = "config.wsgi.application"
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
-        "DIRS": [BASE_DIR / "templates"],
+        "DIRS": [BASE_DIR / "templates" if IS_CHECKOUT else BASE_DIR / "kb" / "templates"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [
@@ -192,13 +202,14 @@ LOGIN_URL = reverse_lazy("admin:login")
 LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 # Failed logins are counted in the database, so that all processes see them: those of one name from one address.
+# Attempts are limited before a password is looked at (API_RATE_LIMITS), which takes a processor a good part of a second.
 LOGIN_ATTEMPTS = env.int("LOGIN_ATTEMPTS", default=5)
 LOGIN_LOCK_MINUTES = env.int("LOGIN_LOCK_MINUTES", default=15)
 AXES_ENABLED = LOGIN_ATTEMPTS > 0
 AXES_FAILURE_LIMIT = LOGIN_ATTEMPTS
 AXES_COOLOFF_TIME = timedelta(minutes=LOGIN_LOCK_MINUTES)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "kb.net.client_address.client_address"
+AXES_CLIENT_IP_CALLABLE = "kb.net.client_address.client_network"
 AXES_LOCKOUT_CALLABLE = "kb.admin.login.locked_out"
 AXES_RESET_ON_SUCCESS = True
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # who keeps trying must not keep the owner out for ever
@@ -207,12 +218,12 @@ AXES_ENABLE_ADMIN = False  # a superuser unlocks an account where the accounts a
 AXES_VERBOSE = False
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
-SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not DEBUG)
+SECURE_SSL_REDIRECT = env.bool("SECURE_SSL_REDIRECT", default=not LOCAL)
 # Load balancers and scrapers inside the network ask without TLS.
 SECURE_REDIRECT_EXEMPT = [r"^api/v1/(health|ready)/$", r"^(api/v1/)?metrics/?$"]
-SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=0 if DEBUG else 31_536_000)
-SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = not DEBUG
-SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=not DEBUG)
+SECURE_HSTS_SECONDS = env.int("SECURE_HSTS_SECONDS", default=0 if LOCAL else 31_536_000)
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = not LOCAL
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = env.bool("SECURE_COOKIES", default=not LOCAL)
 SESSION_COOKIE_HTTPONLY = CSRF_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"  # a link in a mail opens the site signed in; no other site posts
 SESSION_COOKIE_AGE = env.int("SESSION_HOURS", default=168) * 3_600
@@ -226,26 +237,37 @@ LANGUAGES = [("zh-hans", "简体中文"), ("en", "English")]
 LOCALE_PATHS = [BASE_DIR / "kb" / "locale"]
 TIME_ZONE = env.str("TIME_ZONE", default="Asia/Shanghai")
 USE_TZ = True
+FORMAT_MODULE_PATH = "kb.formats"
 
 # -- Files -------------------------------------------------------------------------------------------------------------
 STATIC_URL = "static/"
+# A local installation serves them from where they are, so that its first start collects nothing.
 STATIC_ROOT = (
-    None if DEBUG else Path(env.str("STATIC_ROOT", default=str(BASE_DIR / "staticfiles")))
-)  # in development files are served from where they are
-WHITENOISE_USE_FINDERS = DEBUG
+    None
+    if LOCAL
+    else Path(env.str("STATIC_ROOT", default=str((BASE_DIR if IS_CHECKOUT else DATA_DIR) / "staticfiles")))
+)
+WHITENOISE_USE_FINDERS = LOCAL
 WHITENOISE_AUTOREFRESH = False
+WHITENOISE_MAX_AGE = 0 if LOCAL else 60  # the names of a local one hold no hash
 MEDIA_ROOT = DATA_DIR / "media"
 STORAGES = {
     "default": file_storage(env),
     "staticfiles": {
         "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
-        if DEBUG
+        if LOCAL
         else "whitenoise.storage.CompressedManifestStaticFilesStorage"
     },
 }
 MAX_UPLOAD_BYTES = env.int("MAX_UPLOAD_MB", default=50) * 1024 * 1024
 MAX_ARCHIVE_BYTES = env.int("MAX_ARCHIVE_MB", default=2_048) * 1024 * 1024  # of a whole knowledge base
 DATA_UPLOAD_MAX_MEMORY_SIZE = 5 * 1024 * 1024
+ANONYMOUS_BODY_BYTES = 64 * 1024  # of a request without a session or an API key
+FILE_UPLOAD_TEMP_DIR = DATA_DIR / "tmp"  # made by kb.apps
+FILE_UPLOAD_HANDLERS = [
+    "django.core.files.uploadhandler.MemoryFileUploadHandler",
+    "kb.stores.temporary.UnnamedFileUploadHandler",
+]
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
 MAX_ZIP_BYTES = env.int("MAX_ZIP_MB", default=500) * 1024 * 1024  # of a ZIP of documents
@@ -259,11 +281,16 @@ WEB_USER_AGENT = env.str("WEB_USER_AGENT", default="Zhiku/0.1 (knowledge base re
 WEB_DELAY_SECONDS = env.float("WEB_DELAY_SECONDS", default=1.0)  # between two requests to one host
 WEB_SECONDS = env.float("WEB_SECONDS", default=30.0)  # for one request with its answer
 WEB_MAX_BYTES = env.int("WEB_MAX_MB", default=10) * 1024 * 1024
+WEB_DELETE_AFTER_HOURS = env.float(
+    "WEB_DELETE_AFTER_HOURS", default=24.0
+)  # after which a page that is gone loses its document
 
 # -- Search services elsewhere: queries leave this server, so none may be asked unless its kind is named here ------------
 EXTERNAL_PROVIDERS = env.list("EXTERNAL_PROVIDERS", default=[])  # such as vertex_ai_search
 VERTEX_ENDPOINTS = env.list("VERTEX_ENDPOINTS", default=[])  # that curators may name besides Google's own
-VERTEX_PROJECTS = env.list("VERTEX_PROJECTS", default=[])  # that they may name; none: any that the credentials reach
+VERTEX_PROJECTS = env.list(
+    "VERTEX_PROJECTS", default=[]
+)  # that they may name: PROJECT, PROJECT/STORE, PROJECT/STORE@OWNER
 
 # -- Models ------------------------------------------------------------------------------------------------------------
 EMBEDDING_MODEL = env.str("EMBEDDING_MODEL", default="BAAI/bge-large-zh-v1.5")
@@ -347,12 +374,20 @@ STORE_SECONDS = env.float("STORE_SECONDS", default=5.0)  # for one call of eithe
 # (grpc/grpc#43055). No client of ours outlives a fork, so nothing needs them.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
 VECTOR_INDEX_MIN_ROWS = env.int("VECTOR_INDEX_MIN_ROWS", default=20_000)  # fewer vectors are compared one by one
+# What building one index may take; empty: half of the memory that is free here where PostgreSQL is embedded, else 1,024 MB.
+INDEX_BUILD_MEMORY_BYTES = _optional_megabytes("INDEX_BUILD_MEMORY_MB")
+INDEX_BUILD_WORKERS = _optional_int(
+    "INDEX_BUILD_WORKERS"
+)  # beside the process that builds; empty: as the server is set
+# Read into memory after a start; 0: nothing; empty: half of the memory that is free here where PostgreSQL is embedded, else half of its
+# effective_cache_size.
+WARM_UP_BYTES = _optional_megabytes("WARM_UP_MB")
 EVAL_DATA = Path(env.str("ZHIKU_EVAL_DATA", default=str(BASE_DIR / "tests" / "data" / "demo_eval")))
 
 SEARCH_LOG_QUERIES = env.bool("SEARCH_LOG_QUERIES", default=True)  # False: no words of queries in the search log
 AUDIT_RETENTION_DAYS = env.int("AUDIT_RETENTION_DAYS", default=730)  # 0: changes are kept for ever
 SEARCH_LOG_RETENTION_DAYS = env.int("SEARCH_LOG_RETENTION_DAYS", default=90)  # 0: searches are kept for ever
-METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is open
+METRICS_TOKEN = env.str("METRICS_TOKEN", default="")  # empty: /metrics is for this machine only
 
 # -- API -----------------------------------------------------------------------------------------------------------------
 API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
@@ -360,6 +395,9 @@ API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
     "ask": env.str("API_ASK_RATE_LIMIT", default=""),  # what asks a language model
     "upload": env.str("API_UPLOAD_RATE_LIMIT", default=""),
     "failures": env.str("API_FAILURE_RATE_LIMIT", default="300/minute"),  # of one address, without a valid key
+    "login": env.str("LOGIN_RATE_LIMIT", default="30/minute"),  # attempts from one address, with any names
+    # Attempts with one name from browsers in which nobody has logged in with it yet, from all addresses together.
+    "login_name": env.str("LOGIN_NAME_RATE_LIMIT", default="10/minute"),
 }
 # Proxies in front of the web server, of which each adds an address to X-Forwarded-For; 0: that header is not believed.
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", default=int(env.bool("BEHIND_TLS_PROXY", default=False)))
@@ -398,5 +436,5 @@ SPECTACULAR_SETTINGS = {
     ],
 }
 
-LOG_FORMAT = chosen_form(debug=DEBUG)
+LOG_FORMAT = chosen_form(local=LOCAL)
 LOGGING = logging_config(form=LOG_FORMAT, level=env.str("LOG_LEVEL", default="INFO"))

@@ -3,11 +3,13 @@ from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
 from kb.admin.compare.page import compare_urls
+from kb.admin.login import login
 from kb.admin.profiles.profiles import profile_urls
 from kb.admin.search.ask import ask_urls
 from kb.admin.search.debug import search_debug_urls
 from kb.admin.search.judge import judge_urls
 from kb.admin.search.keyword_cache import keyword_cache_urls
+from kb.admin.sharing.invitations import invitations_urls
 from kb.admin.why_not.page import why_not_urls
 from kb.api.dify.views import DifyRetrievalView
 from kb.api.views.metrics import MetricsView
@@ -20,6 +22,8 @@ admin_urls = [
     *judge_urls(admin.site),
     *keyword_cache_urls(admin.site),
     *profile_urls(admin.site),
+    *invitations_urls(admin.site),
+    path("login/", login, name="login"),
     *admin.site.get_urls(),
 ]
 urlpatterns = [

@@ -12,8 +12,12 @@ from django.conf import settings
 from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register, run_checks  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 
+from kb.loopback import names_loopback
 from kb.services.errors import Rejected
-from kb.services.rate_limits import GENERAL, rate_limit_check
+from kb.services.external_sources import NAME_PROJECTS, NO_PROJECTS
+from kb.services.rate_limits import VARIABLES as RATE_LIMIT_VARIABLES
+from kb.services.rate_limits import rate_limit_check
+from kb.stores.external.vertex import KIND as VERTEX
 from kb.stores.mirrors.registry import DRIVERS
 from kb.telemetry.logs import FORMATS
 from retrieval.bm25 import require_dependencies
@@ -88,7 +92,7 @@ def collected_static_files(app_configs: Sequence[AppConfig] | None, **_: Any) ->
     """Without their list every page of the admin would be an error."""
     if settings.STATIC_ROOT is None or (Path(settings.STATIC_ROOT) / "staticfiles.json").exists():
         return []
-    message = f"DEBUG is off, and the static files are not in {settings.STATIC_ROOT}."
+    message = f"The static files are not in {settings.STATIC_ROOT}."
     return [Warning(message, hint="Run `manage.py collectstatic --no-input`.", id="zhiku.W004")]
 
 
@@ -108,19 +112,39 @@ def require_sound_settings() -> None:
 
 @register(Tags.security, deploy=True)
 def secret_key(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
-    if settings.DEBUG or os.environ.get("SECRET_KEY"):
+    if settings.LOCAL or os.environ.get("SECRET_KEY"):
         return []
-    message = "The secret key comes from a file in the data directory while DEBUG is off."
+    message = "The secret key comes from a file in the data directory."
     hint = "Set SECRET_KEY, the same for every web and worker process: sessions and the BM25 cache are signed with it."
     return [Warning(message, hint=hint, id="zhiku.W003")]
 
 
 @register(OWN)
 def embedded_servers(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
-    if settings.DEBUG or not settings.EMBEDDED:
+    if settings.LOCAL or not settings.EMBEDDED:
         return []
-    message = "The embedded PostgreSQL and Redis are for a first look and for development, and DEBUG is off."
+    message = "The embedded PostgreSQL and Redis are for a local installation, and ZHIKU_LOCAL is off."
     return [Error(message, hint="Set DATABASE_URL and REDIS_URL to your servers.", id="zhiku.E001")]
+
+
+@register(OWN)
+def hosts_of_this_machine(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    """Neither pages of DEBUG nor an installation without TLS may be reached from elsewhere."""
+    others = [host for host in settings.ALLOWED_HOSTS if not names_loopback(host)]
+    if not others or not (settings.DEBUG or settings.LOCAL):
+        return []
+    why = (
+        "DEBUG is on, and its pages show settings and source code"
+        if settings.DEBUG
+        else "this installation is local, which is for this machine only and without TLS"
+    )
+    message = f"ALLOWED_HOSTS names {', '.join(others)}, and {why}."
+    hint = (
+        "Leave DEBUG out, or name only localhost."
+        if settings.DEBUG
+        else "Name only localhost, or serve others: set DATABASE_URL, REDIS_URL and SECRET_KEY (docs/deploying.md)."
+    )
+    return [Error(message, hint=hint, id="zhiku.E007")]
 
 
 @register(OWN)
@@ -130,6 +154,13 @@ def retrieval_settings(app_configs: Sequence[AppConfig] | None, **_: Any) -> lis
     return alone or _refused(settings.RETRIEVAL)
 
 
+@register(OWN)
+def external_projects(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
+    if VERTEX not in settings.EXTERNAL_PROVIDERS or settings.VERTEX_PROJECTS:
+        return []
+    return [Warning(f"{NO_PROJECTS}.", hint=f"{NAME_PROJECTS.capitalize()}.", id="zhiku.W008")]
+
+
 @register
 def rate_limits(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[CheckMessage]:  # noqa: ARG001
     found: list[CheckMessage] = []
@@ -137,7 +168,7 @@ def rate_limits(app_configs: Sequence[AppConfig] | None, **_: Any) -> list[Check
         try:
             rate_limit_check(text)
         except Rejected as error:
-            variable = "API_RATE_LIMIT" if kind == GENERAL else f"API_{kind.removesuffix('s').upper()}_RATE_LIMIT"
+            variable = RATE_LIMIT_VARIABLES[kind]
             hint = f"Set {variable} to such as 600/minute, or leave it empty for no limit."
             found.append(Error(f"{variable} cannot be used: {error}", hint=hint, id="zhiku.E010"))
     return found
@@ -167,11 +198,11 @@ def stores_of_one_process(app_configs: Sequence[AppConfig] | None, **_: Any) -> 
     addresses = {driver.address: getattr(settings, driver.address) for driver in DRIVERS.values()}
     return [
         Warning(
-            f"{variable} is a path, which one process may open at a time, and DEBUG is off: web and worker processes would "
+            f"{variable} is a path, which one process may open at a time: web and worker processes would "
             "shut each other out, or see different copies.",
             hint=f"Set {variable} to a server's address, such as http://HOST:PORT, or leave it out.",
             id="zhiku.W005",
         )
         for variable, address in addresses.items()
-        if address and "://" not in address and not settings.DEBUG
+        if address and "://" not in address and not settings.LOCAL
     ]

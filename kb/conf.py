@@ -2,6 +2,7 @@
 
 import logging
 import shlex
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,13 +10,13 @@ from typing import Any
 
 import numpy as np
 from django.conf import settings
-from django.db import connection, connections
-from django.utils.translation import gettext as _
+from django.db import DatabaseError, connection, connections
+from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
 from kb import providers, warming
 from kb.externals import external_channels, left_out, text_vectors
-from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.models import Chunk, KnowledgeBase, Principal, RetrievalProfile
 from kb.stores.bm25 import BM25Store
 from kb.stores.concepts import ConceptReader
 from kb.stores.facts import FactReader
@@ -23,9 +24,10 @@ from kb.stores.filters import Filters, chunk_ids
 from kb.stores.fulltext import PgTextStore
 from kb.stores.mirrors.registry import KEYWORD_STORES
 from kb.stores.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
+from kb.stores.page_cache import knowledge_bases_by_use, read_in
 from kb.stores.passages import PassageReader
 from kb.stores.pgvector import PgVectorStore
-from kb.stores.searchable import holdings
+from kb.stores.searchable import holdings, searchable
 from kb.stores.threads import ConnectionReturningExecutor
 from kb.stores.tokenizers import tokenizer_options
 from retrieval.analysis import Analyser
@@ -41,12 +43,13 @@ from retrieval.channels import (
 )
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
-from retrieval.errors import DependencyMissing
+from retrieval.errors import ChannelUnavailable, DependencyMissing, RetrievalError, ScopeOutdated
 from retrieval.execution import InlineExecutor
 from retrieval.external import ExternalChannel
+from retrieval.messages import Message, message_of
 from retrieval.pipeline import Pipeline
 from retrieval.protocols import Channel, Reranker, VectorStore
-from retrieval.query_vectors import QueryEmbedder
+from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.scope import Scope, StandIn
@@ -61,6 +64,8 @@ Layer = tuple[tuple[str, type, Any], ...]
 CHANNEL_THREADS = 8
 TOKENIZERS_HELD = 8
 CONFIGURATIONS_HELD = 256
+INDEX_SECONDS = 60.0
+FIRST_QUERY_LENGTH = 40
 # With fewer chunks than this, keywords have found next to nothing.
 LEXICAL_BELOW = 3
 
@@ -132,7 +137,10 @@ def _layered(environment: Layer, profile: Layer, asked: Layer) -> RetrievalConfi
 
 
 def warm_up() -> None:
-    """Loads the tokenizers and the models in use, so that no request waits for them; `warming` says how far it is."""
+    """Loads the tokenizers and the models in use, so that no request waits for them; `warming` says how far it is.
+
+    Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
+    """
     warming.note(warming.Stage.LOADING)
     failed: tuple[str, ...] = ()
     try:
@@ -146,6 +154,51 @@ def warm_up() -> None:
     finally:
         warming.note(warming.Stage.DONE, failed)
         connections.close_all()
+    try:
+        kb_ids = knowledge_bases_by_use()
+        _load_keyword_indexes(kb_ids)
+        _search_once(kb_ids)
+        read_in()
+    except DatabaseError as error:
+        logger.warning("indexes are not read in, so the first searches take longer: %s", error)
+    finally:
+        connections.close_all()
+
+
+def _load_keyword_indexes(kb_ids: Sequence[int]) -> None:
+    """The stored ones of knowledge bases in this order, as far as the memory for them reaches."""
+    left = settings.BM25_MEMORY_BYTES
+    stored = KnowledgeBase.objects.filter(bm25_index__isnull=False).select_related("version_row").in_bulk()
+    for kb_id in kb_ids:
+        kb = stored.get(kb_id)
+        if kb is None or tokenizer(kb.tokenizer_id) is None:
+            continue
+        try:
+            requested = BM25Store().request(kb.pk, kb.version_row.version, kb.tokenizer_id)
+            index = requested.wait(time.monotonic() + INDEX_SECONDS).index
+        except (ChannelUnavailable, ScopeOutdated) as error:
+            logger.warning("the keyword index of knowledge base %s is not loaded yet: %s", kb.pk, error)
+            continue
+        left -= index.nbytes
+        if left < index.nbytes:  # one more might push out what is needed more
+            return
+
+
+def _search_once(kb_ids: Sequence[int]) -> None:
+    """Searches the first of the knowledge bases that has a chunk, so that what a first search makes is there: connections, threads, tables."""
+    for kb in KnowledgeBase.objects.filter(pk__in=kb_ids[:1]).select_related("owner"):
+        text = (
+            Chunk.objects.filter(knowledge_base=kb, enabled=True).order_by("pk").values_list("text", flat=True).first()
+        )
+        if not text:
+            return
+        principal = Principal(kb.owner)
+        try:
+            bases = list(searchable(principal, [kb.pk]).values())
+            wiring = build_pipeline(bases, principal, overrides={"external": False, "rewrite": "off"})
+            wiring.pipeline.run(text[:FIRST_QUERY_LENGTH], wiring.config)
+        except RetrievalError as error:
+            logger.warning("the search that warms this process up failed: %s", error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +246,12 @@ def build_pipeline(
     asked = explicit_count(overrides or {})
     common = profile or common or common_profile(knowledge_bases)
     config = _configured(common, asked)
+    vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
+    asked_of = _cache_scope(knowledge_bases)
     scopes = tuple(
         _scope(
             kb,
+            vectors[kb.embedding_model].within(asked_of),
             _configured(profile or kb.profile, asked),
             None if filters is None else chunk_ids(kb.pk, principal, filters),
         )
@@ -219,7 +275,6 @@ def build_pipeline(
         facts=FactReader(principal) if with_facts else None,
         fact_kb_ids=with_facts,
     )
-    vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
     return Wiring(pipeline, common, config, tuple(vectors.values()), tuple(links))
 
 
@@ -239,23 +294,31 @@ def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile
     return RetrievalProfile.objects.live("default")
 
 
-def _scope(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Scope:
-    channels = [_vector_channel(kb, config, only), _keyword_channel(kb, only)]
+def _cache_scope(knowledge_bases: Sequence[KnowledgeBase]) -> str:
+    """Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache."""
+    return ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
+
+
+def _scope(
+    kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
+) -> Scope:
+    channels = [_vector_channel(kb, vectors, config, only), _keyword_channel(kb, only)]
     if holdings(kb).questions and config.question_weight:
-        vectors = providers.query_vectors(kb.embedding_model)
         store, stand_in = _vector_stores(kb)
         channels.append(QuestionChannel(kb.pk, vectors, store, stand_in=stand_in, dimension=kb.dimension, only=only))
     held = holdings(kb)
     notes = left_out(kb, held, config, is_filtered=only is not None)
-    asked = () if notes or not config.external else external_channels(kb, held, config, tokenizer(kb.tokenizer_id))
+    texts = text_vectors(kb, vectors)
+    cutter = tokenizer(kb.tokenizer_id)
+    asked = () if notes or not config.external else external_channels(kb, held, config, cutter, texts)
     return Scope(
         kb_id=kb.pk,
         space=kb.embedding_model,
-        tokenizer=tokenizer(kb.tokenizer_id),
+        tokenizer=cutter,
         channels=(*channels, *asked),
         config=config,
         stand_ins=_stand_ins(kb, config, only),
-        text_vectors=text_vectors(kb),
+        text_vectors=texts,
         notes=notes,
     )
 
@@ -275,24 +338,29 @@ def _stand_ins(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int6
     return tuple(stand_ins)
 
 
-def _vector_channel(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> Channel:
+def _vector_channel(
+    kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
+) -> Channel:
     notes = []
     if kb.embedding_model == HASHING_MODEL_ID:
         notes.append(
             Degradation(
                 "vector",
                 DegradationCode.HASHING_EMBEDDER,
-                _(
-                    "Knowledge base “%(name)s” uses the hashing embedder, which compares words, not meaning: choose an "
-                    "embedding model and run `manage.py reindex --kb %(quoted)s --embeddings --model ID`."
-                )
-                % {"name": kb.name, "quoted": shlex.quote(kb.name)},
+                Message(
+                    gettext_noop(
+                        "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
+                        "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
+                    ),
+                    name=kb.name,
+                    quoted=shlex.quote(kb.name),
+                ),
             )
         )
     store, stand_in = _vector_stores(kb)
     return VectorChannel(
         kb.pk,
-        providers.query_vectors(kb.embedding_model),
+        vectors,
         store,
         stand_in=stand_in,
         dimension=kb.dimension,
@@ -312,17 +380,21 @@ def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
 def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Channel:
     cutter = _load_tokenizer(kb.tokenizer_id)
     if isinstance(cutter, DependencyMissing):
-        message = _("The keyword search’s packages are not installed: %(reason)s") % {"reason": cutter}
+        template = gettext_noop("The keyword search’s packages are not installed: {reason}")
+        message = Message(template, reason=message_of(cutter))
         return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
     if kb.tokenizer_id != cutter.id or kb.lacks_postings:
         return UnavailableChannel(
             "bm25",
             kb.pk,
             DegradationCode.BM25_POSTINGS_OUTDATED,
-            _(
-                "Chunks of “%(name)s” were not tokenised, or by another version: run `manage.py reindex --kb %(quoted)s --bm25`."
-            )
-            % {"name": kb.name, "quoted": shlex.quote(kb.name)},
+            Message(
+                gettext_noop(
+                    "Chunks of “{name}” were not tokenised, or by another version: run `manage.py reindex --kb {quoted} --bm25`."
+                ),
+                name=kb.name,
+                quoted=shlex.quote(kb.name),
+            ),
         )
     index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
     detail: dict[str, Any] = {"tokenizer": cutter.id}

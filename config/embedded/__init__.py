@@ -13,20 +13,13 @@ from pathlib import Path
 from config.embedded.errors import EmbeddedError
 from config.embedded.postgres import Postgres
 from config.embedded.redis import Redis
+from config.installation import data_dir, is_local
 
 __all__ = ["EmbeddedError", "data_dir", "ensure", "running", "stop"]
 
 URLS = ("DATABASE_URL", "REDIS_URL")
 # pg_ctl gives the path to a shell, in quotes that hold none of these.
 UNSUITABLE = set('"$`\\\n')
-# What django-environ reads as true: everything else turns DEBUG off in the settings, so it does here.
-TRUE = {"true", "on", "ok", "y", "yes", "1"}
-
-
-def data_dir() -> Path:
-    """The directory of everything that this installation writes."""
-    default = Path(__file__).resolve().parents[2] / ".data"
-    return Path(os.environ.get("ZHIKU_DATA_DIR") or default).resolve()
 
 
 def ensure(*, durable: bool = True) -> bool:
@@ -39,7 +32,7 @@ def ensure(*, durable: bool = True) -> bool:
         Whether this call started a server.
 
     Raises:
-        EmbeddedError: Only one of the URLs is set, DEBUG is off, or a server is missing or does not start.
+        EmbeddedError: Only one of the URLs is set, ZHIKU_LOCAL is off, or a server is missing or does not start.
     """
     if _configured():
         return False
@@ -49,6 +42,7 @@ def ensure(*, durable: bool = True) -> bool:
     with _locked(directory):
         if _configured():  # another thread was first
             return False
+        _keep_private(directory)
         postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
         started = [redis.start(), postgres.start()]
         os.environ |= {
@@ -79,6 +73,14 @@ def running() -> bool:
     return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
 
 
+def _keep_private(directory: Path) -> None:
+    """Takes the directory and the uploads from other users, also those of an older version; PostgreSQL's may pass through."""
+    allowed = {directory: 0o711 if os.geteuid() == 0 else 0o700, directory / "media": 0o700}
+    for path, mode in allowed.items():
+        with contextlib.suppress(FileNotFoundError, PermissionError):  # not there yet, or another user's to decide on
+            path.chmod(path.stat().st_mode & mode)
+
+
 def _configured() -> bool:
     """Whether the environment names both servers; an error where it names one, or where embedded ones are not allowed."""
     missing = [name for name in URLS if not os.environ.get(name)]
@@ -89,10 +91,10 @@ def _configured() -> bool:
         raise EmbeddedError(
             f"{other} is set and {missing[0]} is not: set both, or unset both to use the embedded PostgreSQL and Redis."
         )
-    if os.environ.get("DEBUG", "true").lower() not in TRUE:
+    if not is_local():
         raise EmbeddedError(
-            "The embedded PostgreSQL and Redis are for a first look and for development, and DEBUG is off: "
-            "set DATABASE_URL and REDIS_URL to your servers, or set DEBUG=true."
+            "The embedded PostgreSQL and Redis are for a local installation, and ZHIKU_LOCAL is off: "
+            "set DATABASE_URL and REDIS_URL to your servers, or leave ZHIKU_LOCAL out."
         )
     return False
 
@@ -101,7 +103,7 @@ def _configured() -> bool:
 def _locked(directory: Path) -> Iterator[None]:
     """Keeps other processes and other threads out: each call opens the file anew, and flock binds to the opening."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         with (directory / "embedded.lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

@@ -30,7 +30,7 @@ def servers_of_their_own():
     """A short path that any user may pass through, which pytest's own temporary directories are not."""
     root = Path(tempfile.mkdtemp(prefix="zhiku-embedded-"))
     with mock.patch.dict(os.environ):
-        for name in (*OURS, "DEBUG"):
+        for name in (*OURS, "ZHIKU_LOCAL"):
             os.environ.pop(name, None)
         os.environ["ZHIKU_DATA_DIR"] = str(root / "data")
         yield root / "data"
@@ -151,7 +151,7 @@ def test_another_process_finds_the_running_servers(running):
 
 
 def test_servers_of_the_environment_are_left_alone(directory):
-    os.environ |= {"DATABASE_URL": "postgres://db/zhiku", "REDIS_URL": "redis://cache/0", "DEBUG": "false"}
+    os.environ |= {"DATABASE_URL": "postgres://db/zhiku", "REDIS_URL": "redis://cache/0"}
     assert embedded.ensure() is False
     assert not directory.exists()
 
@@ -164,9 +164,9 @@ def test_one_url_without_the_other_is_an_error(directory, given, missing):
     assert not directory.exists()
 
 
-@pytest.mark.parametrize("value", ["0", "false", "False", "no", "off", ""])
-def test_they_are_refused_where_debug_is_off(directory, value):
-    os.environ["DEBUG"] = value
+@pytest.mark.parametrize("value", ["0", "false", "False", "no", "off"])
+def test_they_are_refused_where_the_installation_serves_others(directory, value):
+    os.environ["ZHIKU_LOCAL"] = value
     with pytest.raises(embedded.EmbeddedError, match="set DATABASE_URL and REDIS_URL"):
         embedded.ensure()
     assert not directory.exists()
@@ -203,6 +203,18 @@ def test_parents_are_opened_for_passage_only_where_another_user_runs_the_server(
     directory.parent.chmod(0o700)
     ensure()
     assert directory.parent.stat().st_mode & 0o777 == (0o711 if os.geteuid() == 0 else 0o700)
+
+
+def test_what_an_older_version_left_open_is_shut_to_other_users(directory):
+    uploads = directory / "media" / "documents"
+    uploads.mkdir(parents=True)
+    (uploads / "contract.pdf").write_text("secret")
+    for folder in (directory, directory / "media", uploads):
+        folder.chmod(0o755)
+    ensure()
+    assert directory.stat().st_mode & 0o777 == (0o711 if os.geteuid() == 0 else 0o700)
+    assert (directory / "media").stat().st_mode & 0o777 == 0o700
+    assert query("SELECT 1") == 1
 
 
 def test_four_threads_start_one_pair(directory):

@@ -3,44 +3,19 @@
 import contextlib
 import http.client
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
-from pathlib import Path
-from unittest import mock
 
 import psutil
 import pytest
 
 from config import embedded
+from config.__main__ import needs_services
 from kb.management.children import MOST_ENDS
-from manage import needs_services
-from tests.serving import ROOT, SECONDS, free_port, serving
-
-
-@pytest.fixture
-def environment():
-    """Of a first start: no URL is set, and the data directory is empty."""
-    root = Path(tempfile.mkdtemp(prefix="zhiku-serve-"))
-    with mock.patch.dict(os.environ):
-        for name in ("DATABASE_URL", "REDIS_URL", "ZHIKU_EMBEDDED", "DJANGO_SETTINGS_MODULE"):
-            os.environ.pop(name, None)
-        os.environ |= {"ZHIKU_DATA_DIR": str(root / "data"), "DEBUG": "true", "EMBEDDING_MODEL": "hashing"}
-        os.environ |= {"HF_HUB_OFFLINE": "1"}
-        yield os.environ
-        embedded.stop()
-    shutil.rmtree(root)
-
-
-@pytest.fixture
-def started_before(environment, first_start):
-    """PostgreSQL and Redis run with what a first start has made."""
-    first_start.copy_to(Path(environment["ZHIKU_DATA_DIR"]))
-    embedded.ensure(durable=False)
+from tests.serving import ROOT, SECONDS, serving
 
 
 @pytest.fixture(autouse=True)
@@ -49,11 +24,6 @@ def interruptible():
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, former)
-
-
-@pytest.fixture
-def port():
-    return free_port()
 
 
 def manage(*arguments):

@@ -9,6 +9,8 @@ from django.core.management import call_command
 
 from kb.checks import (
     embedded_servers,
+    external_projects,
+    hosts_of_this_machine,
     keyword_packages,
     model_libraries,
     rerank_server,
@@ -43,29 +45,51 @@ def test_warns_when_no_model_can_run(monkeypatch, package):
 
 def test_warns_of_a_key_from_a_file_in_production(settings, monkeypatch):
     monkeypatch.delenv("SECRET_KEY", raising=False)
-    settings.DEBUG = False
+    settings.LOCAL = False
     assert ids(secret_key(None)) == ["zhiku.W003"]
 
 
 def test_accepts_a_key_from_the_environment_in_production(settings, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "x" * 60)
-    settings.DEBUG = False
+    settings.LOCAL = False
     assert secret_key(None) == []
 
 
-def test_accepts_a_key_from_a_file_in_development(settings, monkeypatch):
+def test_accepts_a_key_from_a_file_in_a_local_installation(settings, monkeypatch):
     monkeypatch.delenv("SECRET_KEY", raising=False)
-    settings.DEBUG = True
+    settings.LOCAL = True
     assert secret_key(None) == []
 
 
 @pytest.mark.parametrize(
-    ("debug", "embedded", "expected"),
-    [(False, True, ["zhiku.E001"]), (True, True, []), (False, False, [])],
+    ("local", "embedded", "expected"),
+    [(False, True, ["zhiku.E001"]), (True, True, []), (False, False, []), (True, False, [])],
 )
-def test_refuses_embedded_servers_in_production(settings, debug, embedded, expected):
-    settings.DEBUG, settings.EMBEDDED = debug, embedded
+def test_refuses_embedded_servers_where_others_are_served(settings, local, embedded, expected):
+    settings.LOCAL, settings.EMBEDDED = local, embedded
     assert ids(embedded_servers(None)) == expected
+
+
+@pytest.mark.parametrize("host", ["*", "zhiku.example", ".example", "192.0.2.1", "0.0.0.0", "localhost.example"])
+@pytest.mark.parametrize(("debug", "local"), [(True, True), (True, False), (False, True)])
+def test_refuses_hosts_of_others_with_debug_and_in_a_local_installation(settings, host, debug, local):
+    settings.DEBUG, settings.LOCAL, settings.ALLOWED_HOSTS = debug, local, ["localhost", host]
+    [error] = hosts_of_this_machine(None)
+    assert error.id == "zhiku.E007"
+    assert f"ALLOWED_HOSTS names {host}, and" in error.msg
+    assert ("DEBUG is on" in error.msg) is debug
+
+
+@pytest.mark.parametrize(
+    ("debug", "local", "hosts"),
+    [
+        (True, True, ["localhost", "127.0.0.1", "[::1]", "127.8.9.1", ".localhost", "zhiku.localhost"]),
+        (False, False, ["*"]),
+    ],
+)
+def test_accepts_hosts_of_this_machine_and_any_where_others_are_served(settings, debug, local, hosts):
+    settings.DEBUG, settings.LOCAL, settings.ALLOWED_HOSTS = debug, local, hosts
+    assert hosts_of_this_machine(None) == []
 
 
 @pytest.mark.parametrize(
@@ -129,12 +153,12 @@ def test_the_checks_run_with_every_command(monkeypatch):
 
 
 def test_a_complete_installation_has_nothing_to_remark(settings):
-    settings.DEBUG = True
+    settings.ALLOWED_HOSTS = ["localhost"]  # without the one that the test client has added
     call_command("check", fail_level="WARNING")
 
 
 @pytest.mark.parametrize(
-    ("debug", "milvus", "chroma", "variables"),
+    ("local", "milvus", "chroma", "variables"),
     [
         (False, "/data/milvus.db", "", ["MILVUS_URI"]),
         (False, "milvus.db", "chroma", ["MILVUS_URI", "CHROMA_URL"]),
@@ -143,10 +167,18 @@ def test_a_complete_installation_has_nothing_to_remark(settings):
         (True, "milvus.db", "chroma", []),
     ],
 )
-def test_warns_of_a_store_that_one_process_may_open_in_production(settings, debug, milvus, chroma, variables):
-    settings.DEBUG, settings.MILVUS_URI, settings.CHROMA_URL = debug, milvus, chroma
+def test_warns_of_a_store_that_one_process_may_open_in_production(settings, local, milvus, chroma, variables):
+    settings.LOCAL, settings.MILVUS_URI, settings.CHROMA_URL = local, milvus, chroma
 
     warnings = stores_of_one_process(None)
 
     assert ids(warnings) == ["zhiku.W005"] * len(variables)
     assert [each.hint.split()[1] for each in warnings] == variables
+
+
+def test_warns_when_a_search_service_is_allowed_and_none_of_its_projects(settings):
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = ["vertex_ai_search"], []
+    [warning] = external_projects(None)
+    assert "VERTEX_PROJECTS" in warning.msg
+    settings.VERTEX_PROJECTS = ["ours"]
+    assert external_projects(None) == []

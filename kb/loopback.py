@@ -1,0 +1,46 @@
+"""Who reaches an address: this machine alone, or others too. It needs no settings, since gunicorn asks before they are read."""
+
+import ipaddress
+import socket
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a server that listens on `host`: an address, or a name with loopback addresses only."""
+    try:
+        found = socket.getaddrinfo(host or "0.0.0.0", None)  # noqa: S104 - an empty host means all addresses
+    except (OSError, UnicodeError):
+        return False
+    return all(ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback for *_, address in found)
+
+
+def names_loopback(host: str) -> bool:
+    """Whether a Host header of this value, or of one that this entry of ALLOWED_HOSTS allows, means this machine."""
+    name = host.lower().strip("[]").lstrip(".").removesuffix(".")
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761: no resolver leads it elsewhere
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def refusal_to_listen(host: str, *, local: bool, debug: bool) -> str:
+    """Why a server must not listen on `host`, with the remedy; empty where it may.
+
+    Args:
+        host: an address or a name.
+        local: the installation is for this machine only.
+        debug: pages of errors show settings and source code.
+    """
+    if not (local or debug) or is_loopback(host):
+        return ""
+    if debug:
+        return (
+            f"Cannot listen on {host}: DEBUG is on, and its pages show settings and source code to whoever reaches them. "
+            "Leave DEBUG out, or listen on 127.0.0.1."
+        )
+    return (
+        f"Cannot listen on {host}: this installation is local, which is for this machine only and without TLS. "
+        "Listen on 127.0.0.1, or serve others: set DATABASE_URL, REDIS_URL, SECRET_KEY and ALLOWED_HOSTS, "
+        "and put a TLS proxy in front (docs/deploying.md)."
+    )
