@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
-from kb.ingest.parse import SUPPORTED_EXTENSIONS, ErrorCode, ParseError
+from kb.ingest.parse import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
 from kb.ingest.sandbox import Limits, run_job
 
 ARCHIVE_EXTENSIONS: Final = (".zip",)
@@ -99,7 +99,7 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
         file_bytes=limits.file_bytes,
     )
     target = str(folder.resolve(strict=True))
-    answer = run_job("unpack", archive, limits=sandbox, folder=target, allowed=asdict(limits))
+    answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
     return _decoded(answer, folder)
 
 
@@ -190,8 +190,7 @@ def _reason_to_skip(name: str, entry: zipfile.ZipInfo, limits: ArchiveLimits) ->
     if path.suffix.lower() in _NESTED:
         return ParseError(ErrorCode.NESTED_ARCHIVE, name=name)
     if path.suffix.lower() not in SUPPORTED_EXTENSIONS:
-        named = path.suffix or f"“{path.name}”"
-        return ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
+        return unsupported_name(path.name)
     if entry.file_size > limits.file_bytes:
         return ParseError(ErrorCode.TOO_LARGE, megabytes=max(1, limits.file_bytes // _MIB))
     return None

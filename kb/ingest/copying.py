@@ -3,16 +3,12 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-import numpy as np
 from django.db import connection, models
 from django.db.models.expressions import DatabaseDefault
-from numpy.typing import NDArray
 
 from kb.models.lexemes import LexemesField, storable_lexemes
 
 Row = TypeVar("Row", bound=models.Model)
-
-_HALVES: list[NDArray[Any]] = []
 
 
 def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callable[[Any], str]] | None = None) -> None:
@@ -40,14 +36,6 @@ def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callabl
                 copy.write_row([_value(field, row, texts or {}) for field in fields])
     for row in rows:
         row._state.adding, row._state.db = False, connection.alias
-
-
-def vector_text(vector: NDArray[np.float32]) -> str:
-    """A vector of half precision as PostgreSQL reads it: each of the 65,536 numbers there are is written once."""
-    if not _HALVES:
-        every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-        _HALVES.append(np.array([f"{number:.5g}" for number in every.tolist()], dtype=object))
-    return f"[{','.join(_HALVES[0][np.asarray(vector, dtype=np.float16).view(np.uint16)].tolist())}]"
 
 
 def lexemes_text(lexemes: Sequence[str]) -> str:

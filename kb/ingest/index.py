@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from kb.ingest.copying import copy_rows, vector_text
+from kb.ingest.copying import copy_rows
 from kb.ingest.terms import Extraction, Given, find_terms
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings
+from kb.models.halves import vector_text
 from kb.models.lexemes import NGRAM_PREFIX
 from retrieval.lexical import ngrams
 from retrieval.postings import Postings, count_postings

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from retrieval.errors import GenerationFailed
+from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import Generator
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
@@ -92,9 +93,9 @@ def _parse(answer: str, wanted: list[str]) -> Read:
     try:
         found: Any = json.loads(_unfenced(answer.strip()))
     except (ValueError, RecursionError) as error:
-        raise _unusable("is not JSON") from error
+        raise _unusable(Message(gettext_noop("is not JSON"))) from error
     if not isinstance(found, dict):
-        raise _unusable("is not a JSON object")
+        raise _unusable(Message(gettext_noop("is not a JSON object")))
     return Read(**{name: _texts(found.get(name), name) for name in wanted})
 
 
@@ -111,7 +112,7 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
         GenerationFailed: it is no list of texts.
     """
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise _unusable(f"has no list of {name}")
+        raise _unusable(Message(gettext_noop("has no list of {name}"), name=name))
     items: dict[str, Any] = _SCHEMAS[name]
     cleaned = [text for text in map(_clean, value) if 0 < len(text) <= items["items"]["maxLength"]]
     return _distinct(cleaned)[: items["maxItems"]]
@@ -131,6 +132,11 @@ def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
 def _unusable(fault: str) -> GenerationFailed:
     return GenerationFailed(
         DegradationCode.LLM_UNUSABLE,
-        f"the language model's answer on a passage {fault}: set LLM_MODEL to a model that follows instructions, or let "
-        "the knowledge base take its keywords by TF-IDF",
+        Message(
+            gettext_noop(
+                "the language model's answer on a passage {fault}: set LLM_MODEL to a model that follows "
+                "instructions, or let the knowledge base take its keywords by TF-IDF"
+            ),
+            fault=fault,
+        ),
     )

@@ -250,11 +250,19 @@ SUPPORTED_EXTENSIONS: Final = (
     ".jsonl",
 )
 
+PROGRAM_EXTENSIONS: Final = frozenset(
+    {".apk", ".bat", ".class", ".cmd", ".dll", ".dmg", ".exe", ".iso", ".jar", ".msi", ".scr", ".sys"}
+)
+"""Names of programs, which are refused whatever their bytes are."""
+LEGACY_EXTENSIONS: Final[dict[str, str]] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
+"""Formats of Office before 2007, and what to save them as."""
+
 _TITLE_LENGTH = 255
 _LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
 _NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
 _BLANK_LINES = re.compile(r"\n{3,}")
+_NO_TEXT = frozenset({ErrorCode.BINARY_CONTENT, ErrorCode.UNDECODABLE, ErrorCode.UNSUPPORTED_TYPE})
 
 
 def parse(data: bytes, filename: str) -> ParsedDocument:
@@ -266,15 +274,35 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
     from kb.ingest.formats.detect import READERS, detect_readable  # noqa: PLC0415 - the formats import this module
 
     name = PurePath(filename)
-    kind = detect_readable(data, name.suffix.lower())
-    reader = cast(FormatReader, importlib.import_module(READERS[kind]))
-    document = reader.read(data)
+    extension = name.suffix.lower()
+    try:
+        kind = detect_readable(data, extension)
+        reader = cast(FormatReader, importlib.import_module(READERS[kind]))
+        document = reader.read(data)
+    except ParseError as error:
+        if error.code in _NO_TEXT and extension in LEGACY_EXTENSIONS:
+            raise legacy_office(extension) from error
+        raise
     sections = tuple(_clean_section(section) for section in document.sections)
     kept = tuple(section for section in sections if section.text)
     if not kept:
         raise ParseError(ErrorCode.EMPTY_FILE)
     title = _one_line(document.title) or _one_line(name.stem)
     return replace(document, title=title[:_TITLE_LENGTH], sections=kept)
+
+
+def legacy_office(extension: str) -> ParseError:
+    """What the owner of a file in a format of Office before 2007 should do, by a key of LEGACY_EXTENSIONS."""
+    return ParseError(ErrorCode.LEGACY_OFFICE, detected=extension, wanted=LEGACY_EXTENSIONS[extension])
+
+
+def unsupported_name(name: str) -> ParseError:
+    """Why a file of a name without a reader becomes no document."""
+    path = PurePath(name)
+    if (extension := path.suffix.lower()) in LEGACY_EXTENSIONS:
+        return legacy_office(extension)
+    named = path.suffix or f"“{path.name}”"
+    return ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
 
 
 def _clean_section(section: Section) -> Section:

@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from kb.ingest.confinement import confine
 from kb.ingest.parse import (
     ErrorCode,
     ParsedDocument,
@@ -37,7 +38,13 @@ _BOOTSTRAP: Final = (
 )
 # What a child may know of its parent's environment: where shared libraries lie, and no secret.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
-_ENVIRONMENT: Final = {"LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+# It may start no thread, so libraries are told not to try.
+_ENVIRONMENT: Final = {
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OPENCV_FOR_THREADS_NUM": "1",
+}
 _STDERR_TAIL = 4096
 _READ_SIZE = 65536
 _OPEN_FILES = 64
@@ -52,6 +59,7 @@ JOBS: Final = {
     "page": "kb.ingest.connectors.page_job.page_job",
     "links": "kb.ingest.connectors.page_job.links_job",
     "feed": "kb.ingest.connectors.feed_job.feed_job",
+    "probe": "kb.ingest.confinement.probe_job",
 }
 _SECTION_FIELDS: Final = tuple(field.name for field in fields(Section))
 
@@ -78,6 +86,19 @@ class Limits:
 DEFAULT_LIMITS: Final = Limits()
 
 
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What holds a child of this host.
+
+    Attributes:
+        calls: it is refused the system calls that it must not make.
+        files: it is refused the files that it must not open.
+    """
+
+    calls: bool
+    files: bool
+
+
 def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
     """Parses a stored file under limits.
 
@@ -93,13 +114,14 @@ def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) ->
     return decode_document(run_job("parse", path, limits=limits, filename=filename))
 
 
-def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
+def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
     """Runs one of the child's jobs on a stored file.
 
     Args:
         job: a name in JOBS.
         path: the file, which the child reads from its standard input.
         limits: memory, time and sizes.
+        writable: the folder in which the job may create files; None: nowhere.
         arguments: for the job, as JSON can hold them.
 
     Returns:
@@ -111,7 +133,13 @@ def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
     """
     if path.stat().st_size > limits.input_bytes:
         raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
-    with _child_process(path, job, limits, arguments) as process:
+    order = {
+        "job": job,
+        "limits": asdict(limits),
+        "writable": None if writable is None else str(writable.resolve(strict=True)),
+        "arguments": arguments,
+    }
+    with _child_process(path, order) as process:
         output, errors, status = _communicate(process, limits)
     if status != 0:
         logger.warning("job %s of %r ended with status %d: %s", job, arguments, status, errors.decode(errors="replace"))
@@ -119,15 +147,22 @@ def run_job(job: str, path: Path, *, limits: Limits, **arguments: Any) -> Any:
     return decode_answer(output)
 
 
+def confinement() -> Confinement:
+    """What holds a child here, tried by one.
+
+    Raises:
+        ParseError: no child can run.
+    """
+    told = run_job("probe", Path(os.devnull), limits=DEFAULT_LIMITS)
+    return Confinement(calls=told["calls"] is True, files=told["files"] is True)
+
+
 @contextmanager
-def _child_process(
-    path: Path, job: str, limits: Limits, arguments: Mapping[str, Any]
-) -> Iterator[subprocess.Popen[bytes]]:
-    order = json.dumps({"job": job, "limits": asdict(limits), "arguments": arguments})
+def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
     with (
         path.open("rb") as file,
         subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
-            child_command("sandbox", order),
+            child_command("sandbox", json.dumps(order)),
             stdin=file,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -258,23 +293,36 @@ def _seconds(limits: Limits) -> int:
 def child() -> None:
     """The child's whole life: limits, the file from stdin, the result or the error as JSON to stdout."""
     order = json.loads(sys.argv[2])
-    limits = Limits(**order["limits"])
-    apply_limits(limits)
-    # Libraries that print must not write into the answer.
-    answer_pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    answer_pipe = bind(Limits(**order["limits"]), writable=order["writable"] and Path(order["writable"]))
     with answer_pipe:
         answer_pipe.write(answer(order["job"], sys.stdin.buffer, order["arguments"]))
 
 
-def apply_limits(limits: Limits) -> None:
-    """Binds this process for good."""
+def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
+    """Binds this process for good: what it may cost, call and open.
+
+    Args:
+        limits: memory, time and sizes.
+        writable: the folder in which it may create files; None: nowhere.
+
+    Returns:
+        The pipe for the answer, which what libraries print does not reach.
+    """
+    answer_pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _apply_limits(limits)
+    confine(writable)
+    return answer_pipe
+
+
+def _apply_limits(limits: Limits) -> None:
     seconds = math.ceil(limits.seconds) + 1
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
         (resource.RLIMIT_FSIZE, limits.file_bytes),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_NPROC, 0),
         (resource.RLIMIT_AS, limits.memory_bytes),
     ):
         if kind == resource.RLIMIT_AS and sys.platform == "darwin":

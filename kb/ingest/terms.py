@@ -10,14 +10,17 @@ from kb.ingest.parse import Remark, RemarkCode
 from retrieval.errors import DependencyMissing, GenerationFailed
 from retrieval.execution import InlineExecutor
 from retrieval.keywords import Method, extract_keywords
+from retrieval.messages import Message, gettext_noop, message_of
 
 logger = logging.getLogger(__name__)
 
 KEYWORD_LENGTH = 300
 READ_AT_ONCE = 4
-NOT_CONFIGURED = (
-    "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL, or let the "
-    "knowledge base take its keywords by TF-IDF and ask no questions"
+NOT_CONFIGURED = Message(
+    gettext_noop(
+        "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL, or let the "
+        "knowledge base take its keywords by TF-IDF and ask no questions"
+    )
 )
 
 
@@ -133,4 +136,4 @@ def _read(text: str, extraction: Extraction, *, keywords: bool, questions: bool)
         return extraction.reader.read(text, keywords=keywords, questions=questions), ""
     except GenerationFailed as error:
         logger.warning("a language model did not read a chunk: %s", error)
-        return Read(), str(error)
+        return Read(), message_of(error)

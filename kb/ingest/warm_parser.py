@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
+from io import BytesIO
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ from kb.ingest.sandbox import (
     DEFAULT_LIMITS,
     Limits,
     answer,
-    apply_limits,
+    bind,
     child_command,
     child_environment,
     decode_answer,
@@ -102,15 +103,26 @@ class WarmParser:
             self.close()
         child = self._child = self._child or _start(self._warm)
         self._parsed += 1
-        order = json.dumps({"path": str(path.resolve()), "filename": filename}) + "\n"
+        data = path.read_bytes()  # the child may open no file of ours
+        order = json.dumps({"filename": filename, "bytes": len(data)}) + "\n"
+        deadline = time.monotonic() + self._warm.seconds
         try:
-            os.write(child.stdin.fileno(), order.encode())  # type: ignore[union-attr]
+            self._send(child, order.encode() + data, deadline)
         except BrokenPipeError as error:
             raise _Fault("it had ended") from error
-        return self._receive(child)
+        return self._receive(child, deadline)
 
-    def _receive(self, child: subprocess.Popen[bytes]) -> bytes:
-        deadline = time.monotonic() + self._warm.seconds
+    def _send(self, child: subprocess.Popen[bytes], data: bytes, deadline: float) -> None:
+        """A child that does not read fills the pipe; nobody waits for it longer than for its answer."""
+        rest = memoryview(data)
+        with selectors.DefaultSelector() as selector:
+            selector.register(child.stdin, selectors.EVENT_WRITE)  # type: ignore[arg-type]
+            while rest:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    raise TooSlow(f"{self._warm.seconds} seconds were not enough")
+                rest = rest[os.write(child.stdin.fileno(), rest) :]  # type: ignore[union-attr]
+
+    def _receive(self, child: subprocess.Popen[bytes], deadline: float) -> bytes:
         received, whole = bytearray(), _LENGTH_BYTES
         with selectors.DefaultSelector() as selector:
             selector.register(child.stdout, selectors.EVENT_READ)  # type: ignore[arg-type]
@@ -141,7 +153,7 @@ def warm_parser(limits: Limits = DEFAULT_LIMITS) -> Iterator[WarmParser]:
 
 
 def _start(limits: Limits) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
+    started = subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
         child_command("warm_parser", json.dumps(asdict(limits))),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -149,17 +161,18 @@ def _start(limits: Limits) -> subprocess.Popen[bytes]:
         env=child_environment(),
         start_new_session=True,
     )
+    os.set_blocking(started.stdin.fileno(), False)  # type: ignore[union-attr]
+    return started
 
 
 def child() -> None:
-    """The child's whole life: limits, then an order a line on stdin, and for each the answer's length and the answer."""
-    apply_limits(Limits(**json.loads(sys.argv[2])))
-    # Libraries that print must not write into the answers.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
+    """The child's whole life: limits, then orders on stdin, each a line and a file's bytes.
+
+    For each it answers with the answer's length and the answer.
+    """
+    answers = bind(Limits(**json.loads(sys.argv[2])))
     for line in sys.stdin.buffer:
         order = json.loads(line)
-        with Path(order["path"]).open("rb") as file:
-            told = answer("parse", file, {"filename": order["filename"]})
+        told = answer("parse", BytesIO(sys.stdin.buffer.read(order["bytes"])), {"filename": order["filename"]})
         answers.write(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
         answers.flush()

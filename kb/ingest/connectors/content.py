@@ -34,6 +34,8 @@ READABLE: Final = frozenset(EXTENSIONS)
 _TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
 _NAME_CHARACTERS: Final = 150
 _UNSAFE: Final = re.compile(r"[^\w.-]+")
+_ASCII_WORD: Final = re.compile(r"[!-~]+")
+_VARYING: Final = frozenset("/0123456789")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,12 @@ class PageContent:
     text_hash: str
     links: tuple[str, ...] = ()
     published: datetime | None = None
+
+    @property
+    def text_key(self) -> str:
+        """The same for texts that differ only in numbers, identifiers with numbers, addresses and white space."""
+        words = _ASCII_WORD.sub(lambda word: word[0] if _VARYING.isdisjoint(word[0]) else "0", self.text)
+        return hashlib.sha256(" ".join(words.casefold().split()).encode("utf-8", "replace")).hexdigest()
 
 
 def content_of_page(fetched: Fetched, limits: Limits) -> PageContent:

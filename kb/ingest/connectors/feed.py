@@ -56,12 +56,19 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
         FetchError: it is no feed, or takes too much time or memory.
     """
     left = SECONDS if deadline is None else min(SECONDS, deadline.remaining(fetched.url))
-    about = {"media_type": fetched.media_type, "charset": fetched.charset, "url": fetched.url}
     try:
         with tempfile.NamedTemporaryFile(prefix="feed-") as file:
             file.write(fetched.content)
             file.flush()
-            told = run_job("feed", Path(file.name), limits=Limits(seconds=left), texts=texts, **about)
+            told = run_job(
+                "feed",
+                Path(file.name),
+                limits=Limits(seconds=left),
+                texts=texts,
+                media_type=fetched.media_type,
+                charset=fetched.charset,
+                url=fetched.url,
+            )
         if told is None:
             raise FetchError(FetchCode.NOT_A_FEED)
         found = [_candidate(each, fetched.url) for each in told]

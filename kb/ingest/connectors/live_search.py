@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 from django.utils.translation import gettext as _
-from django.utils.translation import override
+from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
 from kb.ingest.chunkers.drafts import ChunkSettings
@@ -23,6 +23,7 @@ from kb.net.errors import FetchCode, FetchError
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
 from retrieval.fusion import WeightedRanking, reciprocal_rank_fusion
+from retrieval.messages import Message
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import TextVectors, Tokenizer
 from retrieval.searchable import searchable_text
@@ -126,10 +127,11 @@ class LiveSearch:
             lock.release()
 
     def _fault(self, error: FetchError | ParseError) -> ChannelUnavailable:
-        with override(self._language):
-            reason = error_sentence(error)
-            message = _("The live source “%(source)s” was not read: %(reason)s")
-            told = message % {"source": self.name, "reason": reason}
+        templates = FETCH_MESSAGES if isinstance(error, FetchError) else PARSE_MESSAGES
+        reason = Message(templates[error.code], **error.params)  # type: ignore[index]
+        told = Message(
+            gettext_noop("The live source “{source}” was not read: {reason}"), source=self.name, reason=reason
+        )
         code = CODES.get(error.code) if isinstance(error, FetchError) else None
         return ChannelUnavailable(code or DegradationCode.EXTERNAL_UNAVAILABLE, told)
 

@@ -12,7 +12,15 @@ import filetype
 
 from kb.ingest.formats.decode import UTF16_MARKS, is_binary
 from kb.ingest.formats.qa import is_pair
-from kb.ingest.parse import SUPPORTED_EXTENSIONS, ErrorCode, ParseError
+from kb.ingest.parse import (
+    LEGACY_EXTENSIONS,
+    PROGRAM_EXTENSIONS,
+    SUPPORTED_EXTENSIONS,
+    ErrorCode,
+    ParseError,
+    legacy_office,
+    unsupported_name,
+)
 
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 PDF: Final = "PDF (application/pdf)"
@@ -55,11 +63,11 @@ _TEXT_KINDS: Final = {
 }
 _OLE_MAGIC = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 _OLE_ENCRYPTED = "EncryptedPackage".encode("utf-16-le")
-# The stream that each legacy format keeps its content in, and what to save it as.
+# The stream that each legacy format keeps its content in.
 _OLE_STREAMS: Final = {
-    "WordDocument".encode("utf-16-le"): (".doc", ".docx"),
-    "Workbook".encode("utf-16-le"): (".xls", ".xlsx"),
-    "PowerPoint Document".encode("utf-16-le"): (".ppt", ".pptx"),
+    "WordDocument".encode("utf-16-le"): ".doc",
+    "Workbook".encode("utf-16-le"): ".xls",
+    "PowerPoint Document".encode("utf-16-le"): ".ppt",
 }
 _ZIP_MAGICS = (b"PK\x03\x04", b"PK\x05\x06")
 _OFFICE_PARTS = {"word/": DOCX, "xl/": XLSX, "ppt/": PPTX}
@@ -90,6 +98,8 @@ def detect_readable(data: bytes, extension: str) -> str:
     """
     if not data.strip():
         raise ParseError(ErrorCode.EMPTY_FILE)
+    if extension in PROGRAM_EXTENSIONS:
+        raise unsupported_name(f"program{extension}")
     if data.startswith(_OLE_MAGIC):
         _refuse_legacy(data)
     detected = detect(data)
@@ -135,12 +145,17 @@ def is_readable_head(head: bytes) -> bool:
     return detected in READERS or detected == BINARY
 
 
+def is_legacy_head(head: bytes, extension: str) -> bool:
+    """Whether a file begins as those of Office before 2007 do, and is named as one: others may be protected new ones."""
+    return head.startswith(_OLE_MAGIC) and extension in LEGACY_EXTENSIONS
+
+
 def _refuse_legacy(data: bytes) -> None:
     if _OLE_ENCRYPTED in data:
         raise ParseError(ErrorCode.PROTECTED, format="Office")
-    for stream, (old, new) in _OLE_STREAMS.items():
+    for stream, legacy in _OLE_STREAMS.items():
         if stream in data:
-            raise ParseError(ErrorCode.LEGACY_OFFICE, detected=old, wanted=new)
+            raise legacy_office(legacy)
 
 
 def _beginning(data: bytes) -> str:

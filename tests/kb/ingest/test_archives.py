@@ -95,6 +95,16 @@ def test_files_without_a_reader_and_archives_inside_are_skipped_and_told(opened)
     assert "“README”" in result.skipped[1].reason.message
 
 
+def test_programs_and_documents_of_old_office_are_skipped_with_what_to_do(opened):
+    result = opened(packed(("a.txt", "x"), ("b.exe", "plain words"), ("旧版.doc", "x")))
+    assert [member.name for member in result.members] == ["a.txt"]
+    assert [(skipped.name, skipped.reason.code) for skipped in result.skipped] == [
+        ("b.exe", ErrorCode.UNSUPPORTED_TYPE),
+        ("旧版.doc", ErrorCode.LEGACY_OFFICE),
+    ]
+    assert "save it as .docx" in result.skipped[1].reason.message
+
+
 def test_a_file_larger_than_a_document_may_be_is_skipped(opened):
     result = opened(packed(("a.txt", "x"), ("big.txt", "y" * 20)), file_bytes=10)
     assert [skipped.reason.code for skipped in result.skipped] == [ErrorCode.TOO_LARGE]

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from pgvector import HalfVector
 
-from kb.ingest.copying import copy_rows, vector_text
+from kb.ingest.copying import copy_rows
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
+from kb.models.halves import vector_text
 from tests.factories import make_document, make_kb
 
 

@@ -3,6 +3,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,10 @@ def stored(tmp_path):
         return path
 
     return store
+
+
+def order(limits=sandbox.DEFAULT_LIMITS):
+    return {"job": "parse", "limits": asdict(limits), "writable": None, "arguments": {"filename": "a.txt"}}
 
 
 def failure(path, name, **limits):
@@ -108,17 +113,17 @@ def test_a_missing_file_is_the_callers_error(tmp_path):
 def test_secrets_of_the_environment_do_not_reach_the_child(stored, monkeypatch):
     for name in ("SECRET_KEY", "DATABASE_URL", "LLM_API_KEY", "PYTHONPATH"):
         monkeypatch.setenv(name, "a-secret")
-    with sandbox._child_process(stored(LONG_TEXT), "parse", Limits(), {"filename": "a.txt"}) as process:
+    with sandbox._child_process(stored(LONG_TEXT), order()) as process:
         process.stdout.read(1)  # from now on the child is surely what was executed, and no copy of the tests
         environment = Path(f"/proc/{process.pid}/environ").read_text()
     names = {entry.partition("=")[0] for entry in environment.split("\0") if entry}
     assert "LANG" in names
-    assert names <= {"LANG", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", *sandbox._PASSED_ON}
+    assert names <= {*sandbox._ENVIRONMENT, *sandbox._PASSED_ON}
 
 
 def test_the_child_runs_under_its_limits_in_a_session_of_its_own(stored):
     limits = Limits(memory_bytes=512 * MIB, seconds=30)
-    with sandbox._child_process(stored(LONG_TEXT), "parse", limits, {"filename": "a.txt"}) as process:
+    with sandbox._child_process(stored(LONG_TEXT), order(limits)) as process:
         process.stdout.read(1)
         lines = Path(f"/proc/{process.pid}/limits").read_text().splitlines()
         assert os.getsid(process.pid) == process.pid
@@ -127,19 +132,20 @@ def test_the_child_runs_under_its_limits_in_a_session_of_its_own(stored):
     assert table["Max cpu time"] == ["31", "31"]
     assert table["Max file size"] == ["0", "0"]
     assert table["Max core file size"] == ["0", "0"]
+    assert table["Max processes"] == ["0", "0"]
 
 
 def test_a_child_that_is_abandoned_is_killed(stored):
     with (
         pytest.raises(RuntimeError),
-        sandbox._child_process(stored(LONG_TEXT), "parse", Limits(), {"filename": "a.txt"}) as process,
+        sandbox._child_process(stored(LONG_TEXT), order()) as process,
     ):
         raise RuntimeError
     assert process.returncode == -signal.SIGKILL
 
 
 def test_a_child_that_crashes_is_told_apart_from_one_that_answers(stored):
-    with sandbox._child_process(stored(LONG_TEXT), "parse", Limits(), {"filename": "a.txt"}) as process:
+    with sandbox._child_process(stored(LONG_TEXT), order()) as process:
         os.kill(process.pid, signal.SIGSEGV)
         _, errors, status = sandbox._communicate(process, Limits())
     assert sandbox._failure(status, errors, Limits()).code is ErrorCode.PARSER_CRASHED

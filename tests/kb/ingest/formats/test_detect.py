@@ -153,6 +153,25 @@ def test_a_legacy_document_is_told_what_to_save_it_as(stream, wanted):
     assert f"save it as {wanted}" in error.message
 
 
+@pytest.mark.parametrize(("name", "wanted"), [("旧版.doc", ".docx"), ("a.XLS", ".xlsx"), ("a.ppt", ".pptx")])
+@pytest.mark.parametrize("data", [OLE, OLE + b"\xff\xfe\x00words" * 9, b"\xff\xff\x81\x20words" * 9])
+def test_a_file_named_as_a_legacy_one_is_told_what_to_save_it_as(data, name, wanted):
+    error = refusal(data, name)
+    assert error.code is ErrorCode.LEGACY_OFFICE
+    assert f"save it as {wanted}" in error.message
+
+
+def test_a_page_that_an_office_program_has_saved_is_read():
+    assert "words" in parse(b"<html><body><p>words</p></body></html>", "a.doc").sections[0].text
+
+
+@pytest.mark.parametrize("name", ["x.exe", "X.EXE", "x.dll", "x.bat", "x.msi"])
+def test_a_program_is_refused_by_its_name_whatever_it_holds(name):
+    error = refusal(b"plain words", name)
+    assert error.code is ErrorCode.UNSUPPORTED_TYPE
+    assert ".docx" in error.message
+
+
 def test_a_docx_cut_off_in_the_middle_is_damaged():
     data = make_docx("正文")
     error = refusal(data[: len(data) // 2], "a.docx")

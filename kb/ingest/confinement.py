@@ -1,0 +1,223 @@
+"""Takes from the parser's child what no parser needs, so that a file that takes it over gains nothing but the child.
+
+seccomp bounds the system calls, Landlock the files; both hold for native code and for the rest of the process's life.
+Each is used where the kernel has it, and `probe_job` reports which hold.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+SECCOMP_LIBRARY: Final = "libseccomp.so.2"
+"""Of the Debian package libseccomp2; apt and systemd depend on it, so that nearly every system has it."""
+
+_PR_SET_DUMPABLE: Final = 4
+_PR_SET_NAME: Final = 15
+_PR_SET_NO_NEW_PRIVS: Final = 38
+
+# A call that the filter does not name fails as on a kernel that lacks it, which the C library can cope with.
+_ENOSYS: Final = 38
+_ACT_ERRNO: Final = 0x00050000
+_ACT_ALLOW: Final = 0x7FFF0000
+_EQUAL: Final = 4
+_MASKED_EQUAL: Final = 7
+_INT: Final = 0xFFFFFFFF
+
+# What reads open files, memory, clocks and metadata of files. Nothing here starts, signals, connects, creates or renames.
+_CALLS: Final = (
+    *("read", "readv", "pread64", "preadv", "write", "writev", "close", "lseek"),
+    *("fstat", "stat", "lstat", "newfstatat", "statx", "statfs", "fstatfs"),
+    *("access", "faccessat", "faccessat2", "readlink", "readlinkat", "getdents64", "getcwd"),
+    *("mmap", "munmap", "mremap", "mprotect", "madvise", "brk", "membarrier"),
+    *("futex", "sched_yield", "sched_getaffinity", "getcpu"),
+    *("clock_gettime", "clock_getres", "clock_nanosleep", "nanosleep", "gettimeofday", "time", "times", "getrusage"),
+    *("poll", "ppoll", "select", "pselect6", "getrandom", "uname", "sysinfo", "getrlimit"),
+    *("getpid", "getppid", "gettid", "getuid", "geteuid", "getgid", "getegid"),
+    *("rt_sigaction", "rt_sigprocmask", "rt_sigreturn", "sigaltstack", "restart_syscall", "exit", "exit_group"),
+)
+# F_SETOWN with O_ASYNC would signal any process of the user, so only these commands of fcntl and ioctl pass.
+_FCNTL_COMMANDS: Final = (0, 1, 2, 3, 1030)  # F_DUPFD, F_GETFD, F_SETFD, F_GETFL, F_DUPFD_CLOEXEC
+_IOCTL_COMMANDS: Final = (0x5401, 0x5413, 0x5450, 0x5451)  # TCGETS, TIOCGWINSZ, FIONCLEX, FIOCLEX
+_WRITING: Final = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC
+
+# The same on every architecture.
+_LANDLOCK_CREATE_RULESET: Final = 444
+_LANDLOCK_ADD_RULE: Final = 445
+_LANDLOCK_RESTRICT_SELF: Final = 446
+_CREATE_RULESET_VERSION: Final = 1
+_RULE_PATH_BENEATH: Final = 1
+_WRITE_FILE: Final = 1 << 1
+_READ_FILE: Final = 1 << 2
+_READ_DIR: Final = 1 << 3
+_MAKE_REGULAR: Final = 1 << 8
+# By the version of the interface: all rights to files, all rights to TCP, and the scopes of sockets and signals.
+_FILE_RIGHTS: Final = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_TCP_RIGHTS: Final = 0b11
+_SCOPES: Final = 0b11
+_WITH_TCP: Final = 4
+_WITH_SCOPES: Final = 6
+
+# What the loader, the C library, ONNX Runtime and PDFium look up.
+_SYSTEM_FILES: Final = (
+    *("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share", "/usr/local/share"),
+    *("/nix/store", "/gnu/store", "/etc/ld.so.cache", "/etc/localtime", "/etc/mime.types", "/etc/ssl/openssl.cnf"),
+    *("/dev/null", "/dev/urandom", "/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/sys/devices/system/cpu"),
+)
+_LIBRARY_PATHS: Final = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+
+Condition = tuple[int, int, int, int]
+"""Of one argument of a system call: its place, the comparison, the mask or value, the value under the mask."""
+
+
+class _Comparison(ctypes.Structure):
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("first", ctypes.c_uint64),
+        ("second", ctypes.c_uint64),
+    )
+
+
+class _Ruleset(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
+
+
+def hide_from_siblings() -> None:
+    """Keeps this process's memory and environment from other processes of the same user, which may be a parser's child.
+
+    Root reads them all the same, and so does nobody after `exec`.
+    """
+    if sys.platform == "linux":
+        _prctl(_PR_SET_DUMPABLE, 0)
+
+
+def confine(writable: Path | None = None) -> None:
+    """Binds this process, which has one thread as yet, for good.
+
+    Args:
+        writable: a folder in which it may create files; None: nowhere.
+    """
+    if sys.platform != "linux":
+        return
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    hide_from_siblings()
+    with suppress(OSError):
+        _confine_files(writable)
+    with suppress(OSError):
+        _confine_calls(may_write=writable is not None)
+
+
+def readable_folders() -> list[Path]:
+    """Where the child may read: libraries, modules of Python and this application's code, and no data."""
+    libraries = (Path(prefix, name) for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64"))
+    packages = (Path(entry) for entry in sys.path if _holds_packages(Path(entry)))
+    named = (Path(entry) for name in _LIBRARY_PATHS for entry in os.environ.get(name, "").split(":") if entry)
+    own = Path(__file__).resolve().parents[1]
+    return list(dict.fromkeys((*map(Path, _SYSTEM_FILES), *libraries, *packages, *named, own)))
+
+
+def _holds_packages(folder: Path) -> bool:
+    """Whether pip installs into a folder of the import path; others may hold an operator's files."""
+    return folder.name in {"site-packages", "dist-packages"} or any(folder.glob("*.dist-info"))
+
+
+def probe_job(_file: BinaryIO) -> dict[str, bool]:
+    """Whether the child that runs this is refused system calls that it must not make, and files that it must not read."""
+    return {"calls": _is_refused(os.pipe), "files": _is_refused(os.listdir, "/")}
+
+
+def _is_refused(function: Any, *arguments: Any) -> bool:
+    try:
+        function(*arguments)
+    except OSError:
+        return True
+    return False
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(ctypes.c_int(option), *(ctypes.c_ulong(each) for each in (value, 0, 0, 0)))
+
+
+def _confine_calls(*, may_write: bool) -> None:
+    """Raises OSError where library or kernel lack seccomp."""
+    library = ctypes.CDLL(SECCOMP_LIBRARY)
+    library.seccomp_init.restype = ctypes.c_void_p
+    filters = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_ACT_ERRNO | _ENOSYS)))
+    for name, conditions in _rules(may_write=may_write):
+        number = library.seccomp_syscall_resolve_name(name.encode())
+        comparisons = (_Comparison * len(conditions))(*(_Comparison(*each) for each in conditions))
+        # A call of another architecture, or that this library does not know yet, stays refused.
+        library.seccomp_rule_add_array(filters, ctypes.c_uint32(_ACT_ALLOW), number, len(conditions), comparisons)
+    status = library.seccomp_load(filters)
+    if status != 0:
+        raise OSError(-status, os.strerror(-status))
+
+
+def _rules(*, may_write: bool) -> Iterable[tuple[str, tuple[Condition, ...]]]:
+    """The system calls that pass: by name, each with what must hold of its arguments."""
+    yield from ((name, ()) for name in _CALLS)
+    for command in _FCNTL_COMMANDS:
+        yield "fcntl", (_is(1, command),)
+    for command in _IOCTL_COMMANDS:
+        yield "ioctl", (_is(1, command),)
+    yield "prctl", (_is(0, _PR_SET_NAME),)
+    yield "prlimit64", (_is(0, 0), (2, _EQUAL, 0, 0))  # its own limits, to read them
+    yield "tgkill", (_is(0, os.getpid()),)  # as abort() does
+    for name, place in (("open", 1), ("openat", 2)):
+        yield name, () if may_write else ((place, _MASKED_EQUAL, _WRITING, os.O_RDONLY),)
+
+
+def _is(place: int, value: int) -> Condition:
+    return (place, _MASKED_EQUAL, _INT, value)
+
+
+def _confine_files(writable: Path | None) -> None:
+    """Raises OSError where the kernel lacks Landlock."""
+    version = _call(_LANDLOCK_CREATE_RULESET, None, 0, _CREATE_RULESET_VERSION)
+    handled = _Ruleset(
+        _FILE_RIGHTS[min(version, max(_FILE_RIGHTS))],
+        _TCP_RIGHTS if version >= _WITH_TCP else 0,
+        _SCOPES if version >= _WITH_SCOPES else 0,
+    )
+    fields = 3 if version >= _WITH_SCOPES else 2 if version >= _WITH_TCP else 1
+    ruleset = _call(_LANDLOCK_CREATE_RULESET, ctypes.byref(handled), fields * ctypes.sizeof(ctypes.c_uint64), 0)
+    try:
+        for path in readable_folders():
+            _allow(ruleset, path, _READ_FILE | (_READ_DIR if path.is_dir() else 0))
+        if writable is not None:
+            _allow(ruleset, writable, _WRITE_FILE | _MAKE_REGULAR)
+        _call(_LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    finally:
+        os.close(ruleset)
+
+
+def _allow(ruleset: int, path: Path, rights: int) -> None:
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return  # not on this system
+    try:
+        beneath = _Beneath(rights, descriptor)
+        _call(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
+    finally:
+        os.close(descriptor)
+
+
+def _call(number: int, *arguments: Any) -> int:
+    """A system call that the C library has no function for."""
+    library = ctypes.CDLL(None, use_errno=True)
+    library.syscall.restype = ctypes.c_long
+    words = (each if not isinstance(each, int) else ctypes.c_long(each) for each in arguments)
+    result = int(library.syscall(ctypes.c_long(number), *words))
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return result
