@@ -2,7 +2,7 @@ from kb.models.access import Principal, ScopedQuerySet
 from kb.models.accounts import ApiKey, User
 from kb.models.audit import AuditEntry, AuditQuerySet
 from kb.models.batches import FileDetails, IngestBatch
-from kb.models.connectors import SearchProvider, WebPage, WebSource
+from kb.models.connectors import SearchProvider, WebPage, WebPageChange, WebSource
 from kb.models.conversations import Conversation, Message
 from kb.models.duplicates import DuplicateScan
 from kb.models.evaluation import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
@@ -28,6 +28,7 @@ from kb.models.index import (
     KnowledgeBaseVersion,
     VectorIndex,
 )
+from kb.models.invitations import Invitation
 from kb.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
 from kb.models.reembedding import Reembedding
 from kb.models.search import FailedQuery, RetrievalProfile, SearchLog
@@ -65,6 +66,7 @@ __all__ = [
     "IdempotencyKey",
     "IngestBatch",
     "Installation",
+    "Invitation",
     "Judgment",
     "KnowledgeBase",
     "KnowledgeBaseVersion",
@@ -83,5 +85,6 @@ __all__ = [
     "User",
     "VectorIndex",
     "WebPage",
+    "WebPageChange",
     "WebSource",
 ]

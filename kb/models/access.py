@@ -40,6 +40,15 @@ class ScopedQuerySet(models.QuerySet[Any]):
         """Rows of the knowledge bases that the principal owns or is a member of; a superuser sees all."""
         return self._granted(principal, roles=None)
 
+    def joined_by(self, principal: Principal) -> Self:
+        """Visible rows of the knowledge bases that the principal chose to have: as owner, as member, or in the key's scope.
+
+        That a superuser sees all others too does not put their texts before the superuser's agents.
+        """
+        if principal.kb_ids is not None or isinstance(principal.user, AnonymousUser):
+            return self.visible_to(principal)
+        return self.visible_to(principal).filter(**{f"{self.kb_path or 'pk'}__in": _joined(principal.user, roles=None)})
+
     def editable_by(self, principal: Principal) -> Self:
         """Rows that the principal may change: as owner, or as a member with the role editor or owner."""
         if not principal.can_write:
@@ -60,8 +69,6 @@ class ScopedQuerySet(models.QuerySet[Any]):
         return self._granted(principal, roles=("owner",))
 
     def _granted(self, principal: Principal, roles: tuple[str, ...] | None) -> Self:
-        from kb.models.knowledge import KnowledgeBase, Membership  # noqa: PLC0415 - the models use this query set
-
         user = principal.user
         if not user.is_active or isinstance(user, AnonymousUser):
             return self.none()
@@ -70,10 +77,15 @@ class ScopedQuerySet(models.QuerySet[Any]):
             rows = rows.filter(**{f"{self.kb_path or 'pk'}__in": principal.kb_ids})
         if user.is_superuser:
             return rows
-        memberships = Membership.objects.filter(user=user)
-        if roles is not None:
-            memberships = memberships.filter(role__in=roles)
-        granted = KnowledgeBase.objects.filter(
-            Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")),
-        )
-        return rows.filter(**{f"{self.kb_path or 'pk'}__in": granted.values("pk")})
+        return rows.filter(**{f"{self.kb_path or 'pk'}__in": _joined(user, roles)})
+
+
+def _joined(user: "User", roles: tuple[str, ...] | None) -> models.QuerySet[Any]:
+    """The ids of the knowledge bases that a user owns, or is a member of in one of the roles."""
+    from kb.models.knowledge import KnowledgeBase, Membership  # noqa: PLC0415 - the models use the query set above
+
+    memberships = Membership.objects.filter(user=user)
+    if roles is not None:
+        memberships = memberships.filter(role__in=roles)
+    granted = KnowledgeBase.objects.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")))
+    return granted.values("pk")

@@ -209,6 +209,12 @@ KNOWLEDGE_BASE = Audited(
     },
 )  # fmt: skip
 MEMBERSHIP = Audited(kind="membership", columns=("role",), name=_USERNAME.format(column="user_id"))
+INVITATION = Audited(
+    kind="invitation",
+    columns=("role", "transfers", "declined_at"),
+    name=_USERNAME.format(column="user_id"),
+    only="r.knowledge_base_id IS NOT NULL",
+)
 CHUNK = Audited(
     kind="chunk",
     columns=("text", "enabled", "keywords", "questions", "heading_path", "page"),
@@ -259,6 +265,7 @@ WEB_SOURCE = Audited(
     kind="web_source",
     columns=(
         "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude", "tags",
+        "accepted_at",
     ),
 )  # fmt: skip
 EXTERNAL_SOURCE = Audited(

@@ -9,6 +9,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
 from kb.models.knowledge import Document, KnowledgeBase
@@ -32,6 +33,8 @@ class WebSource(models.Model):
         attempts: to carry the present run on, one after the other, of which none came to an end.
         started_at: None: the present run waits for its first worker.
         error: of the last run as a whole.
+        accepted_at: when somebody last accepted what a run held back: pages that were gone by then lose their documents.
+        accepted_keys: the texts (`text_key`) that pages may then turn into; until the next run that is done.
     """
 
     class Kind(models.TextChoices):
@@ -81,7 +84,7 @@ class WebSource(models.Model):
     status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.NEVER, editable=False)
     attempts = models.PositiveSmallIntegerField(default=0, editable=False)
     error_code = models.CharField(max_length=40, blank=True, editable=False)
-    error = models.TextField(_("error"), blank=True, editable=False)
+    error = MessageField(_("error"), blank=True, editable=False)
     error_params = models.JSONField(default=dict, editable=False)
     counts = models.JSONField(default=dict, editable=False)
     started_at = models.DateTimeField(_("last run"), null=True, editable=False)
@@ -89,6 +92,8 @@ class WebSource(models.Model):
     next_run_at = models.DateTimeField(_("next run"), null=True, editable=False)
     lease = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
+    accepted_at = models.DateTimeField(null=True, editable=False)
+    accepted_keys = ArrayField(models.CharField(max_length=64), default=list, db_default=[], editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
@@ -117,7 +122,10 @@ class WebPage(models.Model):
         version: of what a feed says of the entry; while it is the same, the entry is not read again.
         fetched_at: when it was last asked for, with or without success.
         etag: and `last_modified`: as the server gave them, sent back to ask whether anything has changed.
-        gone_at: since when it has not been there; its document goes at the second run that does not find it.
+        text_key: of its document's text without numbers and addresses, so that pages can be compared; blank: unknown.
+        shown_key: of a text that it shows in place of its own and shares with other pages; blank: it shows its own.
+        gone_at: since when it has not been there, or has shown the text of others; its document goes at a later run that
+            finds it so still.
     """
 
     class State(models.TextChoices):
@@ -139,9 +147,11 @@ class WebPage(models.Model):
     etag = models.CharField(max_length=500, blank=True)
     last_modified = models.CharField(max_length=100, blank=True)
     content_hash = models.CharField(max_length=64, blank=True)
+    text_key = models.CharField(max_length=64, blank=True, db_default="", editable=False, db_index=True)
+    shown_key = models.CharField(max_length=64, blank=True, db_default="", editable=False)
     version = models.CharField(max_length=64, blank=True)
     error_code = models.CharField(max_length=40, blank=True)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     error_params = models.JSONField(default=dict)
     fetched_at = models.DateTimeField(pgettext_lazy("when", "read"), null=True)
     gone_at = models.DateTimeField(_("gone since"), null=True)
@@ -156,6 +166,26 @@ class WebPage(models.Model):
 
     def __str__(self) -> str:
         return self.url
+
+
+class WebPageChange(models.Model):
+    """What a page with a document says now, held until its run has seen whether other pages say the same.
+
+    Attributes:
+        text_key: as of `WebPage`.
+        data: the file.
+        details: of the file and of the answer that it came with, as `PageWriter` needs them to write it.
+    """
+
+    page = models.OneToOneField(WebPage, models.CASCADE, related_name="change")
+    text_key = models.CharField(max_length=64, db_index=True)
+    data = models.BinaryField()
+    details = models.JSONField()
+
+    objects = ScopedQuerySet.through("page__source__knowledge_base").as_manager()
+
+    def __str__(self) -> str:
+        return str(self.page)
 
 
 class SearchProvider(models.Model):

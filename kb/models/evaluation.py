@@ -6,6 +6,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
 from kb.models.knowledge import Document, KnowledgeBase
@@ -128,7 +129,7 @@ class EvalRun(models.Model):
     done = models.PositiveIntegerField(_("done"), default=0)
     total = models.PositiveIntegerField(_("total"), default=0)
     report = models.JSONField(_("report"), default=dict)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
     )
@@ -176,6 +177,8 @@ class EvalRunQuery(models.Model):
     objects = ScopedQuerySet.through("run__eval_set__knowledge_base").as_manager()
 
     class Meta:
+        verbose_name = _("measured query")
+        verbose_name_plural = _("measured queries")
         ordering = ("pk",)
         constraints: ClassVar = [models.UniqueConstraint(fields=["run", "external_id"], name="eval_run_query_once")]
 

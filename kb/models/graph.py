@@ -9,6 +9,7 @@ from django.db.models.functions import Left
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.audit_triggers import CONCEPT, ENTITY, FACT, TERM
 from kb.models.knowledge import Chunk, Document, KnowledgeBase
@@ -309,7 +310,7 @@ class GraphExtraction(models.Model):
     status = models.CharField(_("status"), max_length=8, choices=Status, default=Status.WAITING)
     attempts = models.PositiveSmallIntegerField(default=0)
     error_code = models.CharField(max_length=40, blank=True)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     due_at = models.DateTimeField(_("next attempt"), null=True)
     lease = models.UUIDField(null=True, editable=False)
     asked_at = models.DateTimeField()

@@ -10,6 +10,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.audit_triggers import DOCUMENT, KNOWLEDGE_BASE, MEMBERSHIP, chunk_audit_triggers
 from kb.models.locks import lock_knowledge_bases
@@ -233,7 +234,7 @@ class Document(models.Model):
     lease = models.UUIDField(null=True, editable=False)
     lease_until = models.DateTimeField(null=True, editable=False)
     error_code = models.CharField(max_length=40, blank=True)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     error_params = models.JSONField(default=dict, editable=False)
     # What its reader had to leave out, as {"code", "params"} of kb.ingest.parse.REMARKS.
     remarks = models.JSONField(_("remarks"), default=list, editable=False)

@@ -2,6 +2,7 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import KnowledgeBase
 
@@ -33,7 +34,7 @@ class Reembedding(models.Model):
     dimension = models.PositiveIntegerField(_("dimension"), null=True)
     status = models.CharField(_("status"), max_length=10, choices=Status, default=Status.BUILDING)
     swaps = models.BooleanField(default=False)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     counted_from = models.PositiveIntegerField(default=0)
     counted_at = models.DateTimeField(default=timezone.now)
     told_at = models.DateTimeField(default=timezone.now)

@@ -27,20 +27,25 @@ class RetrievalProfileQuerySet(models.QuerySet["RetrievalProfile"]):
         may_all = principal.user.is_superuser and principal.kb_ids is None and principal.can_write
         return self.filter(own | Q(knowledge_base=None) if may_all else own)
 
+    def versions_of(self, profile: "RetrievalProfile") -> Self:
+        """The versions of the profile that this is one of: those of its name at its place."""
+        return self.filter(name=profile.name, knowledge_base=profile.knowledge_base_id)
+
     def live(self, name: str) -> "RetrievalProfile":
-        """What a name stands for: its published version, or its newest where none is published.
+        """What the name of a shared profile stands for: its published version, or its newest where none is published.
 
         Raises:
             RetrievalProfile.DoesNotExist: there is none of that name.
         """
-        return self.filter(name=name).order_by("-published", "-version")[:1].get()
+        return self.filter(name=name, knowledge_base=None).order_by("-published", "-version")[:1].get()
 
 
 class RetrievalProfile(models.Model):
     """One version of named retrieval settings; what it leaves out is inherited from the environment.
 
-    A version never changes: an edit makes the next one. Of a name at most one version is published, which is the one that
-    the name stands for in requests and that the knowledge bases with this profile use; where none is, it is the newest.
+    A version never changes: an edit makes the next one. Of a profile at most one version is published, which is the one
+    that the name stands for in requests and that the knowledge bases with this profile use; where none is, it is the newest.
+    A profile is known by its place and its name: knowledge bases may each have one of the same name.
 
     Attributes:
         knowledge_base: whose own profile it is, in all its versions; None: shared.
@@ -72,8 +77,18 @@ class RetrievalProfile(models.Model):
         verbose_name_plural = _("retrieval profiles")
         ordering = ("name", "-version")
         constraints: ClassVar = [
-            models.UniqueConstraint(fields=["name", "version"], name="profile_version_once"),
-            models.UniqueConstraint(fields=["name"], condition=Q(published=True), name="profile_published_once"),
+            models.UniqueConstraint(fields=["knowledge_base", "name", "version"], name="profile_version_once"),
+            models.UniqueConstraint(
+                fields=["name", "version"], condition=Q(knowledge_base=None), name="shared_profile_version_once"
+            ),
+            models.UniqueConstraint(
+                fields=["knowledge_base", "name"], condition=Q(published=True), name="profile_published_once"
+            ),
+            models.UniqueConstraint(
+                fields=["name"],
+                condition=Q(knowledge_base=None, published=True),
+                name="shared_profile_published_once",
+            ),
         ]
         triggers: ClassVar = [
             pgtrigger.ReadOnly(name="profile_never_changes", fields=["name", "version", "knowledge_base", "settings"]),
@@ -82,6 +97,9 @@ class RetrievalProfile(models.Model):
 
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
+
+    def is_version_of_same(self, other: "RetrievalProfile") -> bool:
+        return (self.name, self.knowledge_base_id) == (other.name, other.knowledge_base_id)
 
 
 class SearchedQuerySet(models.QuerySet[Any]):

@@ -4,6 +4,7 @@ from django.db import models
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 
+from kb.messages import MessageField
 from kb.models.access import ScopedQuerySet
 from kb.models.knowledge import KnowledgeBase
 
@@ -66,7 +67,7 @@ class StoreState(models.Model):
     status = models.CharField(_("status"), max_length=10, choices=Status, default=Status.FILLING)
     total = models.PositiveIntegerField(default=0)
     checked = models.JSONField(default=dict)
-    error = models.TextField(_("error"), blank=True)
+    error = MessageField(_("error"), blank=True)
     failures = models.PositiveIntegerField(default=0)
     retry_at = models.DateTimeField(null=True)
     applied_version = models.BigIntegerField(null=True)

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.generic import FormView
+from django.views.generic import FormView, TemplateView
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
 from kb.admin.ids import row_id
@@ -22,9 +22,11 @@ from kb.services.sharing import (
     Member,
     member_add,
     member_change,
+    member_leave,
     member_of,
     member_remove,
     members_of,
+    offer_withdraw,
     ownership_transfer,
 )
 
@@ -44,7 +46,7 @@ class NewMemberForm(forms.Form):
 
 
 class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
-    """Adds, changes and removes members; what takes rights away is asked once more."""
+    """Invites, changes and removes members; what takes rights away is asked once more."""
 
     template_name = "admin/sharing/page.html"
     form_class = NewMemberForm
@@ -91,7 +93,8 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         except ServiceError as error:
             form.add_error("username", str(error))
             return self.form_invalid(form)
-        messages.success(self.request, _("%(name)s may use it from now on.") % {"name": member.user.username})
+        words = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
+        messages.success(self.request, words % {"name": member.user.username})
         return self._back()
 
     def _change(self, action: str, user_id: int) -> str:
@@ -99,10 +102,19 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         names = {"name": member.user.username}
         if action == "remove":
             member_remove(kb=self.kb, by=by, user_id=user_id)
-            return _("%(name)s may not use it any more.") % names
+            words = _("The invitation is withdrawn.") if member.is_pending else _("%(name)s may not use it any more.")
+            return words % names
         if action == "transfer":
-            ownership_transfer(kb=self.kb, by=by, username=member.user.username)
-            return _("The knowledge base belongs to %(name)s from now on.") % names
+            offered = ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered
+            words = (
+                _("It belongs to %(name)s once they accept.")
+                if offered
+                else _("The knowledge base belongs to %(name)s from now on.")
+            )
+            return words % names
+        if action == "withdraw":
+            offer_withdraw(kb=self.kb, by=by)
+            return _("The offer is withdrawn.")
         role = self.request.POST.get("role", "")
         if role not in Membership.Role.values:
             raise PermissionDenied
@@ -121,3 +133,26 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
                 reverse("admin:kb_knowledgebase_changelist")
             )  # who has just left cannot stay here
         return HttpResponseRedirect(reverse("admin:kb_knowledgebase_sharing", args=[self.kb.pk]))
+
+
+class LeaveView(KnowledgeBasePage, TemplateView):
+    """Asks on GET, ends the user's own membership on POST."""
+
+    template_name = "admin/sharing/leave.html"
+
+    @property
+    def title(self) -> str:
+        return _("Leave “%(name)s”?") % {"name": self.kb.name}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(**kwargs, opts=self.model_admin.opts, original=self.kb, kb=self.kb)
+
+    def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        name = self.kb.name
+        try:
+            member_leave(kb=self.kb, principal=principal(request))
+        except ServiceError as error:
+            messages.error(request, str(error))
+            return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[self.kb.pk]))
+        messages.success(request, _("You have left “%(name)s”.") % {"name": name})
+        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_changelist"))

@@ -3,22 +3,29 @@ from rest_framework import status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
+from kb.api.filters import InvitationFilters
 from kb.api.schema import answers
 from kb.api.serializers.members import (
+    InvitationSerializer,
+    JoinedSerializer,
     MemberAddSerializer,
     MemberChangeSerializer,
     MemberSerializer,
     OwnerSerializer,
 )
 from kb.api.views.base import ApiViewSet, one
-from kb.models import KnowledgeBase, Membership
+from kb.models import Invitation, KnowledgeBase, Membership
 from kb.services.sharing import (
     check_owner,
+    invitation_accept,
+    invitation_decline,
     member_add,
     member_change,
+    member_leave,
     member_of,
     member_remove,
     members_of,
+    offer_withdraw,
     ownership_transfer,
 )
 
@@ -29,13 +36,15 @@ ADDED = OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, 
     list=extend_schema(
         operation_id="members_list",
         summary="List who may use a knowledge base",
-        description="For its owners only. All of them, not in pages.",
+        description="For its owners only. All of them, not in pages, and those who are invited with `is_pending`.",
         responses=answers({200: MemberSerializer(many=True)}, 403, 404),
     ),
     create=extend_schema(
         operation_id="members_add",
-        summary="Share a knowledge base with a user",
-        description="For its owners only. A user name that nobody has and one of an inactive account get the same answer.",
+        summary="Invite a user to a knowledge base",
+        description="For its owners only. The user is a member once they accept (`invitations/`); one whom a superuser adds is "
+        "one at once. A user name that nobody has and one of an inactive account get the same answer. A user has at most 20 "
+        "open invitations, and who has declined one is not invited again within 30 days.",
         request=MemberAddSerializer,
         responses=answers({201: MemberSerializer}, 400, 403, 404, 409, 413, 415),
         examples=[ADDED],
@@ -53,7 +62,7 @@ ADDED = OpenApiExample("A reader", value={"username": "ann", "role": "viewer"}, 
     ),
     destroy=extend_schema(
         operation_id="members_remove",
-        summary="Remove a member from a knowledge base",
+        summary="Remove a member from a knowledge base, or withdraw an invitation",
         description="An owner cannot be removed where no other one with an active account is left.",
         responses=answers({204: None}, 403, 404, 409),
     ),
@@ -88,18 +97,84 @@ class MemberViewSet(ApiViewSet):
 
     @extend_schema(
         operation_id="owner_change",
-        summary="Hand a knowledge base over to another user",
-        description="Who had it stays as a member with the role owner.",
+        summary="Offer a knowledge base to another user",
+        description="It is theirs once they accept (`invitations/`), with 202; at once, with 200, where a superuser hands it "
+        "over or an owner takes it. Who had it stays as a member with the role owner. An offer replaces the one before it.",
         request=OwnerSerializer,
-        responses=answers({200: MemberSerializer}, 400, 403, 404, 409, 413, 415),
+        responses=answers({200: MemberSerializer, 202: MemberSerializer}, 400, 403, 404, 409, 413, 415),
     )
     def transfer(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
         kb = self._owned(kb_id)
         username = self.checked(OwnerSerializer)["username"]
         member = ownership_transfer(kb=kb, by=self.principal, username=username)
-        return Response(MemberSerializer(member).data)
+        code = status.HTTP_202_ACCEPTED if member.is_offered else status.HTTP_200_OK
+        return Response(MemberSerializer(member).data, status=code)
+
+    @extend_schema(
+        operation_id="owner_change_withdraw",
+        summary="Withdraw the offer of a knowledge base",
+        responses=answers({204: None}, 403, 404),
+    )
+    def withdraw(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
+        offer_withdraw(kb=self._owned(kb_id), by=self.principal)
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @extend_schema(
+        operation_id="members_leave",
+        summary="Leave a knowledge base",
+        description="For its members. Whom it belongs to, and the last owner with an active account, cannot leave: hand it "
+        "over, or make another member an owner first.",
+        request=None,
+        responses=answers({204: None}, 403, 404, 409),
+    )
+    def leave(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
+        kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        member_leave(kb=kb, principal=self.principal)
+        return Response(status=status.HTTP_204_NO_CONTENT)
 
     def _owned(self, kb_id: int) -> KnowledgeBase:
         kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         check_owner(kb, KnowledgeBase.objects.managed_by(self.principal))
         return kb
+
+
+@extend_schema_view(
+    list=extend_schema(
+        operation_id="invitations_list",
+        summary="List the invitations to you",
+        description="Knowledge bases that others share with you, or hand over to you, and that you have not answered yet. They "
+        "open nothing before you accept. A key that is bound to knowledge bases sees none.",
+        parameters=InvitationFilters.parameters(),
+        responses=answers({200: InvitationSerializer(many=True)}, 400, 404),
+    ),
+)
+class InvitationViewSet(ApiViewSet):
+    """Of the caller's own; an invitation to somebody else does not exist."""
+
+    queryset = Invitation.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = Invitation.objects.visible_to(self.principal).select_related("knowledge_base", "invited_by")
+        return self.page(rows, InvitationSerializer, InvitationFilters)
+
+    @extend_schema(
+        operation_id="invitations_accept",
+        summary="Accept an invitation",
+        description="The knowledge base is then among yours, also for programs that search in all that you have.",
+        request=None,
+        responses=answers({200: JoinedSerializer}, 400, 403, 404),
+    )
+    def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = invitation_accept(principal=self.principal, invitation_id=pk)
+        return Response(JoinedSerializer(kb).data)
+
+    @extend_schema(
+        operation_id="invitations_decline",
+        summary="Decline an invitation",
+        description="Who made it cannot invite you again within 30 days, and nobody can to the same knowledge base.",
+        request=None,
+        responses=answers({204: None}, 403, 404),
+    )
+    def decline(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        invitation_decline(principal=self.principal, invitation_id=pk)
+        return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,6 +1,7 @@
 import pytest
+from rest_framework.test import APIClient
 
-from kb.models import KnowledgeBase, Membership
+from kb.models import Invitation, KnowledgeBase, Membership
 from kb.services.errors import NotAllowed, NotVisible
 from kb.services.sharing import member_add, member_change, member_remove, ownership_transfer
 from tests import factories
@@ -32,14 +33,72 @@ def test_the_owner_comes_first_and_then_the_members_by_name(client, kb, url, own
     ]
 
 
-def test_a_new_member_may_do_what_the_role_says_at_once(client, client_of, kb, url):
+def test_a_new_member_may_do_what_the_role_says_once_they_accept(client, client_of, kb, url):
     ann = factories.make_user("ann")
+    anns = client_of(ann)
 
     response = add(client, url, "ann", "editor")
 
     assert (response.status_code, response.json()["user_id"]) == (201, ann.pk)
-    change = client_of(ann).patch(f"/api/v1/knowledge-bases/{kb.pk}/", {"description": "new"}, format="json")
+    assert response.json()["is_pending"]
+    assert anns.get(f"/api/v1/knowledge-bases/{kb.pk}/").status_code == 404
+    (invitation,) = anns.get("/api/v1/invitations/").json()["results"]
+    assert {**invitation, "id": 0, "created_at": ""} == {
+        "id": 0,
+        "knowledge_base_name": kb.name,
+        "invited_by": "owner",
+        "role": "editor",
+        "transfers": False,
+        "created_at": "",
+    }
+    accepted = anns.post(f"/api/v1/invitations/{invitation['id']}/accept/")
+    assert accepted.json() == {"knowledge_base_id": kb.pk, "knowledge_base_name": kb.name}
+    change = anns.patch(f"/api/v1/knowledge-bases/{kb.pk}/", {"description": "new"}, format="json")
     assert change.status_code == 200
+
+
+def test_an_invitation_is_declined_and_not_made_again(client, client_of, kb, url):
+    anns = client_of(factories.make_user("ann"))
+    add(client, url, "ann")
+    invitation = Invitation.objects.get()
+
+    assert anns.post(f"/api/v1/invitations/{invitation.pk}/decline/").status_code == 204
+    assert anns.get("/api/v1/invitations/").json()["results"] == []
+    again = add(client, url, "ann")
+    assert (again.status_code, again.json()["code"]) == (409, "declined_lately")
+    assert [row["username"] for row in client.get(url).json()] == ["owner"]
+
+
+def test_an_invitation_shows_among_the_members_and_is_withdrawn_there(client, client_of, url):
+    ann = factories.make_user("ann")
+    add(client, url, "ann")
+
+    assert [(row["username"], row["is_pending"]) for row in client.get(url).json()] == [("owner", False), ("ann", True)]
+    assert client.patch(f"{url}{ann.pk}/", {"role": "editor"}, format="json").json()["code"] == "not_accepted"
+    assert client.delete(f"{url}{ann.pk}/").status_code == 204
+    assert client_of(ann).get("/api/v1/invitations/").json()["results"] == []
+
+
+def test_a_key_that_may_only_read_or_is_bound_answers_no_invitation(client, kb, url):
+    ann = factories.make_user("ann")
+    add(client, url, "ann")
+    accept = f"/api/v1/invitations/{Invitation.objects.get().pk}/accept/"
+
+    for fields, code in (({"scope": "read"}, 403), ({"scope": "write", "bound_to": kb}, 404)):
+        bound_to = fields.pop("bound_to", None)
+        _key, secret = factories.make_api_key(ann, *([bound_to] if bound_to else []), **fields)
+        assert APIClient(headers={"Authorization": f"Bearer {secret}"}).post(accept).status_code == code
+
+
+def test_a_member_leaves_and_the_owner_is_told_what_to_do(client, client_of, kb):
+    anns = client_of(factories.make_member(kb))
+    leave = f"/api/v1/knowledge-bases/{kb.pk}/leave/"
+
+    assert anns.post(leave).status_code == 204
+    assert anns.post(leave).status_code == 404
+    refused = client.post(leave)
+    assert (refused.status_code, refused.json()["code"]) == (409, "last_owner")
+    assert "hand the knowledge base over" in refused.json()["detail"]
 
 
 def test_a_role_is_changed_and_a_member_removed(client, client_of, kb, url):
@@ -93,20 +152,35 @@ def test_the_last_owner_with_an_active_account_stays(client_of, kb, url, owner):
     assert client.delete(f"{url}{another.pk}/").status_code == 204
 
 
-def test_a_knowledge_base_is_handed_over(client, kb, owner):
+def test_a_knowledge_base_is_handed_over_once_it_is_accepted(client, client_of, kb, owner):
     ann = factories.make_member(kb, Role.VIEWER, factories.make_user("ann"))
+    url = f"/api/v1/knowledge-bases/{kb.pk}/owner/"
 
-    response = client.put(f"/api/v1/knowledge-bases/{kb.pk}/owner/", {"username": "ann"}, format="json")
+    response = client.put(url, {"username": "ann"}, format="json")
 
-    assert response.json() == {"user_id": ann.pk, "username": "ann", "role": "owner", "is_primary": True}
+    assert response.status_code == 202
+    assert response.json() == {
+        "user_id": ann.pk,
+        "username": "ann",
+        "role": "viewer",
+        "is_primary": False,
+        "is_pending": False,
+        "is_offered": True,
+    }
+    assert client.delete(url).status_code == 204
+    assert client.delete(url).status_code == 404
+    client.put(url, {"username": "ann"}, format="json")
+    client_of(ann).post(f"/api/v1/invitations/{Invitation.objects.get().pk}/accept/")
     assert KnowledgeBase.objects.get().owner == ann
     assert list(Membership.objects.values_list("user", "role")) == [(owner.pk, "owner")]
 
 
-def test_it_is_not_handed_over_to_one_who_has_another_of_its_name(client, kb, owner):
-    factories.make_kb(factories.make_user("ann"), kb.name)
+def test_it_is_not_accepted_by_one_who_has_another_of_its_name(client, client_of, kb, owner):
+    ann = factories.make_user("ann")
+    factories.make_kb(ann, kb.name)
+    client.put(f"/api/v1/knowledge-bases/{kb.pk}/owner/", {"username": "ann"}, format="json")
 
-    response = client.put(f"/api/v1/knowledge-bases/{kb.pk}/owner/", {"username": "ann"}, format="json")
+    response = client_of(ann).post(f"/api/v1/invitations/{Invitation.objects.get().pk}/accept/")
 
     assert (response.status_code, response.json()["code"]) == (400, "name_taken")
     assert KnowledgeBase.objects.get(pk=kb.pk).owner == owner
@@ -173,7 +247,7 @@ def test_each_role_may_do_what_the_readme_says(client_of, kb, role, right, metho
         assert response.status_code == 404
     else:
         assert (response.status_code < 300) is (right in MAY[role]), response.content
-        assert response.status_code in {200, 201, 204, 403}
+        assert response.status_code in {200, 201, 202, 204, 403}
 
 
 GRANTS = {"visible_to": READ, "editable_by": CHANGE, "owned_by": MANAGE, "managed_by": MANAGE}

@@ -1,8 +1,9 @@
 import pytest
 from django.urls import reverse
 
-from kb.models import KnowledgeBase, Membership
-from tests.factories import make_kb, make_member, make_user
+from kb.models import Invitation, KnowledgeBase, Membership
+from kb.services.sharing import member_add
+from tests.factories import make_kb, make_member, make_user, principal
 
 
 @pytest.fixture(autouse=True)
@@ -18,18 +19,33 @@ def members(kb):
     return list(Membership.objects.filter(knowledge_base=kb).values_list("user__username", "role"))
 
 
+def invited(kb):
+    return list(Invitation.objects.open().filter(knowledge_base=kb).values_list("user__username", "role", "transfers"))
+
+
 def post(client, kb, action, member=None, **fields):
     chosen = {"member": member.pk} if member else {}
     return client.post(url(kb), {"action": action, **chosen, **fields}, follow=True)
 
 
-def test_an_owner_shares_with_a_user_by_name(client, kb):
+def test_an_owner_invites_a_user_by_name_and_withdraws_it(client, kb):
+    reader = make_user("reader")
+
+    page = post(client, kb, "add", username="reader", role="editor").content.decode()
+
+    assert (members(kb), invited(kb)) == ([], [("reader", "editor", False)])
+    assert "reader is invited" in page
+    assert "has not accepted yet" in page
+    assert "The invitation is withdrawn" in post(client, kb, "remove", reader).content.decode()
+    assert invited(kb) == []
+
+
+def test_whom_a_superuser_adds_is_a_member_at_once(client, kb):
+    client.force_login(make_user(superuser=True))
     make_user("reader")
 
-    page = post(client, kb, "add", username="reader", role="editor")
-
+    assert "reader may use it from now on" in post(client, kb, "add", username="reader", role="editor").content.decode()
     assert members(kb) == [("reader", "editor")]
-    assert "reader may use it from now on" in page.content.decode()
 
 
 def test_sharing_with_nobody_of_that_name_is_refused_with_a_remedy(client, kb):
@@ -77,10 +93,63 @@ def test_handing_over_is_asked_first(client, kb, curator):
 
     page = client.get(f"{url(kb)}?action=transfer&member={reader.pk}").content.decode()
     assert "Hand this knowledge base over to reader?" in page
-    post(client, kb, "transfer", reader)
+    page = post(client, kb, "transfer", reader).content.decode()
 
-    assert KnowledgeBase.objects.get(pk=kb.pk).owner == reader
-    assert members(kb) == [("curator", "owner")]
+    assert "It belongs to reader once they accept" in page
+    assert KnowledgeBase.objects.get(pk=kb.pk).owner == curator
+    assert invited(kb) == [("reader", "owner", True)]
+    post(client, kb, "withdraw", reader)
+    assert (members(kb), invited(kb)) == ([("reader", "viewer")], [])
+
+
+def test_an_invitation_is_easy_to_find_and_accepted_with_a_button(client, curator):
+    kb = make_kb(make_user("host"), "shared-base")
+    member_add(kb=kb, by=principal(kb.owner), username="curator")
+    invitation = Invitation.objects.get()
+
+    for page in ("admin:index", "admin:kb_knowledgebase_changelist"):
+        text = client.get(reverse(page)).content.decode()
+        assert "You have 1 invitation." in text
+        assert f'href="{reverse("admin:invitations")}"' in text
+        assert "shared-base" not in text
+    page = client.get(reverse("admin:invitations")).content.decode()
+    assert "shared-base" in page
+    assert "host invites you as viewer." in page
+    accept = reverse("admin:invitation_accept", args=[invitation.pk])
+    assert accept in page
+    assert client.get(accept).status_code == 405
+    assert "is among your knowledge bases now" in client.post(accept, follow=True).content.decode()
+    assert members(kb) == [("curator", "viewer")]
+    assert client.post(accept).status_code == 404
+
+
+def test_an_invitation_is_declined(client, curator):
+    kb = make_kb(make_user("host"))
+    member_add(kb=kb, by=principal(kb.owner), username="curator")
+    decline = reverse("admin:invitation_decline", args=[Invitation.objects.get().pk])
+
+    assert client.get(decline).status_code == 405
+    assert "There is no invitation to you" in client.post(decline, follow=True).content.decode()
+    assert (members(kb), invited(kb)) == ([], [])
+
+
+def test_a_member_leaves_and_is_asked_first(client, curator):
+    kb = make_kb(name="shared-base")
+    make_member(kb, user=curator)
+    leave = reverse("admin:kb_knowledgebase_leave", args=[kb.pk])
+
+    assert leave in client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
+    assert "Leave “shared-base”?" in client.get(leave).content.decode()
+    page = client.post(leave, follow=True)
+    assert "You have left" in page.content.decode()
+    assert page.redirect_chain[-1][0] == reverse("admin:kb_knowledgebase_changelist")
+    assert members(kb) == []
+
+
+def test_the_owner_is_told_why_they_cannot_leave(client, kb):
+    page = client.post(reverse("admin:kb_knowledgebase_leave", args=[kb.pk]), follow=True).content.decode()
+
+    assert "hand the knowledge base over" in page
 
 
 def test_who_removes_themself_is_led_to_the_list(client, curator):
