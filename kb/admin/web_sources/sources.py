@@ -3,6 +3,7 @@
 import uuid
 from typing import Any, ClassVar
 
+from django.conf import settings
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -27,6 +28,8 @@ from kb.services.web_sources.preview import Preview, web_source_preview
 from kb.services.web_sources.sources import (
     UNFINISHED,
     error_in_words,
+    held_back,
+    web_source_accept,
     web_source_cancel,
     web_source_create,
     web_source_delete,
@@ -86,6 +89,7 @@ class WebSourceAdmin(ScopedModelAdmin):
             self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
             self.page("<int:object_id>/run/", require_POST(self.run_view), "run"),
             self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            self.page("<int:object_id>/accept/", require_POST(self.accept_view), "accept"),
             *super().get_urls(),
         ]
 
@@ -106,6 +110,7 @@ class WebSourceAdmin(ScopedModelAdmin):
             "is_unfinished": source.status in UNFINISHED,
             "may_change": self.has_change_permission(request, source),
             "pages_url": pages_url(source),
+            "held_back": held_back(source).count(),
         }
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
@@ -132,6 +137,13 @@ class WebSourceAdmin(ScopedModelAdmin):
         self.message_user(request, _("The run ends with the page at hand; what it has read stays."))
         return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
 
+    def accept_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        source = self.get_object_or_404(request, str(object_id), to_change=True)
+        web_source_accept(source)
+        message = _("The source is read now, and what was held back is done where the site still shows the same.")
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
+
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         source = kwargs.get("obj")
         context["test_url"] = reverse("admin:kb_websource_test")
@@ -142,6 +154,7 @@ class WebSourceAdmin(ScopedModelAdmin):
                 "state": state_cell(source),
                 "unfinished_ids": unfinished_ids([source]),
                 "show_save_and_add_another": False,
+                "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
                 "test_url": reverse("admin:kb_websource_test_again", args=[source.pk]) if may_change else "",
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
@@ -159,10 +172,6 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def delete_model(self, request: HttpRequest, obj: WebSource) -> None:
         web_source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
-
-    def related_counts(self, rows: QuerySet[WebSource]) -> dict[str, int]:
-        """The documents, which go only if that is chosen, are counted on the page itself."""
-        return {str(WebPage._meta.verbose_name_plural): WebPage.objects.filter(source__in=rows.values("pk")).count()}
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         documents = (
@@ -254,8 +263,9 @@ class WebPageAdmin(ScopedModelAdmin):
     def what_happened(self, page: WebPage) -> str:
         words = error_in_words(page.error, page.error_code, page.error_params)
         if page.state == WebPage.State.GONE and page.document_id is not None:
-            next_time = _("Its document is deleted if the next run does not find it either.")
-            words = f"{words} {next_time}".strip()
+            hours = int(settings.WEB_DELETE_AFTER_HOURS)
+            next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.")
+            words = f"{words} {next_time % {'hours': hours}}".strip()
         return format_html('<span class="kb-excerpt">{}</span>', words)
 
 

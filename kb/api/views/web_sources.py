@@ -22,6 +22,7 @@ from kb.models import KnowledgeBase, WebPage, WebSource
 from kb.net.settings import web_client
 from kb.services.web_sources.preview import web_source_preview
 from kb.services.web_sources.sources import (
+    web_source_accept,
     web_source_cancel,
     web_source_check,
     web_source_create,
@@ -72,6 +73,14 @@ from kb.services.web_sources.sources import (
         request=None,
         responses=answers({200: WebSourceSerializer}, 403, 404),
     ),
+    accept=extend_schema(
+        operation_id="web_source_accept",
+        summary="Accept what a run of a web source has held back",
+        description="A worker reads it at once. Pages that are gone lose their documents where they are gone still, and pages "
+        "may turn into the texts that they were found to share.",
+        request=None,
+        responses=answers({202: WebSourceSerializer}, 403, 404),
+    ),
     pages=extend_schema(
         operation_id="web_source_pages",
         summary="List the pages of a web source with their states",
@@ -120,6 +129,11 @@ class WebSourceViewSet(ApiViewSet):
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         web_source_cancel(self._editable(pk))
         return Response(self._described(pk))
+
+    @action(detail=True, methods=["post"])
+    def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        web_source_accept(self._editable(pk))
+        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
 
     @action(detail=True)
     def pages(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface

@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -17,17 +17,18 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
 
-from kb.ingest.connectors.content import READABLE, content_of_entry, content_of_page, links_in
+from kb.ingest.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in
 from kb.ingest.connectors.kinds import ONE_SITE, listing_of
 from kb.ingest.connectors.listing import Candidate, site_of
 from kb.ingest.connectors.robots import Robots
 from kb.ingest.parse import ParseError
 from kb.ingest.sandbox import Limits
-from kb.models import WebPage, WebSource
+from kb.models import WebPage, WebPageChange, WebSource
 from kb.models.locks import lock_knowledge_bases
 from kb.net.client import Ask, Fetched, WebClient
 from kb.net.errors import FetchCode, FetchError
 from kb.net.settings import web_client
+from kb.services.web_sources.changes import Changes
 from kb.services.web_sources.pages import PageWriter
 from kb.services.web_sources.sources import TASK_AWAITED, next_run
 
@@ -112,7 +113,7 @@ class Run:
         self._leave(status=WebSource.Status.WAITING, lease_until=timezone.now() + TASK_AWAITED)
 
     def finish(self) -> None:
-        self._end(WebSource.Status.DONE)
+        self._end(WebSource.Status.DONE, accepted_keys=[])
 
     def fail(self, message: str, code: str = "", params: Any = None) -> None:
         self._end(WebSource.Status.FAILED, error=message, error_code=code, error_params=dict(params or {}))
@@ -130,6 +131,7 @@ class Run:
             next_run_at=next_run(source),
             **fields,
         )
+        WebPageChange.objects.filter(page__source=self.source.pk).delete()
 
     def _leave(self, **fields: Any) -> None:
         self._update(lease=None, **fields)
@@ -188,7 +190,10 @@ class Reader:
         self._source = run.source
         self._client = client
         self._robots = Robots(client)
-        self._pages = PageWriter(run.source, run.holding)
+        grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
+        gone_before = max(filter(None, (self._started_at - grace, run.source.accepted_at)))
+        self._pages = PageWriter(run.source, run.holding, gone_before)
+        self._changes = Changes(run.source, self._pages, run.counts, run.tell)
         self._limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
         self._links: tuple[str, ...] = ()
         self._silent = 0
@@ -200,10 +205,25 @@ class Reader:
             Whether some are left for another time.
 
         Raises:
-            FetchError: the listing cannot be read, or the site answers no more.
+            FetchError: the listing cannot be read, the site answers no more, or a large share of the documents would go.
             LeaseLost: the run is no longer this worker's.
         """
-        ends_at = time.monotonic() + slice_s
+        try:
+            has_more = self._ask_all(time.monotonic() + slice_s)
+        except FetchError as error:
+            if error.code != FetchCode.ONE_TEXT and self._changes.shows_several():
+                with suppress(FetchError):  # what ended the run comes first
+                    self._changes.settle()
+            raise
+        if has_more:
+            self._run.pause()
+            return True
+        self._changes.settle()
+        self._run.finish()
+        return False
+
+    def _ask_all(self, ends_at: float) -> bool:
+        """Asks until the time is over; returns whether addresses are left."""
         has_asked = False
         listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.tell)
         for candidate in listing:
@@ -213,16 +233,18 @@ class Reader:
             else:
                 # A listing that takes longer than a slice would else be read again and again.
                 if has_asked and time.monotonic() >= ends_at:
-                    self._run.pause()
                     return True
                 has_asked = True
-                self._run.counts[self._visit(candidate, page)] += 1
-                self._run.tell()
+                self._count(self._visit(candidate, page))
             listing.met(candidate, self._links)
         if listing.is_complete:
             self._note_absent()
-        self._run.finish()
         return False
+
+    def _count(self, outcome: str | None) -> None:
+        if outcome is not None:  # else it is counted when it is decided on
+            self._run.counts[outcome] += 1
+        self._run.tell()
 
     @property
     def _started_at(self) -> Any:
@@ -232,15 +254,15 @@ class Reader:
         rows = WebPage.objects.filter(source=self._source, document__isnull=False)
         return tuple(rows.order_by("pk").values_list("url", flat=True))
 
-    def _visit(self, candidate: Candidate, page: WebPage | None) -> str:
-        """Asks one address; returns what to count it as."""
+    def _visit(self, candidate: Candidate, page: WebPage | None) -> str | None:
+        """Asks one address; returns what to count it as, None where that is decided on when the run ends."""
         self._links = ()
         try:
             outcome = self._take(candidate, page)
         except ParseError as error:
             outcome = self._pages.fail(candidate, error)
         except FetchError as error:
-            if error.code in {FetchCode.TOO_MANY_REQUESTS, FetchCode.SLOW_PATTERN}:
+            if error.code in {FetchCode.TOO_MANY_REQUESTS, FetchCode.SLOW_PATTERN, FetchCode.ONE_TEXT}:
                 raise
             outcome = self._pages.fail(candidate, error)
             self._silent = self._silent + 1 if error.code in SILENT else 0
@@ -250,12 +272,12 @@ class Reader:
         self._silent = 0
         return outcome
 
-    def _take(self, candidate: Candidate, page: WebPage | None) -> str:
+    def _take(self, candidate: Candidate, page: WebPage | None) -> str | None:
         has_document = page is not None and page.document_id is not None
         if page is not None and has_document and candidate.version and candidate.version == page.version:
             return self._pages.unchanged(candidate)
         if candidate.content is not None:
-            return self._pages.keep(candidate, content_of_entry(candidate, self._limits), Fetched(candidate.url))
+            return self._keep(candidate, content_of_entry(candidate, self._limits), Fetched(candidate.url))
         ask = Ask(
             types=READABLE,
             before_hop=self._before_hop,
@@ -268,7 +290,13 @@ class Reader:
             return self._pages.unchanged(candidate, fetched)
         content = content_of_page(fetched, self._limits)
         self._links = content.links
-        return self._pages.keep(candidate, content, fetched)
+        return self._keep(candidate, content, fetched)
+
+    def _keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
+        outcome = self._pages.keep(candidate, content, fetched)
+        if outcome is None:
+            self._changes.check(content.text, content.text_key)
+        return outcome
 
     def _before_hop(self, url: Any) -> float:
         if self._source.kind in ONE_SITE and site_of(str(url)) != site_of(self._source.url):
@@ -280,7 +308,10 @@ class Reader:
         document = page.document
         if self._source.kind != WebSource.Kind.CRAWL or document is None or not document.file:
             return ()
+        change = WebPageChange.objects.filter(page=page).first()
         try:
+            if change is not None:
+                return links_in(bytes(change.data), page.url, self._limits)
             with document.file.open("rb") as file:
                 return links_in(file.read(), page.url, self._limits)
         except (FileNotFoundError, ParseError):
@@ -290,5 +321,4 @@ class Reader:
         """Pages that the source had and that it does not lead to any more."""
         rows = WebPage.objects.filter(source=self._source, fetched_at__lt=self._started_at, document__isnull=False)
         for url in list(rows.order_by("pk").values_list("url", flat=True)):
-            self._run.counts[self._pages.gone(url)] += 1
-            self._run.tell()
+            self._count(self._pages.gone(url))

@@ -15,7 +15,8 @@ from django.utils.translation import gettext as _
 from kb.ingest.connectors.listing import compiled
 from kb.ingest.connectors.live import LIVE_KINDS
 from kb.ingest.parse import MESSAGES as PARSE_MESSAGES
-from kb.models import Document, KnowledgeBase, Principal, User, WebPage, WebSource
+from kb.messages import shown
+from kb.models import Document, KnowledgeBase, Principal, User, WebPage, WebPageChange, WebSource
 from kb.models.locks import lock_knowledge_bases
 from kb.net.addresses import parse_url
 from kb.net.errors import MESSAGES as FETCH_MESSAGES
@@ -123,8 +124,29 @@ def web_source_cancel(source: WebSource) -> None:
     """Ends a run with the page at hand; what it has read stays. One that has ended stays as it is."""
     now = timezone.now()
     ended = {"status": WebSource.Status.CANCELLED, "lease": None, "lease_until": None, "finished_at": now}
-    WebSource.objects.filter(pk=source.pk, status__in=UNFINISHED).update(**ended, next_run_at=next_run(source))
+    if WebSource.objects.filter(pk=source.pk, status__in=UNFINISHED).update(**ended, next_run_at=next_run(source)):
+        WebPageChange.objects.filter(page__source=source).delete()
     source.refresh_from_db()
+
+
+def held_back(source: WebSource) -> QuerySet[WebPage]:
+    """Pages that are gone or show the text of others, and whose documents are kept for now."""
+    pages = WebPage.objects.filter(source=source, document__isnull=False)
+    return pages.filter(Q(state=WebPage.State.GONE) | ~Q(shown_key=""))
+
+
+def web_source_accept(source: WebSource) -> None:
+    """Lets the next run, which begins at once, do what a run has held back.
+
+    Pages that are gone by now lose their documents without further delay where it finds them gone still, and pages may turn
+    into the texts that they were found to share.
+    """
+    with transaction.atomic():
+        pages = WebPage.objects.filter(source=source)
+        keys = list(pages.exclude(shown_key="").order_by().values_list("shown_key", flat=True).distinct())
+        WebSource.objects.filter(pk=source.pk).update(accepted_at=timezone.now(), accepted_keys=keys)
+        web_source_cancel(source)
+        web_source_request(source)
 
 
 def sweep_web_sources() -> list[int]:
@@ -163,7 +185,7 @@ def error_in_words(error: str, code: str, params: Mapping[str, Any]) -> str:
     """A stored error in the reader's language."""
     template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)  # type: ignore[call-overload]
     with suppress(KeyError):  # written by a version whose sentence had other fields
-        return _(template).format(**params) if template else _(error) if error else ""
+        return _(template).format(**params) if template else shown(error)
     return error
 
 

@@ -141,3 +141,22 @@ class TestADocumentByItsAddress:
         for status in (201, 409):
             answer = asking("post", f"knowledge-bases/{kb.pk}/documents/", {"url": web.url("/")})
             assert answer.status_code == status
+
+
+def test_what_a_run_held_back_is_accepted(asking, kb, web):
+    source = create(asking, kb, web).json()["id"]
+    run_web_source(source)
+    del web.pages["/"]
+    asking("post", f"web-sources/{source}/run/")
+    run_web_source(source)
+    assert Document.objects.count() == 1
+    answer = asking("post", f"web-sources/{source}/accept/")
+    assert (answer.status_code, answer.json()["status"]) == (202, "waiting")
+    run_web_source(source)
+    assert Document.objects.count() == 0
+
+
+def test_a_viewer_accepts_nothing(asking, kb, web):
+    source = create(asking, kb, web).json()["id"]
+    _, secret = make_api_key(make_member(kb, "viewer"), scope="write")
+    assert asking("post", f"web-sources/{source}/accept/", secret=secret).status_code == 403

@@ -151,7 +151,7 @@ def test_its_pages_are_listed_with_their_states_and_errors(client, source, web):
     WebPage.objects.update(state="gone")
     page = get(client, f"{reverse('admin:kb_webpage_changelist')}?source__id__exact={source.pk}")
     assert web.url("/") in page
-    assert "Its document is deleted if the next run does not find it either." in page
+    assert "Its document is deleted if a run 24 hours later does not find it either." in page
 
 
 def test_a_foreign_source_does_not_exist(client, web):
@@ -185,3 +185,38 @@ def test_a_page_takes_few_queries(client, source, name, django_assert_max_num_qu
     }
     with django_assert_max_num_queries(9):
         client.get(addresses[name])
+
+
+def test_what_a_run_held_back_is_said_and_accepted(client, kb, curator, web):
+    from tests.kb.services.web_sources.sources import sitemap
+
+    for word in ("ships", "trains"):
+        web.pages[f"/{word}"] = Page(article(word, f"All about {word}, their journeys and their crews. " * 8))
+    web.pages["/sitemap.xml"] = sitemap(web, "/ships", "/trains")
+    fields = {"name": "site", "kind": "sitemap", "url": web.url("/sitemap.xml")}
+    source = web_source_create(knowledge_base=kb, user=curator, **fields)
+    run_web_source(source.pk)
+    for word in ("ships", "trains"):
+        web.pages[f"/{word}"] = Page(article("Maintenance", "We are improving our site for you. Come back soon. " * 8))
+    client.post(url("run", source.pk))
+    run_web_source(source.pk)
+
+    page = get(client, url("change", source.pk))
+    assert "2 of 2 pages show one text now: “Maintenance We are improving our site" in page
+    assert "Accept the changes of 2 pages" in page
+    assert "2 of 2 pages show one text now" in get(client, url("changelist"))
+    chinese = client.get(url("change", source.pk), headers={"accept-language": "zh-hans"}).content.decode()
+    assert "2 个网页中有 2 个现在显示同一段文本" in chinese
+
+    client.post(url("accept", source.pk))
+    source.refresh_from_db()
+    assert (source.status, len(source.accepted_keys)) == ("waiting", 1)
+    run_web_source(source.pk)
+    assert Document.objects.count() == 1
+
+
+def test_only_an_editor_accepts(client, curator, source):
+    WebSource.objects.update(knowledge_base=make_kb(name="shared"))
+    make_member(WebSource.objects.get().knowledge_base, Membership.Role.VIEWER, curator)
+    assert client.post(url("accept", source.pk)).status_code == 403
+    assert WebSource.objects.get().accepted_at is None

@@ -1,5 +1,10 @@
 """Sources that are made and run, and what their sites serve."""
 
+from datetime import timedelta
+
+from django.db.models import F
+
+from kb.models import WebPage
 from kb.services.web_sources.runs import run_web_source
 from kb.services.web_sources.sources import (
     web_source_create,
@@ -46,3 +51,8 @@ def entry(web, path, title, *, content="", summary="", date="Mon, 02 Nov 2026 08
         f"<item><title>{title}</title><link>{web.url(path)}</link><description>{summary}</description>{whole}"
         f"<pubDate>{date}</pubDate></item>"
     )
+
+
+def a_day_later(source):
+    """Lets the day pass after which pages that are gone, or show the text of others, lose their documents."""
+    WebPage.objects.filter(source=source).update(gone_at=F("gone_at") - timedelta(hours=25))

@@ -8,7 +8,7 @@ from kb.net.client import WebClient
 from kb.services.documents import document_delete
 from kb.services.indexing import index_document
 from kb.services.web_sources.runs import MAX_SILENT, run_web_source
-from tests.kb.services.web_sources.sources import create, entry, feed, run, sitemap, states
+from tests.kb.services.web_sources.sources import a_day_later, create, entry, feed, run, sitemap, states
 from tests.web_server import ARTICLE, Page, article, client_for
 
 pytestmark = pytest.mark.django_db
@@ -91,6 +91,7 @@ class TestAPage:
 
         run(source, web)
         assert (source.counts, states(source), Document.objects.count()) == ({"gone": 1}, {"": "gone"}, 1)
+        a_day_later(source)
         run(source, web)
         assert (source.counts, states(source), Document.objects.count()) == ({"deleted": 1}, {"": "gone"}, 0)
 
@@ -161,6 +162,7 @@ class TestASitemap:
 
         run(source, web)
         assert (states(source), Document.objects.count()) == ({"a": "unchanged", "b": "gone"}, 2)
+        a_day_later(source)
         run(source, web)
         assert (source.counts, Document.objects.count()) == ({"unchanged": 1, "deleted": 1}, 1)
         run(source, web)
