@@ -12,7 +12,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import connection, connections, transaction
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.metrics import BUILD_SECONDS, observe_cache
 from kb.models import BM25Index, ChunkChange
@@ -25,6 +25,7 @@ from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
 from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats
 from retrieval.channels import LoadedIndex
 from retrieval.errors import ChannelUnavailable
+from retrieval.messages import Message
 from retrieval.payload import PayloadCodec
 from retrieval.single_flight import Land, SingleFlight
 from retrieval.trace import DegradationCode
@@ -281,7 +282,11 @@ class RequestedIndex:
         except TimeoutError:
             raise ChannelUnavailable(
                 DegradationCode.BM25_INDEX_BUILDING,
-                _("The keyword index is still being built: search again in a moment, or allow the search more time."),
+                Message(
+                    gettext_noop(
+                        "The keyword index is still being built: search again in a moment, or allow the search more time."
+                    )
+                ),
             ) from None
         self._answer = answer
         waited = (time.monotonic() - started) * 1_000

@@ -1,12 +1,14 @@
 """Uploads, wherever they lie: what the storages of Django do not do alike."""
 
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import Any, BinaryIO, Final, Protocol, cast
 
+from django.conf import settings
 from django.core.files import File
 from django.core.files.storage import FileSystemStorage, default_storage
 from django.db.models.fields.files import FieldFile
@@ -26,6 +28,20 @@ class RemoteStorage(Protocol):
     def delete_folder(self, name: str) -> None: ...
 
 
+def private_folder(path: Path) -> Path:
+    """Makes a folder, and those above it that are missing, that nobody else on this machine may look into."""
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
+            folder.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
+def private_file(path: Path) -> BinaryIO:
+    """A new file that nobody else on this machine may read, over what is there."""
+    path.unlink(missing_ok=True)
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
 @contextmanager
 def local_file(file: FieldFile) -> Iterator[Path]:
     """A path under which the file can be read, for programs that take paths; a copy where it lies elsewhere.
@@ -38,7 +54,7 @@ def local_file(file: FieldFile) -> Iterator[Path]:
         yield Path(file.path)
         return
     suffix = Path(str(file.name)).suffix
-    with tempfile.NamedTemporaryFile(prefix="zhiku-", suffix=suffix) as copy:
+    with tempfile.NamedTemporaryFile(prefix="zhiku-", suffix=suffix, dir=settings.FILE_UPLOAD_TEMP_DIR) as copy:
         with file.storage.open(str(file.name), "rb") as stored:
             shutil.copyfileobj(stored, copy, _PIECE)
         copy.flush()

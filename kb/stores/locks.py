@@ -16,6 +16,14 @@ class Purpose(IntEnum):
     PROFILES = 0x7A68_0004
     REEMBED = 0x7A68_0005
     STORE = 0x7A68_0006
+    PAGE_CACHE = 0x7A68_0007
+
+
+HELD = """
+SELECT objid::bigint FROM pg_locks
+WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = %s
+  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+"""
 
 
 @contextmanager
@@ -35,6 +43,13 @@ def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
         finally:
             if taken:
                 cursor.execute("SELECT pg_advisory_unlock(%s)", [number])
+
+
+def held_locks(purpose: Purpose) -> frozenset[int]:
+    """The knowledge bases whose locks some process has."""
+    with connection.cursor() as cursor:
+        cursor.execute(HELD, [purpose])
+        return frozenset(kb_id for (kb_id,) in cursor.fetchall())
 
 
 def lock_until_commit(purpose: Purpose, kb_id: int = 0) -> None:

@@ -1,7 +1,6 @@
 """Cosine search over the vectors of one knowledge base, model and kind, by an approximate index where there is one."""
 
 import math
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -9,6 +8,7 @@ from django.db import connection
 from numpy.typing import NDArray
 
 from kb.models import ChunkEmbedding
+from kb.models.halves import vector_text
 from kb.stores.arrays import array_text
 from kb.stores.vector_effort import Effort, effort_of
 
@@ -89,20 +89,7 @@ class PgVectorStore:
 
 
 def _values(kb_id: int, model_id: str, vector: NDArray[np.float32], kind: str) -> dict[str, Any]:
-    return {"kb": kb_id, "model": model_id, "kind": str(kind), "vector": _vector(vector)}
-
-
-def _vector(vector: NDArray[np.float32]) -> str:
-    """As PostgreSQL reads it; to write a thousand numbers one by one takes longer than many a search."""
-    texts = _texts_of_halves()
-    return "[" + ",".join([texts[bits] for bits in vector.astype(np.float16).view(np.uint16).tolist()]) + "]"
-
-
-@lru_cache(maxsize=1)
-def _texts_of_halves() -> list[str]:
-    """The shortest text of each number of 16 bits, in the order of the bits."""
-    texts: list[str] = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(str).tolist()
-    return texts
+    return {"kb": kb_id, "model": model_id, "kind": str(kind), "vector": vector_text(vector)}
 
 
 def _rows(statement: str, values: dict[str, Any], effort: Effort | None = None) -> list[tuple[int, float]]:

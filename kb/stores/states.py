@@ -44,7 +44,7 @@ class KnowledgeBaseState:
 def states(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBaseState] | None:
     """The states of knowledge bases, each once, in the order given; None where the principal may not see them all.
 
-    One statement, written by hand: making the query of `selectors.searchable` takes longer than to answer it.
+    One statement, written by hand: to make the same query by the ORM takes longer than to answer it.
     """
     scope = visible_knowledge_bases(principal)
     if scope is None:

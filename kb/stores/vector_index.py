@@ -7,17 +7,21 @@ the vectors that it was made from.
 import hashlib
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from threading import Event, Thread
 from typing import Any
 
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
 from kb.models import KnowledgeBase, VectorIndex
+from kb.stores.index_memory import BuildMemory, build_memory, build_options
 from kb.stores.locks import Purpose, try_lock
+from kb.stores.sessions import own_session
 
 logger = logging.getLogger(__name__)
 
@@ -53,6 +57,13 @@ INDEXES = """
 SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
 WHERE i.indrelid = 'kb_chunkembedding'::regclass AND EXISTS (SELECT FROM unnest(%s::text[]) AS prefix WHERE starts_with(c.relname, prefix))
 """
+BUILDS = """
+SELECT c.relname, p.tuples_done FROM pg_stat_progress_create_index p JOIN pg_class c ON c.oid = p.index_relid
+WHERE p.relid = 'kb_chunkembedding'::regclass
+"""
+NO_RESOURCES = "53"
+"""The class of PostgreSQL's errors for memory, disk space or shared memory that is not there."""
+LOOK_SECONDS = 0.5
 CREATE = sql.SQL(
     "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"
     " USING {method} ((vector::halfvec({dimension})) halfvec_cosine_ops) {options}"
@@ -78,6 +89,10 @@ class VectorSpace:
         return f"{PREFIXES[chosen_method()]}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
 
     @property
+    def memory(self) -> BuildMemory:
+        return build_memory(self.vectors, self.dimension)
+
+    @property
     def lists(self) -> int:
         """Of IVFFlat: the square root of the rows, as pgvector's documentation advises."""
         return max(1, round(math.sqrt(self.vectors)))
@@ -97,21 +112,42 @@ class IndexChanges:
     is_done: bool = True
 
 
+OnProgress = Callable[[int, int], None]
+
+
 def ensure_vector_indexes(kb: KnowledgeBase) -> IndexChanges:
     """As `maintain_vector_indexes`, for one knowledge base."""
     return maintain_vector_indexes(kb.pk)
 
 
-def maintain_vector_indexes(kb_id: int | None = None) -> IndexChanges:
+def maintain_vector_indexes(
+    kb_id: int | None = None, on_progress: OnProgress = lambda _done, _total: None
+) -> IndexChanges:
     """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
 
     Searches and writes go on meanwhile. Nothing is done while another process does this.
 
     Args:
         kb_id: the knowledge base; None: all, and what those that are gone have left behind.
+        on_progress: told how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
     """
     with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
-        return _maintain(kb_id) if taken else IndexChanges(is_done=False)
+        return _maintain(kb_id, on_progress) if taken else IndexChanges(is_done=False)
+
+
+def builds_under_way() -> dict[str, int]:
+    """The indexes over vectors that are built at this moment, by name, with how many vectors each holds so far."""
+    return dict(_fetch(BUILDS, None))
+
+
+def all_spaces() -> list[VectorSpace]:
+    """Those of every knowledge base whose vectors PostgreSQL searches."""
+    return _spaces(None)
+
+
+def finished_indexes() -> frozenset[str]:
+    """The names of the indexes that searches can use."""
+    return frozenset(name for name, is_valid in _indexes(None).items() if is_valid)
 
 
 def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
@@ -126,7 +162,7 @@ def spaces_with_index(kb_id: int | None = None) -> list[VectorSpace]:
     return [space for space in _spaces(kb_id) if there.get(space.index_name, False)]
 
 
-def _maintain(kb_id: int | None) -> IndexChanges:
+def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
     spaces = {space.index_name: space for space in _spaces(kb_id)}
     there = _indexes(kb_id)
     keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
@@ -134,13 +170,16 @@ def _maintain(kb_id: int | None) -> IndexChanges:
     unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
     unfinished = {name for name in keep if not there[name] and spaces[name].is_searched}
     wanted = unfinished | {name for name, space in spaces.items() if _is_wanted(space)}
-    create = [name for name in spaces if name in wanted and not there.get(name, False)]
-    with _untimed():
+    create = [spaces[name] for name in spaces if name in wanted and not there.get(name, False)]
+    if not (create or broken or unwanted):
+        return IndexChanges()
+    with own_session() as session:
         for name in broken:
-            _run(DROP.format(name=sql.Identifier(name)))
-        created = [name for name in create if _create(spaces[name])]
+            _run(session, DROP.format(name=sql.Identifier(name)))
+        with _watched(create, on_progress):
+            created = [space.index_name for space in create if _create(session, space)]
         for name in unwanted:  # now, since one of another method has served until here
-            _run(DROP.format(name=sql.Identifier(name)))
+            _run(session, DROP.format(name=sql.Identifier(name)))
     return IndexChanges(tuple(created), (*broken, *unwanted))
 
 
@@ -162,7 +201,7 @@ def _indexes(kb_id: int | None) -> dict[str, bool]:
     return dict(_fetch(INDEXES, [prefixes]))
 
 
-def _create(space: VectorSpace) -> bool:
+def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
     is_ivfflat = chosen_method() is VectorIndex.Method.IVFFLAT
     statement = CREATE.format(
         name=sql.Identifier(space.index_name),
@@ -173,11 +212,27 @@ def _create(space: VectorSpace) -> bool:
         model=sql.Literal(space.model_id),
         kind=sql.Literal(space.kind),
     )
+    memory = space.memory
+    if not memory.is_enough:
+        logger.warning(
+            "the vector index %s of %s vectors will be built slowly: set %s",
+            space.index_name,
+            space.vectors,
+            memory.remedy,
+        )
+    _set(session, build_options(memory.given))
     try:
-        _run(statement)
-    except (
-        DatabaseError
-    ) as error:  # out of memory or disk: the others are made all the same, and this one is tried again
+        try:
+            _run(session, statement)
+        except DatabaseError as error:
+            if not _lacks_resources(error):
+                raise
+            logger.warning("%s: %s. It is built again by one process.", space.index_name, error)
+            _run(session, DROP.format(name=sql.Identifier(space.index_name)))
+            # Several processes share memory, of which there may be less (in a container: shm_size).
+            _set(session, {"max_parallel_maintenance_workers": 0})
+            _run(session, statement)
+    except DatabaseError as error:  # out of disk: the others are made all the same, and this one is tried again
         logger.warning("the vector index %s of %s vectors was not made: %s", space.index_name, space.vectors, error)
         return False
     logger.info("made the vector index %s of %s vectors", space.index_name, space.vectors)
@@ -185,18 +240,49 @@ def _create(space: VectorSpace) -> bool:
 
 
 @contextmanager
-def _untimed() -> Iterator[None]:
-    """Outside a transaction only the session has a time limit to lift; it goes back to the pool as it was."""
-    _run(sql.SQL("SET statement_timeout = 0"))
+def _watched(spaces: list[VectorSpace], on_progress: OnProgress) -> Iterator[None]:
+    """Reports how far the builds of indexes are, beside the thread that waits for them."""
+    sizes = {space.index_name: space.vectors for space in spaces}
+    total, ended = sum(sizes.values()), Event()
+
+    def look() -> None:
+        done = dict.fromkeys(sizes, 0)
+        try:
+            while not ended.wait(LOOK_SECONDS):
+                under_way = builds_under_way()
+                for name, size in sizes.items():
+                    # The view forgets a build once it has ended.
+                    done[name] = max(done[name], min(under_way.get(name, 0), size))
+                on_progress(sum(done.values()), total)
+        except DatabaseError as error:
+            logger.warning("the progress of index builds cannot be read: %s", error)
+        finally:
+            connections.close_all()
+
+    watcher = Thread(target=look, name="index-progress", daemon=True)
+    watcher.start()
     try:
         yield
     finally:
-        _run(sql.SQL("RESET statement_timeout"))
+        ended.set()
+        watcher.join()
+    if total:
+        on_progress(total, total)
 
 
-def _run(statement: "sql.SQL | sql.Composed") -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(statement.as_string(connection.connection))
+def _lacks_resources(error: DatabaseError) -> bool:
+    state: str | None = getattr(error.__cause__, "sqlstate", None)
+    return bool(state and state.startswith(NO_RESOURCES))
+
+
+def _set(session: BaseDatabaseWrapper, options: dict[str, int]) -> None:
+    for name, value in options.items():
+        _run(session, sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+
+
+def _run(session: BaseDatabaseWrapper, statement: "sql.SQL | sql.Composed") -> None:
+    with session.cursor() as cursor:
+        cursor.execute(statement.as_string(session.connection))
 
 
 def _fetch(statement: str, values: Any) -> list[tuple[Any, ...]]:

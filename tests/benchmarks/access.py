@@ -90,7 +90,6 @@ def main() -> None:
         from tests.factories import make_api_key, make_kb
 
         settings.ALLOWED_HOSTS = ["*"]
-        settings.DEBUG = False  # which would note every statement
         settings.ROOT_URLCONF = with_an_empty_endpoint()
         kb = make_kb()
         _key, secret = make_api_key(kb.owner, kb)

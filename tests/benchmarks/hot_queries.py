@@ -81,8 +81,7 @@ def measure(rounds: int = REQUESTS) -> Measured:
         assert response.status_code == 200
         return response
 
-    # Debugging notes every statement.
-    with override_settings(ROOT_URLCONF=with_an_empty_endpoint(), DEBUG=False):
+    with override_settings(ROOT_URLCONF=with_an_empty_endpoint()):
         assert not search().json()["cached"]
         assert search().json()["cached"]
         return Measured(*alternate(empty, search, lambda: search(explain=True), rounds=rounds))

@@ -33,7 +33,6 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
         corpus: the passages, with their tokens.
         questions: in the words of those who asked them.
     """
-    from django.test.utils import override_settings
 
     from kb.models import Chunk, Principal
     from kb.services.search import SearchRequest, search
@@ -53,7 +52,7 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
         request = SearchRequest(query=question, knowledge_base_ids=[kb.pk], overrides=OVERRIDES, log=False)
         assert search(principal, request).result.hits
 
-    with peer_connection() as connection, override_settings(DEBUG=False):
+    with peer_connection() as connection:
         peer = ensemble(corpus, vectors, embedder, connection)
         found, other = map(percentiles, alternately(ours, peer.invoke, questions))
     size = f"{len(corpus.passages):,} passages, {embedder.dimension:,} dimensions"

@@ -146,7 +146,6 @@ def served(folder: Path):
     port = free_port()
     environment = os.environ | {
         "ZHIKU_DATA_DIR": str(folder),
-        "DEBUG": "true",
         "HF_HUB_OFFLINE": "1",
         "EMBEDDING_MODEL": FORMER,
         "USE_RERANK": "false",
@@ -168,7 +167,7 @@ def served(folder: Path):
 
 def furnish(folder: Path, directory: Path, passages: int) -> tuple[int, str]:
     """A knowledge base of passages and a key for it, in the server's database; returns both."""
-    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
+    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
     from config import embedded
 
     embedded.ensure()

@@ -22,7 +22,7 @@ ROUNDS = 5
 def start_servers() -> Path:
     """PostgreSQL and Redis in a folder of their own, with an empty database; returns the folder."""
     folder = Path(tempfile.mkdtemp(prefix="zhiku-benchmark-"))
-    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
+    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
     from config import embedded
 
     embedded.ensure(durable=False)

@@ -159,7 +159,6 @@ def served(folder: Path):
     """The web server as it is deployed, on a port of its own; yields its address."""
     port = free_port()
     environment = {name: value for name, value in os.environ.items() if name != "ZHIKU_EMBEDDED"} | {
-        "DEBUG": "false",
         "SECRET_KEY": os.environ.get("SECRET_KEY") or secrets.token_urlsafe(64),
         "SECURE_SSL_REDIRECT": "false",
         "CACHE_ENABLED": "false",

@@ -9,10 +9,11 @@ from django.conf import settings
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from kb.models import SearchProvider
+from kb.models import SearchProvider, User
 from kb.stores.external import vertex
 from kb.stores.external.faults import not_configured
 from kb.stores.external.fields import Field, InvalidSettings
+from retrieval.messages import message_of
 from retrieval.protocols import ExternalProvider
 
 _MOST_CHARACTERS: Final = 300
@@ -25,7 +26,8 @@ class ProviderKind:
     Attributes:
         label: what pages call it.
         fields: its settings, in the order of a form.
-        check: raises InvalidSettings where values that are each right do not go together, or an operator has not allowed them.
+        check: raises InvalidSettings where values that are each right do not go together, or an operator has not allowed them
+            to the owner of the knowledge base.
         installed: whether its client library is there.
         extra: of the package, that brings it.
         make: the provider of a source with checked settings.
@@ -33,7 +35,7 @@ class ProviderKind:
 
     label: str | Promise
     fields: tuple[Field, ...]
-    check: Callable[[Mapping[str, Any]], None]
+    check: Callable[[Mapping[str, Any], Callable[[], str]], None]
     installed: Callable[[], bool]
     extra: str
     make: Callable[[str, Mapping[str, Any]], ExternalProvider]
@@ -46,8 +48,13 @@ KINDS: Final[Mapping[str, ProviderKind]] = {
 }
 
 
-def checked_settings(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
+def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: int | None = None) -> dict[str, Any]:
     """The settings of a source, complete.
+
+    Args:
+        kind: of the source.
+        values: its settings.
+        knowledge_base_id: whose owner decides which stores are open to it; None: those that are open to all.
 
     Raises:
         InvalidSettings: they cannot be used; says which and why.
@@ -63,7 +70,9 @@ def checked_settings(kind: str, values: Mapping[str, Any]) -> dict[str, Any]:
         message = _("There is no setting “%(name)s” of this kind: choose from %(names)s.")
         raise InvalidSettings("settings", message % {"name": unknown[0], "names": ", ".join(fields)})
     checked = {name: _checked(field, values.get(name, field.default)) for name, field in fields.items()}
-    known.check(checked)
+    # Asked of the database each time: a knowledge base may be another's by now.
+    owner = User.objects.filter(knowledge_bases=knowledge_base_id)
+    known.check(checked, lambda: owner.values_list("username", flat=True).first() or "")
     return checked
 
 
@@ -74,9 +83,9 @@ def provider_of(source: SearchProvider) -> ExternalProvider:
         ChannelUnavailable: EXTERNAL_NOT_CONFIGURED, with what to do.
     """
     try:
-        values = checked_settings(source.kind, source.settings)
+        values = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     except InvalidSettings as error:
-        raise not_configured(source.name, str(error)) from error
+        raise not_configured(source.name, message_of(error)) from error
     kind = KINDS[source.kind]
     if not kind.installed():
         raise not_configured(source.name, not_installed(kind))

@@ -6,7 +6,7 @@ The library is imported at the first use: it is large, and most installations do
 import importlib.util
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -90,16 +90,23 @@ def installed() -> bool:
         return False
 
 
-def check(values: Mapping[str, Any]) -> None:
+def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
     """Returns where the settings go together.
+
+    Args:
+        values: the settings.
+        owner: the name of the knowledge base's owner, asked for where an operator has named one.
 
     Raises:
         InvalidSettings: they do not, or name what an operator has not allowed.
     """
     if bool(values["engine"]) == bool(values["data_store"]):
         raise InvalidSettings("engine", _("Give either the app or the data store."))
-    if settings.VERTEX_PROJECTS and values["project"] not in settings.VERTEX_PROJECTS:
-        message = _("The project “%(project)s” is not allowed: whoever runs the server can add it to VERTEX_PROJECTS.")
+    if not _is_open(values, owner):
+        message = _(
+            "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
+            "PROJECT/STORE@OWNER."
+        )
         raise InvalidSettings("project", message % {"project": values["project"]})
     if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
         message = _(
@@ -107,6 +114,16 @@ def check(values: Mapping[str, Any]) -> None:
             "VERTEX_ENDPOINTS."
         )
         raise InvalidSettings("endpoint", message % {"endpoint": values["endpoint"]})
+
+
+def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
+    """Whether an operator has opened a store to a knowledge base: by its project, its name in it, or both for one owner."""
+    project, store = values["project"], values["engine"] or values["data_store"]
+    for entry in settings.VERTEX_PROJECTS:
+        place, _at, name = entry.strip().partition("@")  # a user's name may hold a further one
+        if place in {project, f"{project}/{store}"} and (not name or name == owner()):
+            return True
+    return False
 
 
 def googles(location: str) -> str:

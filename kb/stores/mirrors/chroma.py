@@ -25,6 +25,7 @@ from kb.stores.mirrors.protocol import (
     kb_prefix,
     pieces,
 )
+from retrieval.messages import Message, gettext_noop, message_of
 
 INDEX = {"hnsw": {"space": "cosine", "ef_construction": 200, "max_neighbors": 24, "ef_search": 512}}
 ROWS_A_CALL = 500
@@ -162,4 +163,6 @@ def _as_store_error(url: str) -> Iterator[None]:
     try:
         yield
     except (ChromaError, httpx.HTTPError, OSError, ValueError) as error:
-        raise StoreError(f"ChromaDB at {url}: {error}") from error
+        raise StoreError(
+            Message(gettext_noop("ChromaDB at {url}: {error}"), url=url, error=message_of(error))
+        ) from error

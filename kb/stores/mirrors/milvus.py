@@ -21,6 +21,7 @@ from kb.stores.mirrors.protocol import (
     pieces,
 )
 from retrieval.function_words import CHINESE_PARTICLES_ALONE
+from retrieval.messages import Message, gettext_noop, message_of
 
 M, EF_CONSTRUCTION, LEAST_EF = 24, 200, 256
 K1, B = 1.5, 0.75
@@ -260,7 +261,7 @@ def _as_store_error(uri: str) -> Iterator[None]:
     try:
         yield
     except (MilvusException, grpc.RpcError, OSError) as error:
-        raise StoreError(f"Milvus at {uri}: {error}") from error
+        raise StoreError(Message(gettext_noop("Milvus at {uri}: {error}"), uri=uri, error=message_of(error))) from error
 
 
 logging.getLogger("pymilvus").setLevel(logging.CRITICAL)  # it logs, with a traceback, each error that it raises as well

@@ -13,6 +13,7 @@ from kb.models import KnowledgeBase
 from kb.stores.mirrors.protocol import Mirror, StoreError, StoreNotConfigured
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 
 T = TypeVar("T")
@@ -76,7 +77,13 @@ def mirror(store: str) -> Mirror:
         return held.mirrors[key]
     kind = _class(store, driver)
     if not held.opening[store].acquire(timeout=settings.STORE_SECONDS):
-        raise StoreError(f"{Store(store).label} did not answer to another search within {settings.STORE_SECONDS:g} s")
+        raise StoreError(
+            Message(
+                gettext_noop("{store} did not answer to another search within {seconds:g} s"),
+                store=str(Store(store).label),
+                seconds=settings.STORE_SECONDS,
+            )
+        )
     try:
         if key not in held.mirrors:
             held.mirrors[key] = kind(key[1], key[2], settings.STORE_SECONDS)
@@ -98,7 +105,7 @@ def asked(store: str, ask: Callable[[Mirror], T]) -> T:
         answer = ask(mirror(store))
     except StoreError as error:
         breaker.failed()
-        raise _unavailable(str(error)) from error
+        raise _unavailable(message_of(error)) from error
     breaker.succeeded()
     return answer
 
@@ -130,14 +137,25 @@ def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
     """Its class, made of its address, its token and its seconds a call; the first time its package is imported."""
     if not getattr(settings, driver.address):
         raise StoreNotConfigured(
-            f"{Store(store).label} is not set up here: set {driver.address}, or move the knowledge base back with "
-            "`manage.py migrate_store --kb NAME --to postgres`"
+            Message(
+                gettext_noop(
+                    "{store} is not set up here: set {address}, or move the knowledge base back with `manage.py "
+                    "migrate_store --kb NAME --to postgres`"
+                ),
+                store=str(Store(store).label),
+                address=driver.address,
+            )
         )
     try:
         kind: Callable[[str, str, float], Mirror] = getattr(importlib.import_module(driver.module), driver.name)
     except ImportError as error:
         raise StoreNotConfigured(
-            f"the package of {Store(store).label} is missing ({error}): run `pip install 'zhiku[{driver.extra}]'`"
+            Message(
+                gettext_noop("the package of {store} is missing ({error}): run `pip install 'zhiku[{extra}]'`"),
+                store=str(Store(store).label),
+                error=message_of(error),
+                extra=driver.extra,
+            )
         ) from error
     return kind
 
@@ -145,5 +163,11 @@ def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
 def _unavailable(reason: str) -> ChannelUnavailable:
     return ChannelUnavailable(
         DegradationCode.STORE_UNAVAILABLE,
-        f"{reason}. PostgreSQL answered instead: start the server, or correct its address; `manage.py doctor` looks at it",
+        Message(
+            gettext_noop(
+                "{reason}. PostgreSQL answered instead: start the server, or correct its address; `manage.py "
+                "doctor` looks at it"
+            ),
+            reason=reason,
+        ),
     )

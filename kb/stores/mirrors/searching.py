@@ -5,7 +5,7 @@ in is found all the same.
 """
 
 import numpy as np
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
 from kb.models import KnowledgeBase
@@ -15,6 +15,7 @@ from kb.stores.mirrors.protocol import Found, Mirror, TextCollection, VectorColl
 from kb.stores.mirrors.registry import asked
 from kb.stores.pgvector import MAX_EXACT, PgVectorStore
 from retrieval.errors import ChannelUnavailable
+from retrieval.messages import Message
 from retrieval.trace import DegradationCode
 
 WIDER = 4
@@ -121,20 +122,24 @@ class MirroredKeywordStore:
 
 def behind(store: str) -> ChannelUnavailable:
     """Says that a store has too many changes to take in to be asked."""
-    message = _(
-        "%(store)s has many changes of this knowledge base to take in, so PostgreSQL answered, which may take longer: wait, "
+    template = gettext_noop(
+        "{store} has many changes of this knowledge base to take in, so PostgreSQL answered, which may take longer: wait, "
         "and see that a worker runs."
     )
-    return ChannelUnavailable(DegradationCode.STORE_BEHIND, message % {"store": KnowledgeBase.Store(store).label})
+    return ChannelUnavailable(
+        DegradationCode.STORE_BEHIND, Message(template, store=str(KnowledgeBase.Store(store).label))
+    )
 
 
 def lost(store: str) -> ChannelUnavailable:
     """Says that a store does not hold what it has taken in."""
-    message = _(
-        "%(store)s has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
+    template = gettext_noop(
+        "{store} has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
         "anew within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
     )
-    return ChannelUnavailable(DegradationCode.STORE_BEHIND, message % {"store": KnowledgeBase.Store(store).label})
+    return ChannelUnavailable(
+        DegradationCode.STORE_BEHIND, Message(template, store=str(KnowledgeBase.Store(store).label))
+    )
 
 
 def _named(

@@ -4,6 +4,8 @@ from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from kb.models import ChunkEmbedding, KnowledgeBase
+from kb.stores import index_memory
+from kb.stores.index_memory import build_memory
 from kb.stores.locks import Purpose, try_lock
 from kb.stores.pgvector import PgVectorStore
 from kb.stores.vector_index import IndexChanges, ensure_vector_indexes, maintain_vector_indexes
@@ -237,3 +239,75 @@ def test_a_filter_that_leaves_out_what_is_near_is_answered_exactly(kb, vectors, 
     assert len(asked.captured_queries) == 2
     assert np.isin(found, indexed[farthest[::-1][:26]]).all()  # one more: neighbours in rank may be equally near
     assert len(found) == 25
+
+
+@pytest.fixture
+def build_settings():
+    """What the session that builds an index has set, as the server notes it: memory in kB, parallel workers, time limit."""
+    sql("CREATE TABLE build_settings (memory text, workers text, timeout text)")
+    sql(
+        "CREATE FUNCTION note_settings() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO build_settings"
+        " SELECT (SELECT setting FROM pg_settings WHERE name = 'maintenance_work_mem'),"
+        " current_setting('max_parallel_maintenance_workers'), current_setting('statement_timeout'); END $$"
+    )
+    sql(
+        "CREATE EVENT TRIGGER note_settings ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION note_settings()"
+    )
+    yield lambda: rows("SELECT memory::bigint, workers::int, timeout FROM build_settings")
+    sql("DROP EVENT TRIGGER note_settings")
+    sql("DROP FUNCTION note_settings")
+    sql("DROP TABLE build_settings")
+
+
+def rows(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def test_a_build_has_memory_of_its_size_and_workers_for_its_session_only(kb, settings, build_settings):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 10 * 1024**3, 5
+    fill(kb)
+    before = rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")
+
+    ensure_vector_indexes(kb)
+
+    assert build_settings() == [(build_memory(FEW + 1, DIMENSION).needed // 1024, 5, "0")]
+    assert (rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")) == before
+
+
+def test_a_build_beyond_the_memory_that_it_may_take_says_which_setting_is_too_small(
+    kb, settings, build_settings, caplog, monkeypatch
+):
+    settings.INDEX_BUILD_MEMORY_BYTES = 64 * 1024**2
+    monkeypatch.setattr(index_memory, "SPARE_BYTES", 100 * 1024**2)
+    fill(kb)
+
+    assert ensure_vector_indexes(kb).created
+
+    assert [memory for memory, *_ in build_settings()] == [64 * 1024]
+    assert "built slowly: set INDEX_BUILD_MEMORY_MB=101" in caplog.text
+
+
+def test_where_shared_memory_is_short_one_process_builds(kb, settings, build_settings, caplog, monkeypatch):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 2**40, 2
+    monkeypatch.setattr(index_memory, "SPARE_BYTES", 2**40)
+    fill(kb)
+    sql("ALTER TABLE kb_chunkembedding SET (parallel_workers = 2)")
+    try:
+        [name] = ensure_vector_indexes(kb).created
+    finally:
+        sql("ALTER TABLE kb_chunkembedding RESET (parallel_workers)")
+
+    assert [workers for _, workers, _ in build_settings()] == [2, 0]
+    assert "built again by one process" in caplog.text
+    assert indexes() == {name: True}
+
+
+def test_a_build_reports_its_progress_to_the_end(kb):
+    fill(kb)
+    told = []
+
+    maintain_vector_indexes(kb.pk, lambda *progress: told.append(progress))
+
+    assert told[-1] == (FEW + 1, FEW + 1)

@@ -1,11 +1,17 @@
 """Vectors of chunks for tests, written without a model."""
 
+import threading
+from contextlib import contextmanager
+
 import numpy as np
-from django.db import connection
+from django.db import connection, connections
 from pgvector import HalfVector
 
 from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Document
+from kb.stores.sessions import own_session
+from kb.stores.vector_index import builds_under_way, ensure_vector_indexes
+from tests.kb.stores.searching import until
 
 MODEL = "hashing"
 
@@ -32,6 +38,29 @@ def add_vectors(kb, chunk_ids, vectors, *, kind="content", model=MODEL, ordinal=
     with connection.cursor() as cursor:
         given = [HalfVector(vector).to_text() for vector in vectors]
         cursor.execute(VECTORS, [kb.pk, kind, model, ordinal, chunk_ids, given])
+
+
+@contextmanager
+def build_under_way(kb):
+    """The index of a knowledge base is being built in another thread, which waits for a writer until the block ends."""
+
+    def build():
+        try:
+            ensure_vector_indexes(kb)
+        finally:
+            connections.close_all()
+
+    builder = threading.Thread(target=build)
+    with own_session() as writer, writer.cursor() as cursor:
+        cursor.execute("BEGIN")
+        cursor.execute("LOCK TABLE kb_chunkembedding IN ROW EXCLUSIVE MODE")
+        try:
+            builder.start()
+            until(builds_under_way)
+            yield
+        finally:
+            cursor.execute("COMMIT")
+            builder.join()
 
 
 def unit(vectors):

@@ -10,6 +10,7 @@ from kb.stores.external.fields import InvalidSettings
 from kb.stores.external.kinds import checked_settings, provider_of
 from retrieval.errors import ChannelUnavailable
 from retrieval.types import Analysis
+from tests.factories import make_kb, make_user
 from tests.vertex_server import VertexServer, page
 
 
@@ -17,6 +18,7 @@ from tests.vertex_server import VertexServer, page
 def server(settings):
     with VertexServer() as running:
         settings.EXTERNAL_PROVIDERS = [client.KIND]
+        settings.VERTEX_PROJECTS = ["library"]
         settings.VERTEX_ENDPOINTS = [running.endpoint, running.rest_endpoint]
         client._client.cache_clear()
         yield running
@@ -171,7 +173,7 @@ def test_credentials_are_named_and_never_kept(server, monkeypatch):
     ],
 )
 def test_what_may_not_be_asked_is_refused(settings, values, field):
-    settings.EXTERNAL_PROVIDERS = [client.KIND]
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], ["p"]
     with pytest.raises(InvalidSettings) as refusal:
         checked_settings(client.KIND, {"project": "p", "data_store": "d", **values})
     assert refusal.value.field == field
@@ -188,6 +190,51 @@ def test_a_project_is_one_of_those_that_an_operator_names(settings):
     with pytest.raises(InvalidSettings, match="VERTEX_PROJECTS"):
         checked_settings(client.KIND, {"project": "theirs", "data_store": "d"})
     assert checked_settings(client.KIND, {"project": "ours", "data_store": "d"})["location"] == "global"
+
+
+def test_no_project_is_open_unless_an_operator_names_it(settings):
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], []
+    with pytest.raises(InvalidSettings, match="VERTEX_PROJECTS"):
+        checked_settings(client.KIND, {"project": "ours", "data_store": "d"})
+
+
+@pytest.mark.parametrize(
+    ("entry", "values", "is_open"),
+    [
+        ("ours", {"data_store": "any"}, True),
+        ("ours/site", {"data_store": "site"}, True),
+        ("ours/site", {"engine": "site"}, True),
+        ("ours/site", {"data_store": "payroll"}, False),
+        ("ours/site@alice", {"data_store": "site"}, True),
+        ("ours/site@mallory", {"data_store": "site"}, False),
+        ("ours@mallory", {"data_store": "site"}, False),
+        ("ours@alice", {"data_store": "any"}, True),
+        ("theirs/site@alice", {"data_store": "site"}, False),
+    ],
+)
+@pytest.mark.django_db
+def test_a_store_is_open_to_the_knowledge_bases_of_one_owner(settings, entry, values, is_open):
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], [entry]
+    kb = make_kb(make_user("alice"))
+    source = SearchProvider(knowledge_base=kb, name="s", kind=client.KIND, settings={"project": "ours", **values})
+    if is_open:
+        assert provider_of(source).serving_config.startswith("projects/ours/")
+    else:
+        with pytest.raises(ChannelUnavailable, match="VERTEX_PROJECTS"):
+            provider_of(source)
+
+
+@pytest.mark.django_db
+def test_a_store_is_shut_once_the_knowledge_base_is_another_s(settings):
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], ["ours@alice@example.org"]
+    kb = make_kb(make_user("alice@example.org"))
+    given = {"project": "ours", "data_store": "d"}
+    source = SearchProvider.objects.create(knowledge_base=kb, name="s", kind=client.KIND, settings=given)
+    assert provider_of(source)
+    kb.owner = make_user("mallory")
+    kb.save()
+    with pytest.raises(ChannelUnavailable, match="VERTEX_PROJECTS"):
+        provider_of(source)
 
 
 def test_googles_endpoint_follows_the_location():
