@@ -10,6 +10,7 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import GenerationFailed
 from retrieval.intent import core_intent, split_questions
 from retrieval.keywords import query_keywords
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import ConceptStore, Rewriter, Tokenizer
 from retrieval.scripts import CJK, LATIN
 from retrieval.tokenize import normalize
@@ -75,7 +76,7 @@ class Analyser:
         try:
             rewritten = self._rewrite(text, history, config, deadline)
         except GenerationFailed as error:
-            degradations = (Degradation(STAGE, error.code, str(error)),)
+            degradations = (Degradation(STAGE, error.code, message_of(error)),)
         if rewritten is None:
             rewritten = Rewritten(text, split_questions(_without_invisible(query)))
             is_rewritten = False
@@ -102,7 +103,11 @@ class Analyser:
             if config.rewrite == "always":
                 raise GenerationFailed(
                     DegradationCode.LLM_NOT_CONFIGURED,
-                    "no language model is configured to rewrite queries: configure one, or set rewrite to 'off'",
+                    Message(
+                        gettext_noop(
+                            "no language model is configured to rewrite queries: configure one, or set rewrite to 'off'"
+                        )
+                    ),
                 )
             return None
         rewritten = self.rewriter.rewrite(text, history, config.max_retrieval_queries, deadline)

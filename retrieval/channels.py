@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import too_late
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.postings import hash_terms
 from retrieval.protocols import KeywordStore, QueryVectors, TextStore, VectorStore
 from retrieval.trace import Degradation, DegradationCode
@@ -63,8 +64,15 @@ class EmbeddingChannel:
         if self._dimension not in (None, vector.size):
             raise ChannelUnavailable(
                 DegradationCode.EMBEDDER_FAILED,
-                f"model {self._vectors.model_id!r} answers with {vector.size} dimensions, and the chunks' vectors have "
-                f"{self._dimension}: let its server serve the model that made them, or run `manage.py reindex --embeddings`",
+                Message(
+                    gettext_noop(
+                        "model {model_id!r} answers with {size} dimensions, and the chunks' vectors have {dimension}: "
+                        "let its server serve the model that made them, or run `manage.py reindex --embeddings`"
+                    ),
+                    model_id=self._vectors.model_id,
+                    size=vector.size,
+                    dimension=self._dimension,
+                ),
             )
         return vector, source
 
@@ -77,7 +85,7 @@ class EmbeddingChannel:
             if self._stand_in is None:
                 raise
             found = self._stand_in.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
-            return _Nearest(*found, (Degradation(self.name, error.code, str(error)),))
+            return _Nearest(*found, (Degradation(self.name, error.code, message_of(error)),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +275,7 @@ class StoredKeywordChannel:
         try:
             found = self._store.search(self.kb_id, text, k, only=self._only)
         except ChannelUnavailable as error:
-            note = Degradation(self.name, error.code, str(error))
+            note = Degradation(self.name, error.code, message_of(error))
             ranking = self._own.search(analysis, k, deadline)
             return replace(ranking, degradations=(*ranking.degradations, note))
         if found is None:

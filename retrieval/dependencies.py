@@ -5,6 +5,7 @@ import warnings
 from types import ModuleType
 
 from retrieval.errors import DependencyMissing
+from retrieval.messages import Message, gettext_noop, message_of
 
 _DISTRIBUTIONS = {
     "Stemmer": "pystemmer",
@@ -30,5 +31,10 @@ def import_dependency(name: str) -> ModuleType:
             return importlib.import_module(name)
     except ImportError as error:
         raise DependencyMissing(
-            f"{name} cannot be imported ({error}): run `pip install {_DISTRIBUTIONS[name]}`"
+            Message(
+                gettext_noop("{name} cannot be imported ({error}): run `pip install {package}`"),
+                name=name,
+                error=message_of(error),
+                package=_DISTRIBUTIONS[name],
+            )
         ) from error

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ParamSpec, Self, TypeVar
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
+from retrieval.messages import Message, gettext_noop, message_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -145,8 +146,15 @@ class ModelGuard:
         """
         if not self.breaker.allows():
             raise CircuitOpen(
-                f"model {self.name!r} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s; the last time: "
-                f"{self._last_fault}"
+                Message(
+                    gettext_noop(
+                        "model {name!r} failed repeatedly and is not asked for {seconds:.0f} s; the last time: "
+                        "{last_fault}"
+                    ),
+                    name=self.name,
+                    seconds=SECONDS_OPEN,
+                    last_fault=self._last_fault,
+                )
             )
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._timed_out(ModelTimeout(too_late(self.name)), time.monotonic())
@@ -170,7 +178,7 @@ class ModelGuard:
         return result
 
     def _failed(self, error: ModelUnavailable) -> ModelUnavailable:
-        self._last_fault = str(error)
+        self._last_fault = message_of(error)
         self.breaker.failed()
         return error
 
@@ -194,4 +202,6 @@ class ModelGuard:
 
 def too_late(model: str) -> str:
     """What a search says of a model that it has waited for in vain, whoever has given up first."""
-    return f"model {model!r} did not answer in time: check its load, or allow more time"
+    return Message(
+        gettext_noop("model {model!r} did not answer in time: check its load, or allow more time"), model=model
+    )

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import LexiconWithTexts
+from retrieval.messages import Message, gettext_noop
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider
 from retrieval.scope import Scope
@@ -102,7 +103,10 @@ class ExternalChannel:
 
     def lateness(self, _analysis: Analysis) -> Degradation:
         """What a search says that has waited in vain."""
-        message = f"the source {self.source!r} did not answer in time: allow more time, or switch it off"
+        message = Message(
+            gettext_noop("the source {source!r} did not answer in time: allow more time, or switch it off"),
+            source=self.source,
+        )
         return Degradation(self.stage, DegradationCode.EXTERNAL_TIMEOUT, message)
 
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
@@ -110,7 +114,10 @@ class ExternalChannel:
         if breaker is None:
             return self._provider.search(analysis, k, deadline)
         if not breaker.allows():
-            message = f"the source {self.source!r} failed repeatedly and is not asked for a while: see its test page"
+            message = Message(
+                gettext_noop("the source {source!r} failed repeatedly and is not asked for a while: see its test page"),
+                source=self.source,
+            )
             raise ChannelUnavailable(DegradationCode.EXTERNAL_UNAVAILABLE, message)
         has_patience = deadline - time.monotonic() >= PATIENCE_S
         try:

@@ -21,6 +21,7 @@ from tenacity import (
 from retrieval.errors import CircuitOpen, GenerationFailed, ModelTimeout, ModelUnavailable
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
 from retrieval.llm_settings import host_of, settings_problem
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from openai import APIResponse, APIStatusError, OpenAI
     from openai.types.chat import ChatCompletion
 
-REMEDY = "check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"
+REMEDY = Message(gettext_noop("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"))
 
 _SLOTS = 16
 _ATTEMPTS = 2
@@ -69,7 +70,11 @@ class OpenAIGenerator:
         self._base_url = base_url.strip()
         self._api_key = api_key.strip()
         self._problem = settings_problem(self._base_url, self._api_key, model)
-        self._name = f"language model '{model}'" + ("" if self._problem else f" at {host_of(self._base_url)}")
+        self._name = (
+            Message(gettext_noop("language model '{model}'"), model=model)
+            if self._problem
+            else Message(gettext_noop("language model '{model}' at {host}"), model=model, host=host_of(self._base_url))
+        )
         self._temperature = temperature
         self._patience_s = patience_s
         self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker, patience_s=patience_s)
@@ -99,7 +104,7 @@ class OpenAIGenerator:
         except ModelTimeout as error:
             raise GenerationFailed(DegradationCode.LLM_TIMEOUT, self._late()) from error
         except _ServerFailed as error:
-            raise GenerationFailed(error.code, str(error)) from error
+            raise GenerationFailed(error.code, message_of(error)) from error
         except GenerationFailed:
             self._guard.breaker.succeeded()
             raise
@@ -127,10 +132,10 @@ class OpenAIGenerator:
                 breaker.failed()
             else:
                 breaker.undecided()
-            raise GenerationFailed(error.code, str(error)) from error
+            raise GenerationFailed(error.code, message_of(error)) from error
         except _ServerFailed as error:
             breaker.failed()
-            raise GenerationFailed(error.code, str(error)) from error
+            raise GenerationFailed(error.code, message_of(error)) from error
         except (GenerationFailed, GeneratorExit):
             breaker.succeeded()
             raise
@@ -152,9 +157,9 @@ class OpenAIGenerator:
         try:
             content = json.loads(body)["choices"][0]["message"]["content"]
         except (ValueError, RecursionError, KeyError, IndexError, TypeError) as error:
-            raise self._unusable("does not follow OpenAI's chat completions API") from error
+            raise self._unusable(Message(gettext_noop("does not follow OpenAI's chat completions API"))) from error
         if not isinstance(content, str) or not content.strip():
-            raise self._unusable("is empty")
+            raise self._unusable(Message(gettext_noop("is empty")))
         return content
 
     def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
@@ -175,11 +180,11 @@ class OpenAIGenerator:
                 if last.ends:
                     break
             if not last.seen:
-                raise self._unusable("is no stream of events")
+                raise self._unusable(Message(gettext_noop("is no stream of events")))
             if not last.ends:
-                raise self._broken("ended")
+                raise self._broken(Message(gettext_noop("ended")))
         if empty:
-            raise self._unusable("is empty")
+            raise self._unusable(Message(gettext_noop("is empty")))
 
     def _event(self, data: bytes) -> "_Event":
         if data == b"[DONE]":
@@ -187,7 +192,9 @@ class OpenAIGenerator:
         try:
             event = json.loads(data)
             if "error" in event:
-                raise self._broken(f"was cut short by the server ({self._quote(event['error'])})")
+                raise self._broken(
+                    Message(gettext_noop("was cut short by the server ({quote})"), quote=self._quote(event["error"]))
+                )
             if not event["choices"]:  # statistics
                 return _Event(seen=True)
             choice = event["choices"][0]
@@ -200,7 +207,7 @@ class OpenAIGenerator:
                 ends=bool(choice.get("finish_reason")),
             )
         except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
-            raise self._broken("went on with what is no piece of an answer") from error
+            raise self._broken(Message(gettext_noop("went on with what is no piece of an answer"))) from error
 
     @contextmanager
     def _response(
@@ -231,11 +238,15 @@ class OpenAIGenerator:
         except openai.APIError as error:
             raise _ServerFailed(
                 DegradationCode.LLM_UNAVAILABLE,
-                f"the {self._name} cannot be reached ({type(error.__cause__ or error).__name__}): {REMEDY}, and that the "
-                "server runs",
+                Message(
+                    gettext_noop("the {name} cannot be reached ({kind}): {remedy}, and that the server runs"),
+                    name=self._name,
+                    kind=type(error.__cause__ or error).__name__,
+                    remedy=REMEDY,
+                ),
             ) from error
         except httpx2.RequestError as error:
-            raise _ServerFailed(lost, str(self._broken("broke off"))) from error
+            raise _ServerFailed(lost, message_of(self._broken(Message(gettext_noop("broke off"))))) from error
 
     def _post(self, messages: Sequence[Turn], seconds: float, options: dict[str, Any]) -> Any:
         from openai import Timeout  # noqa: PLC0415 - slow to import
@@ -280,7 +291,13 @@ class OpenAIGenerator:
             raise GenerationFailed(DegradationCode.LLM_TIMEOUT, self._late())
 
     def _refused(self, error: "APIStatusError") -> Exception:
-        message = f"the {self._name} refused (HTTP {error.status_code}: {self._quote(error.body)}): {REMEDY}"
+        message = Message(
+            gettext_noop("the {name} refused (HTTP {status_code}: {quote}): {remedy}"),
+            name=self._name,
+            status_code=error.status_code,
+            quote=self._quote(error.body),
+            remedy=REMEDY,
+        )
         if error.status_code in _REFUSED_STATUSES:
             return GenerationFailed(DegradationCode.LLM_UNAVAILABLE, message)
         return _ServerFailed(DegradationCode.LLM_UNAVAILABLE, message)
@@ -293,22 +310,42 @@ class OpenAIGenerator:
     def _not_asked(self) -> GenerationFailed:
         return GenerationFailed(
             DegradationCode.MODEL_CIRCUIT_OPEN,
-            f"the {self._name} failed repeatedly and is not asked for {SECONDS_OPEN:.0f} s: {REMEDY}",
+            Message(
+                gettext_noop("the {name} failed repeatedly and is not asked for {seconds:.0f} s: {remedy}"),
+                name=self._name,
+                seconds=SECONDS_OPEN,
+                remedy=REMEDY,
+            ),
         )
 
     def _late(self) -> str:
-        return f"the {self._name} did not answer in time: check LLM_BASE_URL and the server's load, or allow more time"
+        return Message(
+            gettext_noop(
+                "the {name} did not answer in time: check LLM_BASE_URL and the server's load, or allow more time"
+            ),
+            name=self._name,
+        )
 
     def _broken(self, fault: str) -> "_ServerFailed":
         return _ServerFailed(
             DegradationCode.LLM_STREAM_BROKEN,
-            f"the answer of the {self._name} {fault} before it was complete: ask again, and look into the server's log",
+            Message(
+                gettext_noop(
+                    "the answer of the {name} {fault} before it was complete: ask again, and look into the server's log"
+                ),
+                name=self._name,
+                fault=fault,
+            ),
         )
 
     def _unusable(self, fault: str) -> GenerationFailed:
         return GenerationFailed(
             DegradationCode.LLM_UNUSABLE,
-            f"the answer of the {self._name} {fault}: check that LLM_BASE_URL serves it as a chat model",
+            Message(
+                gettext_noop("the answer of the {name} {fault}: check that LLM_BASE_URL serves it as a chat model"),
+                name=self._name,
+                fault=fault,
+            ),
         )
 
 

@@ -7,6 +7,7 @@ from pickle import UnpicklingError
 from typing import Any
 
 from retrieval.errors import ModelUnavailable
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.model_files import libraries_available, local_path
 
 # What foreign files make the libraries raise.
@@ -40,12 +41,28 @@ def open_local(
     """
     if not libraries_available():
         raise ModelUnavailable(
-            f"{kind} {model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, or {otherwise}"
+            Message(
+                gettext_noop(
+                    "{kind} {model_id!r} needs sentence-transformers and torch: run `pip install 'zhiku[models]'`, "
+                    "or {otherwise}"
+                ),
+                kind=kind,
+                model_id=model_id,
+                otherwise=otherwise,
+            )
         )
     path = local_path(model_id, cache_dir=cache_dir)
     if path is None:
         raise ModelUnavailable(
-            f"{kind} {model_id!r} is not on this machine: run `manage.py download_model {model_id}`, or {otherwise}"
+            Message(
+                gettext_noop(
+                    "{kind} {model_id!r} is not on this machine: run `manage.py download_model {model_id}`, or "
+                    "{otherwise}"
+                ),
+                kind=kind,
+                model_id=model_id,
+                otherwise=otherwise,
+            )
         )
     from safetensors import SafetensorError  # noqa: PLC0415 - optional
 
@@ -54,8 +71,17 @@ def open_local(
             return open_folder(str(path))
     except (*_LOAD_ERRORS, SafetensorError) as error:
         raise ModelUnavailable(
-            f"the files of {kind} {model_id!r} in {path} cannot be loaded ({error}): delete that folder and run "
-            f"`manage.py download_model {model_id}`, or {otherwise}"
+            Message(
+                gettext_noop(
+                    "the files of {kind} {model_id!r} in {path} cannot be loaded ({error}): delete that folder and "
+                    "run `manage.py download_model {model_id}`, or {otherwise}"
+                ),
+                kind=kind,
+                model_id=model_id,
+                path=str(path),
+                error=message_of(error),
+                otherwise=otherwise,
+            )
         ) from error
 
 

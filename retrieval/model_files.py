@@ -19,6 +19,7 @@ import httpx
 from tqdm import tqdm
 
 from retrieval.errors import DependencyMissing, ModelUnavailable
+from retrieval.messages import Message, gettext_noop
 
 DEFAULT_ENDPOINT = "https://huggingface.co"
 DOWNLOAD_TIMEOUT_S = 30.0
@@ -109,19 +110,34 @@ def download(
     if found is not None:
         return found
     if find_spec("huggingface_hub") is None:
-        raise DependencyMissing("huggingface_hub is not installed: run `pip install 'zhiku[models]'`")
+        raise DependencyMissing(
+            Message(gettext_noop("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
+        )
     hub = _endpoint(endpoint)
     try:
         files = _hub_files(model_id, hub, DOWNLOAD_TIMEOUT_S)
         _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
     except _network_errors() as error:
         raise ModelUnavailable(
-            f"model '{model_id}' could not be downloaded from {hub} ({_one_line(error)}): check the id and the network, "
-            "set HF_ENDPOINT to a mirror (and HF_TOKEN for a gated model), then run the command again"
+            Message(
+                gettext_noop(
+                    "model '{model_id}' could not be downloaded from {hub} ({reason}): check the id and the "
+                    "network, set HF_ENDPOINT to a mirror (and HF_TOKEN for a gated model), then run the command "
+                    "again"
+                ),
+                model_id=model_id,
+                hub=hub,
+                reason=_one_line(error),
+            )
         ) from error
     found = local_path(model_id, cache_dir=cache_dir)
     if found is None:
-        raise ModelUnavailable(f"model '{model_id}' holds no weights that sentence-transformers reads: choose another")
+        raise ModelUnavailable(
+            Message(
+                gettext_noop("model '{model_id}' holds no weights that sentence-transformers reads: choose another"),
+                model_id=model_id,
+            )
+        )
     return found
 
 
@@ -229,9 +245,14 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         httpx.HTTPError: the hub cannot be reached.
     """
     if _is_offline():
-        raise ModelUnavailable("HF_HUB_OFFLINE is set: unset it to reach the hub")
+        raise ModelUnavailable(Message(gettext_noop("HF_HUB_OFFLINE is set: unset it to reach the hub")))
     if not _HUB_ID.fullmatch(model_id):
-        raise ModelUnavailable(f"'{model_id}' is no folder here and no Hugging Face id (organisation/name)")
+        raise ModelUnavailable(
+            Message(
+                gettext_noop("'{model_id}' is no folder here and no Hugging Face id (organisation/name)"),
+                model_id=model_id,
+            )
+        )
     response = httpx.get(
         f"{hub}/api/models/{model_id}",
         params={"blobs": "true"},
@@ -240,12 +261,21 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         follow_redirects=True,
     )
     if response.status_code in {401, 403, 404}:
-        raise ModelUnavailable(f"{hub} has no model '{model_id}', or not without a token (HTTP {response.status_code})")
+        raise ModelUnavailable(
+            Message(
+                gettext_noop("{hub} has no model '{model_id}', or not without a token (HTTP {status_code})"),
+                hub=hub,
+                model_id=model_id,
+                status_code=response.status_code,
+            )
+        )
     response.raise_for_status()
     try:
         sizes = {sibling["rfilename"]: sibling.get("size") for sibling in response.json()["siblings"]}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelUnavailable(f"{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT") from error
+        raise ModelUnavailable(
+            Message(gettext_noop("{hub} does not answer like a Hugging Face hub: check HF_ENDPOINT"), hub=hub)
+        ) from error
     return {name: sizes[name] for name in _needed(sizes)}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+from retrieval.inert import inert
 from retrieval.types import Hit, Passage
 
 ELLIPSIS = "…"
@@ -183,14 +184,18 @@ def format_for_context(
 def format_for_tool_output(
     chunks: Sequence[Mapping[str, Any]], max_chunks: int, *, max_chunk_chars: int, language: str = "en"
 ) -> str:
-    """What an agent's tool returns: the first chunks with citation and score, or a sentence when there are none."""
+    """What an agent's tool returns: the first chunks with citation and score, or a sentence when there are none.
+
+    Chat clients show it, so nothing in it loads anything; see `retrieval.inert`.
+    """
     if not chunks:
         return _NOTHING_FOUND.get(language, _NOTHING_FOUND["en"])
-    return _SEPARATOR.join(
+    text = _SEPARATOR.join(
         f"[{number}] {Fragment.of_chunk(chunk).label(language)} ({chunk['score_scale']} {chunk['score']:.3f})\n"
         f"{_excerpt(chunk['text'], chunk.get('matched_text', ''), max_chunk_chars)}"
         for number, chunk in enumerate(chunks[:max_chunks], start=1)
     )
+    return inert(text)
 
 
 def shorten(text: str, limit: int) -> str:

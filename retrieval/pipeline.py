@@ -14,6 +14,7 @@ from retrieval.execution import Budget
 from retrieval.external import brought_along, with_external_scores
 from retrieval.gate import Cut, ScoreScale, cut_for
 from retrieval.lexicons import RememberingLexicon
+from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import FactStore, Lexicon, PassageStore
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
@@ -184,9 +185,11 @@ class Pipeline:
             return fuse(self.scopes, rankings, passages, depth)
         except Exception:
             logger.exception("the exact scores of candidates could not be read")
-            message = (
-                "the exact scores of candidates could not be read, so one counts 0 in a channel that did not find it: see "
-                "the server's log"
+            message = Message(
+                gettext_noop(
+                    "the exact scores of candidates could not be read, so one counts 0 in a channel that did not "
+                    "find it: see the server's log"
+                )
             )
             trace.degrade(Degradation("fusion", DegradationCode.CHANNEL_FAILED, message))
             return fuse(self.scopes, [dataclasses.replace(each, score=None) for each in rankings], passages, depth)
@@ -250,9 +253,16 @@ class Pipeline:
         scale = scored.scale
         cut = cut_for(scale, config, scored.intended, self._chunk_count(lexicons))
         if cut.replaced:
-            message = (
-                f"the threshold {config.score_threshold} is meant for scores of the scale {scored.intended}, and these are of the "
-                f"scale {scale}: its default, {cut.threshold:g}, applies; mend the reranker, or give score_threshold 0"
+            message = Message(
+                gettext_noop(
+                    "the threshold {score_threshold} is meant for scores of the scale {intended}, and these are of "
+                    "the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or give "
+                    "score_threshold 0"
+                ),
+                score_threshold=str(config.score_threshold),
+                intended=str(scored.intended),
+                scale=str(scale),
+                threshold=cut.threshold,
             )
             trace.degrade(Degradation("gate", DegradationCode.THRESHOLD_NOT_APPLIED, message))
         with trace.span("gate", scale=scale.value, threshold=cut.threshold) as detail:
@@ -350,7 +360,9 @@ def _await_facts(facts: "Future[tuple[Fact, ...]] | None", budget: Budget, trace
             found = facts.result(timeout=budget.remaining())
         except Exception as error:
             logger.exception("the facts of the graph could not be read", exc_info=error)
-            message = "the facts of the graph could not be read, or not in time: see the server's log"
+            message = Message(
+                gettext_noop("the facts of the graph could not be read, or not in time: see the server's log")
+            )
             trace.degrade(Degradation("facts", DegradationCode.FACTS_FAILED, message))
             found = ()
         detail["found"] = len(found)

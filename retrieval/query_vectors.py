@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
 from retrieval.execution import ModelGuard, too_late
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Embedder
 from retrieval.single_flight import Land, SingleFlight
 from retrieval.trace import DegradationCode
@@ -157,12 +159,17 @@ class QueryEmbedder:
             with _as_channel_fault():
                 self._loaded(self._guard, deadline)
 
-    def embed(self, text: str, deadline: float) -> tuple[Vector, str]:
+    def within(self, scope: str) -> "ScopedQueryEmbedder":
+        """The same embedder for the searches of one scope, with vectors of their own in the cache."""
+        return ScopedQueryEmbedder(self, scope)
+
+    def embed(self, text: str, deadline: float, scope: str = "") -> tuple[Vector, str]:
         """The vector of a query, shape (dimension,), not to be written to, and where it comes from.
 
         Args:
             text: the query.
             deadline: of `time.monotonic`.
+            scope: what is searched; the cache serves it nothing that another scope has asked for.
 
         Returns:
             The vector, and "memory", "shared" or "model".
@@ -170,17 +177,18 @@ class QueryEmbedder:
         Raises:
             ChannelUnavailable: EMBEDDER_TIMEOUT, MODEL_CIRCUIT_OPEN, MODEL_UNAVAILABLE or EMBEDDER_FAILED.
         """
+        key = scope + text
         with _as_channel_fault():
             if self._guard is None:
-                return self._cache.held(self.model_id, text) or (self._made(text), MODEL)
-            cached = self._cached(text)
+                return self._cache.held(self.model_id, key) or (self._made(text, key), MODEL)
+            cached = self._cached(key)
             if cached is not None:
                 return cached
             if not self.embedder.is_loaded:
                 self._loaded(self._guard, deadline)
-            return self._landed(text, text, self._guard, deadline, self._patience_s), MODEL
+            return self._landed(key, text, self._guard, deadline, self._patience_s), MODEL
 
-    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
+    def similarities(self, query: str, texts: Sequence[str], deadline: float, scope: str = "") -> NDArray[np.float64]:
         """Cosines of texts to a query, both in this model's space, shape (n_texts,).
 
         The texts' vectors are kept in this process, since a page that is read for one query is read for the next.
@@ -189,38 +197,46 @@ class QueryEmbedder:
             query: the query.
             texts: each at most MOST_CHARACTERS of it.
             deadline: of `time.monotonic`.
+            scope: as for `embed`.
 
         Raises:
             ChannelUnavailable: as `embed`.
         """
-        vector, _ = self.embed(query, deadline)
-        held = {text: self._cache.held(self.model_id, PASSAGE + text) for text in texts}
+        vector, _ = self.embed(query, deadline, scope)
+        held = {text: self._cache.held(self.model_id, scope + PASSAGE + text) for text in texts}
         lacking = [text for text, entry in held.items() if entry is None]
         made: dict[str, Vector] = {}
         if lacking:
             with _as_channel_fault():
-                work = partial(self._passages_made, lacking)
+                work = partial(self._passages_made, lacking, scope)
                 made = work() if self._guard is None else self._guard.call(work, deadline)
         rows = [made[text] if entry is None else entry[0] for text in texts for entry in [held[text]]]
         return np.array([float(row @ vector) if row.size == vector.size else np.nan for row in rows], dtype=np.float64)
 
-    def _passages_made(self, texts: Sequence[str]) -> dict[str, Vector]:
+    def _passages_made(self, texts: Sequence[str], scope: str) -> dict[str, Vector]:
         try:
             rows = np.asarray(self.embedder.embed_documents([text[:MOST_CHARACTERS] for text in texts]), np.float32)
         except ModelUnavailable:
             raise
         except Exception as error:  # the boundary between a search and a model
             logger.exception("model %r failed on passages", self.model_id)
-            raise UnusableVectors(f"model {self.model_id!r} failed on passages: see the log") from error
+            raise UnusableVectors(
+                Message(gettext_noop("model {model_id!r} failed on passages: see the log"), model_id=self.model_id)
+            ) from error
         if rows.ndim != 2 or len(rows) != len(texts) or not np.isfinite(rows).all():
-            raise UnusableVectors(f"model {self.model_id!r} gave no usable vectors of passages: check its files")
+            raise UnusableVectors(
+                Message(
+                    gettext_noop("model {model_id!r} gave no usable vectors of passages: check its files"),
+                    model_id=self.model_id,
+                )
+            )
         for text, row in zip(texts, rows, strict=True):
-            self._cache.keep(self.model_id, PASSAGE + text, row)
+            self._cache.keep(self.model_id, scope + PASSAGE + text, row)
         return dict(zip(texts, rows, strict=True))
 
-    def _cached(self, text: str) -> tuple[Vector, str] | None:
+    def _cached(self, key: str) -> tuple[Vector, str] | None:
         """Another model of the same name may have left a vector of another dimension with the other processes."""
-        found = self._cache.get(self.model_id, text)
+        found = self._cache.get(self.model_id, key)
         if found is None or self._dimension not in (None, found[0].size):
             return None
         return found
@@ -233,7 +249,7 @@ class QueryEmbedder:
         while True:
             judged = max(deadline, time.monotonic() + patience_s)
             try:
-                flight = self._flights.join(key, partial(self._fly, text, guard, judged))
+                flight = self._flights.join(key, partial(self._fly, text, key or text, guard, judged))
             except _NoRoom:
                 self._wait_for_room(deadline)
                 continue
@@ -251,16 +267,16 @@ class QueryEmbedder:
             raise ModelTimeout(too_late(self.model_id))
         self._threads.room.release()
 
-    def _fly(self, text: str, guard: ModelGuard, deadline: float, land: Land[Vector]) -> None:
-        vector = guard.call(partial(self._made, text), deadline)
+    def _fly(self, text: str, key: str, guard: ModelGuard, deadline: float, land: Land[Vector]) -> None:
+        vector = guard.call(partial(self._made, text, key), deadline)
         land(vector)
-        self._cache.publish(self.model_id, text, vector)
+        self._cache.publish(self.model_id, key, vector)
 
     # -- In a thread of the guard, where there is one --------------------------------------------------------------------
-    def _made(self, text: str) -> Vector:
+    def _made(self, text: str, key: str) -> Vector:
         """Keeps the vector itself, so that one that comes too late serves the next who asks."""
         vector = self._asked(text)
-        self._cache.keep(self.model_id, text, vector)
+        self._cache.keep(self.model_id, key, vector)
         return vector
 
     def _asked(self, text: str) -> Vector:
@@ -273,7 +289,11 @@ class QueryEmbedder:
         except Exception as error:  # the boundary between a search and a model
             logger.exception("model %r failed on a query", self.model_id)
             raise UnusableVectors(
-                f"model {self.model_id!r} failed on this query ({type(error).__name__}): see the log"
+                Message(
+                    gettext_noop("model {model_id!r} failed on this query ({kind}): see the log"),
+                    model_id=self.model_id,
+                    kind=type(error).__name__,
+                )
             ) from error
         self._check(vector, dimension)
         vector.flags.writeable = False  # all who ask share it
@@ -282,16 +302,51 @@ class QueryEmbedder:
 
     def _check(self, vector: Vector, dimension: int) -> None:
         name = self.model_id
-        problem = ""
+        problem: Message | None = None
         if vector.shape != (dimension,):
-            problem = f"answered with shape {vector.shape}, not ({dimension},)"
+            problem = Message(
+                gettext_noop("answered with shape {shape}, not ({dimension},)"),
+                shape=str(vector.shape),
+                dimension=dimension,
+            )
         elif not np.isfinite(vector).all():
-            problem = "answered with a vector that is not finite"
+            problem = Message(gettext_noop("answered with a vector that is not finite"))
         if problem:
             logger.warning("model %r %s", name, problem)
             raise UnusableVectors(
-                f"model {name!r} {problem}: check its files or its server's settings, or choose another model"
+                Message(
+                    gettext_noop(
+                        "model {name!r} {problem}: check its files or its server's settings, or choose another model"
+                    ),
+                    name=name,
+                    problem=problem,
+                )
             )
+
+
+@dataclass(frozen=True, slots=True)
+class ScopedQueryEmbedder:
+    """A model's vectors of the queries of one scope.
+
+    Neither where a vector comes from nor how long it takes tells whether the same words were asked of other scopes.
+
+    Attributes:
+        embedder: which all scopes share, with its breaker.
+        scope: has an end that no query can imitate.
+    """
+
+    embedder: QueryEmbedder
+    scope: str
+
+    @property
+    def model_id(self) -> str:
+        return self.embedder.model_id
+
+    def embed(self, text: str, deadline: float) -> tuple[Vector, str]:
+        return self.embedder.embed(text, deadline, self.scope)
+
+    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
+        return self.embedder.similarities(query, texts, deadline, self.scope)
 
 
 def _key(model_id: str, text: str) -> bytes:
@@ -316,7 +371,7 @@ def _as_channel_fault() -> Iterator[None]:
     try:
         yield
     except ModelUnavailable as error:
-        raise ChannelUnavailable(_code(error), str(error)) from error
+        raise ChannelUnavailable(_code(error), message_of(error)) from error
 
 
 def _code(error: ModelUnavailable) -> DegradationCode:

@@ -12,6 +12,7 @@ from retrieval.channels import EmbeddingChannel
 from retrieval.errors import ChannelUnavailable, NoChannelAvailable, ScopeOutdated
 from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Channel
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
@@ -207,7 +208,10 @@ def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
         known = channel.lateness(analysis.queries[job.query])
         if known is not None:
             return known
-    message = f"the {channel.name} channel did not answer in time: allow more time, or look at the load of its server"
+    message = Message(
+        gettext_noop("the {name} channel did not answer in time: allow more time, or look at the load of its server"),
+        name=channel.name,
+    )
     return Degradation(channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
 
 
@@ -220,12 +224,15 @@ def _search(job: _Job, analysis: Analysis) -> _Outcome:
     except ScopeOutdated:
         raise
     except ChannelUnavailable as error:
-        outcome = Degradation(job.stage, error.code, str(error))
+        outcome = Degradation(job.stage, error.code, message_of(error))
     except Exception:
         logger.exception("channel %s of knowledge base %s failed", channel.name, channel.kb_id)
         outcome = Degradation(
             job.stage,
             DegradationCode.CHANNEL_FAILED,
-            f"the {channel.name} channel failed: see the server's log and run `manage.py doctor`",
+            Message(
+                gettext_noop("the {name} channel failed: see the server's log and run `manage.py doctor`"),
+                name=channel.name,
+            ),
         )
     return outcome, (time.perf_counter() - started) * 1_000

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from retrieval.errors import GenerationFailed
+from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import Generator
 from retrieval.trace import DegradationCode
 from retrieval.types import Rewritten, Turn
@@ -88,7 +89,12 @@ class LlmRewriter:
         if seconds < _LEAST_SECONDS:
             raise GenerationFailed(
                 DegradationCode.LLM_TIMEOUT,
-                "no time was left to have the query rewritten: allow the search more time, or switch the rewrite off",
+                Message(
+                    gettext_noop(
+                        "no time was left to have the query rewritten: allow the search more time, or switch the "
+                        "rewrite off"
+                    )
+                ),
             )
         answer = self._generator.complete(_prompt(text, shown, most), timeout_s=seconds, as_json=True)
         rewritten = _parse(answer, most)
@@ -117,13 +123,13 @@ def _parse(answer: str, most: int) -> Rewritten:
     try:
         found: Any = json.loads(fenced[1] if fenced else answer)
     except (ValueError, RecursionError) as error:
-        raise _unusable("is not JSON") from error
+        raise _unusable(Message(gettext_noop("is not JSON"))) from error
     if not isinstance(found, dict):
-        raise _unusable("is not a JSON object")
+        raise _unusable(Message(gettext_noop("is not a JSON object")))
     query = _clean(found.get("query"), "its query")
     others = found.get("sub_queries", [])
     if not isinstance(others, list):
-        raise _unusable("has no list of sub-queries")
+        raise _unusable(Message(gettext_noop("has no list of sub-queries")))
     distinct = {query.casefold(): query}
     for other in others:
         cleaned = _clean(other, "a sub-query")
@@ -133,18 +139,25 @@ def _parse(answer: str, most: int) -> Rewritten:
 
 def _clean(value: object, name: str) -> str:
     if not isinstance(value, str):
-        raise _unusable(f"is of another form: {name} is no text")
+        raise _unusable(Message(gettext_noop("is of another form: {name} is no text"), name=name))
     text = " ".join("".join(letter for letter in value if letter.isprintable() or letter.isspace()).split())
     if not 0 < len(text) <= MAX_QUERY_CHARS:
-        raise _unusable(f"is of no use: {name} has {len(text)} characters")
+        raise _unusable(
+            Message(gettext_noop("is of no use: {name} has {count} characters"), name=name, count=len(text))
+        )
     return text
 
 
 def _unusable(fault: str) -> GenerationFailed:
     return GenerationFailed(
         DegradationCode.LLM_UNUSABLE,
-        f"the language model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows instructions, or "
-        "switch the rewrite off",
+        Message(
+            gettext_noop(
+                "the language model's answer to the rewrite {fault}: set LLM_MODEL to a model that follows "
+                "instructions, or switch the rewrite off"
+            ),
+            fault=fault,
+        ),
     )
 
 

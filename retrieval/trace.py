@@ -3,7 +3,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
+
+from retrieval.messages import Message, storable
 
 
 class DegradationCode(StrEnum):
@@ -45,7 +47,8 @@ class Degradation:
     """What is worse than it should be, and why.
 
     Attributes:
-        detail: for readers. It may quote a server, so what no database and no response can hold is taken out.
+        detail: for readers, a `Message` where it can be translated. It may quote a server, so what no database and no
+            response can hold is taken out.
     """
 
     stage: str
@@ -53,11 +56,19 @@ class Degradation:
     detail: str
 
     def __post_init__(self) -> None:
-        storable = self.detail.replace("\0", "").encode("utf-8", "replace").decode()
-        object.__setattr__(self, "detail", storable)
+        object.__setattr__(self, "detail", storable(self.detail))
 
-    def as_dict(self) -> dict[str, str]:
-        return {"stage": self.stage, "code": self.code.value, "detail": self.detail}
+    def as_dict(self) -> dict[str, Any]:
+        """What is stored of it, for `from_dict`; `detail` is English, for whoever reads no messages."""
+        message = {"message": self.detail.as_dict()} if isinstance(self.detail, Message) else {}
+        return {"stage": self.stage, "code": str(self.code), "detail": str(self.detail), **message}
+
+    @classmethod
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Degradation":
+        """One that was stored, also by a version that knew other codes or stored sentences only."""
+        detail = Message.from_dict(stored["message"]) if "message" in stored else stored["detail"]
+        code = stored["code"] if stored["code"] not in set(DegradationCode) else DegradationCode(stored["code"])
+        return cls(stored["stage"], cast(DegradationCode, code), detail)
 
 
 @dataclass(frozen=True, slots=True)

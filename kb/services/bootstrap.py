@@ -15,10 +15,12 @@ from tqdm import tqdm
 
 from kb.models import Document, KnowledgeBase, User
 from kb.services.documents import document_add
+from kb.services.embedding_models import recommended_embedding_model
 from kb.services.knowledge_bases import knowledge_base_create
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import ModelUnavailable
+from retrieval.messages import message_of
 from retrieval.model_files import download, libraries_available, probe
 
 ADMIN = "admin"
@@ -111,16 +113,17 @@ def _fetch(model: str, endpoint: str | None, size: int) -> ModelChoice:
         try:
             download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
         except ModelUnavailable as error:
-            return ModelChoice(HASHING_MODEL_ID, str(error))
+            return ModelChoice(HASHING_MODEL_ID, message_of(error))
     return ModelChoice(model)
 
 
 def _advice(choice: ModelChoice) -> str:
     model = settings.EMBEDDING_MODEL
-    steps = [f"manage.py download_model {model}"]
+    models = {demo.name: recommended_embedding_model(demo.language) for demo in DEMOS}
+    steps = [f"manage.py download_model {each}" for each in dict.fromkeys(models.values())]
     if not libraries_available():
         steps.insert(0, "pip install 'zhiku[models]'")
-    steps += [f'manage.py reindex --kb "{demo.name}" --embeddings --model {model}' for demo in DEMOS]
+    steps += [f'manage.py reindex --kb "{name}" --embeddings --model {each}' for name, each in models.items()]
     return (
         f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: {model} is not used "
         f"({choice.reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from django.utils.translation import gettext as _
 
+from kb.messages import degradation_as_json
 from kb.models import EvalRun, EvalRunQuery, Principal
 from kb.services.errors import Rejected
 from kb.services.profiles import SettingDifference
@@ -323,7 +324,7 @@ def _side_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "overrides": dict(outcome.request.overrides),
         "score_scale": result.score_scale,
         "threshold": result.threshold,
-        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
         "timings_ms": dict(result.timings_ms),
     }
 

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from kb.models import Conversation, Message, Principal, User
 from kb.models.validators import storable
 from kb.services.errors import NotVisible
+from retrieval.answer import NO_ANSWER
 from retrieval.packing import shorten
 from retrieval.types import Turn
 
@@ -39,9 +40,17 @@ def conversation_get(principal: Principal, conversation_id: UUID) -> Conversatio
 
 
 def conversation_history(conversation: Conversation) -> list[Turn]:
-    """The last turns, oldest first, each cut to what a prompt can bear."""
-    newest = conversation.messages.order_by("-pk").values_list("role", "text")[:HISTORY_MESSAGES]
-    return [Turn(role, shorten(text, HISTORY_CHARACTERS)) for role, text in reversed(newest)]
+    """The last turns, oldest first, each cut to what a prompt can bear.
+
+    Where a model has not answered, it does not read the sentence or the passages that stood in for an answer as its own words.
+    """
+    newest = conversation.messages.order_by("-pk")[:HISTORY_MESSAGES]
+    return [Turn(each.role, shorten(_as_said(each), HISTORY_CHARACTERS)) for each in reversed(newest)]
+
+
+def _as_said(message: Message) -> str:
+    is_answered = message.hit is not False and not any(each["stage"] == "answer" for each in message.degraded)
+    return message.text if is_answered else NO_ANSWER
 
 
 def conversation_delete(conversation: Conversation) -> None:

@@ -11,15 +11,17 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.ingest.archives import is_archive_name
-from kb.ingest.formats.detect import is_readable_head
+from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.index import ROWS_A_STATEMENT
-from kb.ingest.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parse import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from kb.models import Document, IngestBatch, KnowledgeBase, User
 from kb.models.commits import after_commit
 from kb.models.locks import lock_knowledge_bases
 from kb.services.errors import AlreadyThere, NotVisible, Rejected
+from retrieval.messages import Message
 
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
@@ -268,6 +270,11 @@ def source_of_name(name: str) -> str:
     return path.name[: SOURCE_CHARACTERS - len(extension)] + extension
 
 
+def largest_upload_bytes() -> int:
+    """Of one file; an archive of documents may be larger than any other."""
+    return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))
+
+
 def check_file(source: str, file: "File[bytes]") -> None:
     """Refuses what need not be stored first to be refused: by its size, and by how it begins.
 
@@ -276,13 +283,17 @@ def check_file(source: str, file: "File[bytes]") -> None:
     """
     most = settings.MAX_ZIP_BYTES if is_archive_name(source) else settings.MAX_UPLOAD_BYTES
     if file.size > most:
-        message = _("“%(name)s” is larger than %(megabytes)s MB: split it into smaller files.")
-        raise Rejected("too_large", message % {"name": source, "megabytes": most // 1024**2})
+        template = gettext_noop("“{name}” is larger than {megabytes} MB: split it into smaller files.")
+        raise Rejected("too_large", Message(template, name=source, megabytes=most // 1024**2))
     head = file.read(HEAD_BYTES)
     file.seek(0)
-    if not is_readable_head(head):
-        message = _("“%(name)s” is of a type that cannot be read: upload one of %(types)s.")
-        raise Rejected("unsupported_type", message % {"name": source, "types": ", ".join(SUPPORTED_EXTENSIONS)})
+    extension = PurePath(source).suffix.lower()
+    if is_legacy_head(head, extension):
+        error = legacy_office(extension)
+        raise Rejected("unsupported_type", Message(MESSAGES[error.code], **error.params))
+    if extension in PROGRAM_EXTENSIONS or not is_readable_head(head):
+        template = gettext_noop("“{name}” is of a type that cannot be read: upload one of {types}.")
+        raise Rejected("unsupported_type", Message(template, name=source, types=", ".join(SUPPORTED_EXTENSIONS)))
 
 
 def _refuse_known(document: Document) -> None:

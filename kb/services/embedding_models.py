@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import Final
 
 from django.conf import settings
 from django.utils.translation import gettext as _
@@ -11,6 +12,17 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.model_files import installed_path, libraries_available, local_path
+
+RECOMMENDED: Final = {"zh": "BAAI/bge-large-zh-v1.5", "en": "BAAI/bge-large-en-v1.5"}
+"""By a knowledge base's language, where the operator has named no other."""
+
+
+def recommended_embedding_model(language: str) -> str:
+    """What to download for a knowledge base that has no model yet: the operator's own choice, else one of its language."""
+    configured: str = settings.EMBEDDING_MODEL
+    by_language = RECOMMENDED.get(language, configured)
+    is_own_choice = configured not in {HASHING_MODEL_ID, *RECOMMENDED.values()}
+    return configured if is_own_choice or not _is_allowed(by_language) else by_language
 
 
 def default_embedding_model() -> str:

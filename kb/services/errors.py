@@ -3,6 +3,9 @@ from typing import Final
 from django.db import IntegrityError, InterfaceError, OperationalError
 from psycopg.errors import ForeignKeyViolation
 
+from kb.messages import shown
+from retrieval.messages import Message
+
 DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
 """What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
 
@@ -11,7 +14,11 @@ COLLISION_SECONDS: Final = 1
 
 
 class ServiceError(Exception):
-    """A request that cannot be met; the message says what the caller can do."""
+    """A request that cannot be met; the message says what the caller can do, in the language in force."""
+
+    def __str__(self) -> str:
+        message = self.args[0] if self.args else ""
+        return shown(message) if isinstance(message, Message) else super().__str__()
 
 
 class NotVisible(ServiceError):

@@ -17,11 +17,15 @@ from kb.services.errors import Rejected
 from kb.services.health.findings import Finding, State
 from kb.stores.external.fields import InvalidSettings
 from kb.stores.external.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
+from kb.stores.external.vertex import KIND as VERTEX
 from retrieval.errors import ChannelUnavailable
+from retrieval.messages import message_of
 from retrieval.types import Analysis, ExternalHit
 
 TEST_SECONDS: Final = 10.0
 TEST_RESULTS: Final = 5
+NO_PROJECTS: Final = f"{VERTEX} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
+NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
 _CHECKED: Final = ("name", "timeout_ms", "weight")
 
 
@@ -46,7 +50,7 @@ def external_source_check(source: SearchProvider) -> None:
         Rejected: its name is taken, or its settings cannot be used; the code is the field's name and "_invalid".
     """
     try:
-        source.settings = checked_settings(source.kind, source.settings)
+        source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     except InvalidSettings as error:
         raise Rejected(f"{error.field}_invalid", str(error)) from error
     for name in _CHECKED:
@@ -117,7 +121,7 @@ def external_source_test(source: SearchProvider, query: str, *, seconds: float =
     try:
         hits = thread.submit(ask).result(timeout=seconds + 1)
     except ChannelUnavailable as error:
-        return ExternalTest(milliseconds=_since(started), error=str(error), code=error.code.value)
+        return ExternalTest(milliseconds=_since(started), error=message_of(error), code=error.code.value)
     except TimeoutError:
         message = _("The source did not answer within %(seconds)d seconds: check its endpoint and credentials.")
         told = message % {"seconds": round(seconds)}
@@ -135,7 +139,7 @@ def state_in_words(source: SearchProvider) -> str:
     if kind is not None and not kind.installed():
         return not_installed(kind)
     try:
-        checked_settings(source.kind, source.settings)
+        checked_settings(source.kind, source.settings, source.knowledge_base_id)
     except InvalidSettings as error:
         return str(error)
     return ""
@@ -150,6 +154,8 @@ def external_sources() -> Finding:
     if missing := [KINDS[kind] for kind in allowed if not KINDS[kind].installed()]:
         remedy = f"run `pip install 'zhiku[{missing[0].extra}]'`, or take the kind out of EXTERNAL_PROVIDERS"
         return Finding(name, State.DEGRADED, "the client library of an allowed kind is not installed", remedy)
+    if VERTEX in allowed and not settings.VERTEX_PROJECTS:
+        return Finding(name, State.DEGRADED, NO_PROJECTS, NAME_PROJECTS)
     enabled = SearchProvider.objects.filter(enabled=True)
     if refused := enabled.exclude(kind__in=allowed).count():
         remedy = "allow their kinds in EXTERNAL_PROVIDERS, or switch them off"

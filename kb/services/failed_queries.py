@@ -14,6 +14,7 @@ from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
 from kb.models import EvalQuery, EvalSet, FailedQuery, KnowledgeBase, Membership, Principal, SearchLog, User
+from kb.models.validators import storable
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.eval_sets.queries import eval_set_named, mark_unanswerable, query_of, require_editable
 from retrieval.trace import DegradationCode
@@ -220,14 +221,33 @@ def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None)
     return count
 
 
-def assignable_users(kb_ids: Sequence[int]) -> QuerySet[User]:
-    """The active staff users who may see all of some knowledge bases."""
-    users = User.objects.filter(is_active=True, is_staff=True)
+def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
+    """Whether the principal owns all the knowledge bases of a failed query, and so knows who their members are."""
+    owned = KnowledgeBase.objects.owned_by(principal).filter(pk__in=kb_ids)
+    return bool(owned.count() == len(set(kb_ids)))
+
+
+def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
+    """Whom an owner means by a name: a member of all the knowledge bases of a failed query, which the owner sees anyway.
+
+    Whether any other account has the name is not to be learned here; so superusers take queries themselves.
+
+    Raises:
+        NotAllowed: the principal does not own all the knowledge bases.
+        Rejected: no such member has the name.
+    """
+    if not may_name_assignees(principal, kb_ids):
+        raise NotAllowed(_("Only an owner of all these knowledge bases may name another user."))
+    users = User.objects.filter(is_active=True, is_staff=True, username=storable(username))
     for kb_id in kb_ids:
         owner = KnowledgeBase.objects.filter(pk=kb_id).values("owner")
         members = Membership.objects.filter(knowledge_base=kb_id).values("user")
-        users = users.filter(Q(is_superuser=True) | Q(pk__in=owner) | Q(pk__in=members))
-    return users.order_by("username")
+        users = users.filter(Q(pk__in=owner) | Q(pk__in=members))
+    found: User | None = users.first()
+    if found is None:
+        message = _("No member of all the knowledge bases of this query has this name: see the page Sharing.")
+        raise Rejected("unknown_assignee", message)
+    return found
 
 
 def to_eval_query(

@@ -32,6 +32,7 @@ from kb.services.writing import (
 from kb.stores.files import FilesUnavailable, local_file
 from kb.telemetry import context
 from retrieval.errors import RetrievalError
+from retrieval.messages import Message, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +85,7 @@ def _run(job: Job) -> None:
     except ParseError as error:
         job.fail(error.code, str(error), error.params)
     except RetrievalError as error:
-        job.fail("model_unavailable", str(error))
+        job.fail("model_unavailable", message_of(error))
     except (Superseded, OperationalError) as error:
         logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
         job.release()
@@ -141,7 +142,15 @@ def _index_chunks(job: Job) -> None:
 
 def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
     """Remarks as a document keeps them."""
-    return [{"code": str(remark.code), "params": dict(remark.params)} for remark in remarks]
+    return [
+        {
+            "code": str(remark.code),
+            "params": {
+                name: value.as_dict() if isinstance(value, Message) else value for name, value in remark.params.items()
+            },
+        }
+        for remark in remarks
+    ]
 
 
 def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:

@@ -7,24 +7,16 @@ from enum import StrEnum
 from typing import Any
 
 from django.conf import settings
-from django.db import connection
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
 from kb.models import BM25Index, Chunk, ChunkChange, KnowledgeBase, Principal
 from kb.stores.bm25 import index_fingerprint, most_changes
-from kb.stores.locks import Purpose
+from kb.stores.locks import Purpose, held_locks
 from kb.stores.tiers import RedisTier
 from retrieval.cache import TierUnavailable
 
 PAYLOAD_BYTES = Func(F("payload"), function="octet_length", output_field=IntegerField())
-
-# The lower half of an advisory lock's number is the knowledge base's id (kb.stores.locks).
-BUILDING = """
-SELECT objid::bigint FROM pg_locks
-WHERE locktype = 'advisory' AND granted AND objsubid = 1 AND classid::bigint = %s
-  AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""
 
 
 class IndexState(StrEnum):
@@ -108,7 +100,7 @@ def indexed_knowledge_bases(principal: Principal) -> QuerySet[Any]:
 
 def keyword_indexes(rows: Sequence[Any]) -> list[KeywordIndex]:
     """What the tiers hold of each of a page of `indexed_knowledge_bases`."""
-    building = _being_built()
+    building = held_locks(Purpose.BUILD_INDEX)
     in_redis = _redis_bytes([kb.pk for kb in rows])
     return [
         KeywordIndex(
@@ -129,12 +121,6 @@ def keyword_indexes(rows: Sequence[Any]) -> list[KeywordIndex]:
 def database_bytes(principal: Principal) -> int:
     """Bytes of the payloads in bm25_indexes that belong to knowledge bases visible to the principal."""
     return BM25Index.objects.visible_to(principal).aggregate(bytes=Sum(PAYLOAD_BYTES))["bytes"] or 0
-
-
-def _being_built() -> frozenset[int]:
-    with connection.cursor() as cursor:
-        cursor.execute(BUILDING, [Purpose.BUILD_INDEX])
-        return frozenset(kb_id for (kb_id,) in cursor.fetchall())
 
 
 def _redis_bytes(kb_ids: Sequence[int]) -> dict[int, int]:

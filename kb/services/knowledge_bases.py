@@ -6,11 +6,11 @@ from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.conf import tokenizer
-from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, User
+from kb.models import Chunk, Concept, ConceptTerm, Document, GraphFact, KnowledgeBase, Principal, User
 from kb.models.commits import after_commit
 from kb.models.knowledge import documents_folder
 from kb.services.embedding_models import default_embedding_model
-from kb.services.errors import NotVisible, Rejected
+from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.profiles import starting_profile
 from kb.stores.bm25 import BM25Store
 from kb.stores.files import delete_folder
@@ -46,12 +46,21 @@ def knowledge_base_create(
     return kb
 
 
-def knowledge_base_update(kb: KnowledgeBase, **changes: Any) -> None:
+def may_rename(kb: KnowledgeBase, by: Principal) -> bool:
+    """Whether the principal may see all knowledge bases of its owner, as a name that is taken tells that there is one."""
+    return by.kb_ids is None and (by.user.is_superuser or by.user.pk == kb.owner_id)
+
+
+def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -> None:
     """Changes name, description, language or chunking; new chunking serves documents that are indexed from now on.
 
     Raises:
+        NotAllowed: there is another name, and `by` may not rename it.
         Rejected: the owner has another one of this name, or the settings of chunks do not go together.
     """
+    if changes.get("name", kb.name) != kb.name and not may_rename(kb, by):
+        message = _("Only the user to whom a knowledge base belongs may rename it, and no key that is bound.")
+        raise NotAllowed(message)
     for field, value in changes.items():
         setattr(kb, field, value)
     _save(kb, update_fields=[*changes, "updated_at"])

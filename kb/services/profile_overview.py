@@ -1,7 +1,7 @@
-"""Retrieval profiles as their readers see them: one row a name, the state of a version, and who searches by it."""
+"""Retrieval profiles as their readers see them: one row a profile, the state of a version, and who searches by it."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from itertools import groupby
@@ -9,8 +9,11 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 
-from kb.models import KnowledgeBase, Principal, RetrievalProfile
+from kb.models import KnowledgeBase, Principal, RetrievalProfile, ScopedQuerySet
 from kb.services.profiles import configuration_of, differences
+
+Used = dict[tuple[str, int | None], tuple[list[KnowledgeBase], int]]
+"""By name and place of a profile, the visible knowledge bases that search by it, and how many others do."""
 
 
 class VersionState(StrEnum):
@@ -73,20 +76,32 @@ def profile_names(principal: Principal) -> QuerySet[RetrievalProfile, str]:
 def profile_overviews(principal: Principal, names: Collection[str]) -> list[ProfileOverview]:
     """The visible ones of the profiles with these names, ascending, in three queries."""
     visible = RetrievalProfile.objects.visible_to(principal).filter(name__in=names)
-    rows = visible.select_related("knowledge_base").defer("settings").order_by("name", "-version")
-    used = _used(principal, names)
+    return _overviews(visible, _used(principal, KnowledgeBase.objects.filter(profile__name__in=names)))
+
+
+def profile_overview(principal: Principal, profile: RetrievalProfile) -> ProfileOverview:
+    """That of the profile that a visible version is one of."""
+    name, place = profile.name, profile.knowledge_base_id
+    using = KnowledgeBase.objects.filter(profile__name=name, profile__knowledge_base=place)
+    (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, using))
+    return overview
+
+
+def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[ProfileOverview]:
+    rows = versions.select_related("knowledge_base").defer("settings")
+    ordered = rows.order_by("name", "knowledge_base_id", "-version")
     return [
-        _overview(name, list(versions), *used.get(name, ((), 0)))
-        for name, versions in groupby(rows, key=lambda profile: profile.name)
+        _overview(list(of_one), *used.get(key, ((), 0)))
+        for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id))
     ]
 
 
 def _overview(
-    name: str, versions: Sequence[RetrievalProfile], used_by: Sequence[KnowledgeBase], used_elsewhere: int
+    versions: Sequence[RetrievalProfile], used_by: Iterable[KnowledgeBase], used_elsewhere: int
 ) -> ProfileOverview:
     newest = versions[0]
     return ProfileOverview(
-        name=name,
+        name=newest.name,
         knowledge_base=newest.knowledge_base,
         published=next((profile for profile in versions if profile.published), None),
         draft=newest if state_of(newest) is VersionState.DRAFT else None,
@@ -97,14 +112,12 @@ def _overview(
     )
 
 
-def _used(principal: Principal, names: Collection[str]) -> dict[str, tuple[list[KnowledgeBase], int]]:
-    """By profile, the visible knowledge bases that search by it, and how many others do."""
-    using = KnowledgeBase.objects.filter(profile__name__in=names).select_related("profile")
+def _used(principal: Principal, using: ScopedQuerySet) -> Used:
     seen = defaultdict(list)
-    for kb in using.visible_to(principal):
-        seen[kb.profile.name].append(kb)
-    counts = using.order_by().values_list("profile__name").annotate(Count("pk"))
-    return {name: (seen[name], count - len(seen[name])) for name, count in counts}
+    for kb in using.select_related("profile").visible_to(principal):
+        seen[kb.profile.name, kb.profile.knowledge_base_id].append(kb)
+    counts = using.order_by().values_list("profile__name", "profile__knowledge_base").annotate(Count("pk"))
+    return {(name, place): (seen[name, place], count - len(seen[name, place])) for name, place, count in counts}
 
 
 def version_as_dict(profile: RetrievalProfile) -> dict[str, Any]:

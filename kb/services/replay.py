@@ -1,6 +1,5 @@
 """Runs a logged search again, under the profile version it ran under, and tells what has changed since."""
 
-import dataclasses
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
+from kb.messages import degradations_as_json
 from kb.models import Chunk, Principal, SearchLog
 from kb.services.errors import NotVisible, Rejected
 from kb.services.search import ProfileVersion, SearchOutcome, SearchRequest, outcome_as_log, search
@@ -120,13 +120,16 @@ class Replay:
         return {
             "trace_id": str(self.trace_id),
             "query": self.query,
-            "profile": dataclasses.asdict(self.profile),
+            "profile": {"name": self.profile.name, "version": self.profile.version},
             "identical": self.is_identical,
             "score_scale": {"before": self.score_scale.before, "after": self.score_scale.after},
             "results": [result.as_dict() for result in self.results],
             "configuration": [difference.as_dict() for difference in self.configuration],
             "knowledge_bases": [difference.as_dict() for difference in self.knowledge_bases],
-            "degraded": {"before": list(self.degraded_before), "after": list(self.degraded_after)},
+            "degraded": {
+                "before": degradations_as_json(self.degraded_before),
+                "after": degradations_as_json(self.degraded_after),
+            },
             "without_history": self.without_history,
             "without_external": self.without_external,
         }
@@ -167,7 +170,7 @@ def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRe
     return SearchRequest(
         query=entry.query,
         knowledge_base_ids=entry.knowledge_base_ids,
-        profile=entry.profile,
+        profile=_ruling(entry).reference,
         profile_version=entry.profile_version,
         own_profiles=own_profiles,
         overrides={**asked["overrides"], "external": False},
@@ -176,6 +179,13 @@ def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRe
         history=tuple(Turn(**turn) for turn in history),
         log=False,
     )
+
+
+def _ruling(entry: SearchLog) -> ProfileVersion:
+    """The profile that the response named; it is that of a scope, or the shared default."""
+    of_scopes = (ProfileVersion(**scope["profile"]) for scope in entry.trace["scopes"])
+    named = (entry.profile, entry.profile_version)
+    return next((each for each in of_scopes if (each.name, each.version) == named), ProfileVersion(*named))
 
 
 def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *, without_history: bool) -> Replay:

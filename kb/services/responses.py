@@ -9,6 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
+from kb.messages import degradation_as_json
 from kb.models import Principal, RetrievalProfile
 from kb.services.hot_queries import cache_response, cached_response, key_of, tier_of
 from kb.services.profiles import DEFAULT
@@ -55,7 +56,7 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
     # Whether Redis is there is another matter when the response is served again.
     notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
     lasting = [each for each in degraded if each not in notes]
-    fresh = _Body.of({**outcome_as_json(outcome), "degraded": [each.as_dict() for each in lasting]})
+    fresh = _Body.of({**outcome_as_json(outcome), "degraded": [degradation_as_json(each) for each in lasting]})
     # Where another version was published meanwhile, the key is that of one that may be rolled back to.
     if key is not None and profile == str(outcome.wiring.profile):
         cache_response(key, fresh.text, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf)
@@ -78,7 +79,7 @@ class _Body:
         return cls(_json({**lasting, "degraded": response["degraded"]}).removesuffix(b"]}"))
 
     def served(self, notes: Iterable[Degradation], *, cached: bool, timings_ms: Mapping[str, float]) -> bytes:
-        further = _json([note.as_dict() for note in notes]).strip(b"[]")
+        further = _json([degradation_as_json(note) for note in notes]).strip(b"[]")
         between = b"," if further and not self.text.endswith(b"[") else b""
         rest = _json({"cached": cached, "timings_ms": dict(timings_ms)}).removeprefix(b"{")
         return b"".join((self.text, between, further, b"],", rest))

@@ -8,14 +8,16 @@ from typing import Any
 
 from django.conf import settings
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.conf import Wiring, build_pipeline
+from kb.messages import degradation_as_json
 from kb.metrics import Outcome, observe_search
 from kb.models import KnowledgeBase, Principal, RetrievalProfile, SearchLog
 from kb.models.validators import storable
 from kb.services import search_log
 from kb.services.errors import NotVisible
-from kb.services.profiles import find_version
+from kb.services.profiles import OF, find_version
 from kb.services.reembedding.reembedding import search_with
 from kb.stores.filters import Filters
 from kb.stores.query_caches import shared_cache_unavailable
@@ -23,6 +25,7 @@ from kb.stores.searchable import searchable
 from kb.telemetry import context
 from kb.telemetry.otel import record_stages
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
+from retrieval.messages import Message
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Hit, Passage, Result, Turn
 
@@ -32,10 +35,19 @@ MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
 
 @dataclass(frozen=True, slots=True)
 class ProfileVersion:
-    """A profile's settings never change under one version."""
+    """A profile's settings never change under one version.
+
+    Attributes:
+        knowledge_base_id: whose own profile it is; None: shared, or kept by a release that did not say.
+    """
 
     name: str
     version: int
+    knowledge_base_id: int | None = None
+
+    @property
+    def reference(self) -> str:
+        return self.name if self.knowledge_base_id is None else f"{self.knowledge_base_id}{OF}{self.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +56,7 @@ class SearchRequest:
 
     Attributes:
         knowledge_base_ids: in the order that breaks ties.
-        profile: name of a profile that serves all of them; blank: each knowledge base's own.
+        profile: NAME or ID/NAME of a profile that serves all of them; blank: each knowledge base's own.
         profile_version: of that profile; None: the published one.
         own_profiles: by knowledge base, where each searches by a profile of its own, but not by what is its own now;
             `profile` then rules only the stages that serve all together.
@@ -84,6 +96,7 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
 
     Raises:
         NotVisible: one of them, or the profile, does not exist for this principal.
+        Rejected: several knowledge bases have a profile of that name.
         InvalidConfiguration: an override is unknown or out of range.
         NoChannelAvailable: no channel could answer.
     """
@@ -122,7 +135,9 @@ def shared_cache_notes() -> tuple[Degradation, ...]:
     """Says that Redis is out of reach, where the last attempt to use it has failed."""
     if not shared_cache_unavailable():
         return ()
-    message = _("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")
+    message = Message(
+        gettext_noop("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")
+    )
     return (Degradation("cache", DegradationCode.SHARED_CACHE_UNAVAILABLE, message),)
 
 
@@ -152,7 +167,7 @@ def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, reques
     profile = named_profile(principal, request)
     for kb in knowledge_bases:
         if own := request.own_profiles.get(kb.pk):
-            kb.profile = find_version(principal, own.name, own.version)
+            kb.profile = find_version(principal, own.reference, own.version, scope=[kb.pk])
     return build_pipeline(
         knowledge_bases,
         principal,
@@ -178,10 +193,11 @@ def named_profile(principal: Principal, request: SearchRequest) -> RetrievalProf
 
     Raises:
         NotVisible: there is no such profile for this principal, or no such version of it.
+        Rejected: several knowledge bases have a profile of that name.
     """
     if not request.profile:
         return None
-    return find_version(principal, request.profile, request.profile_version)
+    return find_version(principal, request.profile, request.profile_version, scope=request.knowledge_base_ids)
 
 
 def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
@@ -191,7 +207,7 @@ def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
         "query": result.query,
         "results": [hit_as_json(hit) for hit in result.hits],
         "facts": [fact.as_dict() for fact in result.facts],
-        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
         "profile": {"name": profile.name, "version": profile.version},
         "cached": False,
         "timings_ms": dict(result.timings_ms),
@@ -275,7 +291,11 @@ def _scopes_as_json(outcome: SearchOutcome) -> list[dict[str, Any]]:
             "content_version": kb.version_row.content_version,
             "tokenizer": kb.tokenizer_id,
             "space": scope.space,
-            "profile": {"name": profile.name, "version": profile.version},
+            "profile": {
+                "name": profile.name,
+                "version": profile.version,
+                "knowledge_base_id": profile.knowledge_base_id,
+            },
             "configuration": scope.config.as_dict(),
         }
         for scope, kb in zip(outcome.wiring.pipeline.scopes, outcome.knowledge_bases, strict=True)

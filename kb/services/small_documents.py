@@ -36,6 +36,7 @@ from kb.services.rechunk.writing import write_recut
 from kb.services.writing import extraction_of, tokenizers_of, writing_chunks
 from kb.stores.files import FilesUnavailable, local_file
 from retrieval.errors import RetrievalError
+from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
@@ -126,7 +127,7 @@ def index_documents(document_ids: Sequence[int]) -> list[int]:
             portion.give_back()
             break
         except RetrievalError as error:
-            portion.fail("model_unavailable", str(error))
+            portion.fail("model_unavailable", message_of(error))
         except Exception:
             logger.exception("%d small documents are indexed one by one", len(portion.jobs))
             portion.release()

@@ -56,7 +56,7 @@ class PermittedTexts:
         principal = self.principal()
         self._visible(principal)
         if self.profile:
-            find_version(principal, self.profile, self.profile_version)
+            find_version(principal, self.profile, self.profile_version, scope=[self.kb_id])
 
     def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> list[FoundText]:
         """Finds texts and chunks of other documents.

@@ -23,7 +23,7 @@ def without_query(entry: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         entry: fields of SearchLog.
     """
-    degraded = [{**each, "detail": ""} for each in entry["degraded"]]
+    degraded = [{"stage": each["stage"], "code": each["code"], "detail": ""} for each in entry["degraded"]]
     return {**entry, "query": "", "history": [], "degraded": degraded, "trace": _trace(entry["trace"])}
 
 

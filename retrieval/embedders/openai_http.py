@@ -25,6 +25,7 @@ from retrieval.embedders.prompts import prompts_for
 from retrieval.embedders.text import estimate_token_ends, estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable, UnusableVectors
+from retrieval.messages import Message, gettext_noop, message_of
 
 OPENAI_PREFIX = "openai:"
 
@@ -142,8 +143,15 @@ class OpenAIEmbedder:
             body = retrying(self._post, texts, patience)
         except _Transient as error:
             raise ModelUnavailable(
-                f"the embedding server at {self._base_url} failed {patience.attempts} times ({error}): check that it runs "
-                "and that EMBEDDING_BASE_URL is right"
+                Message(
+                    gettext_noop(
+                        "the embedding server at {base_url} failed {attempts} times ({error}): check that it runs and "
+                        "that EMBEDDING_BASE_URL is right"
+                    ),
+                    base_url=self._base_url,
+                    attempts=patience.attempts,
+                    error=message_of(error),
+                )
             ) from error
         vectors = unit_vectors(self._parse(body, len(texts)), model_id=self.model_id)
         self._check_dimension(vectors.shape[1])
@@ -160,20 +168,35 @@ class OpenAIEmbedder:
             raise self._transient(response, patience)
         if not response.is_success:
             raise ModelUnavailable(
-                f"the embedding server at {self._base_url} refused model '{self._model}' (HTTP {response.status_code}: "
-                f"{response.text[:200]}): check EMBEDDING_BASE_URL, EMBEDDING_API_KEY and the model's name"
+                Message(
+                    gettext_noop(
+                        "the embedding server at {base_url} refused model '{model}' (HTTP {status_code}: {answer}): "
+                        "check EMBEDDING_BASE_URL, EMBEDDING_API_KEY and the model's name"
+                    ),
+                    base_url=self._base_url,
+                    model=self._model,
+                    status_code=response.status_code,
+                    answer=response.text[:200],
+                )
             )
         try:
             return response.json()
         except ValueError as error:
-            raise self._unusable("is not JSON") from error
+            raise self._unusable(Message(gettext_noop("is not JSON"))) from error
 
     def _transient(self, response: httpx.Response, patience: _Patience) -> Exception:
         wait_s = _retry_after(response)
         if wait_s is not None and wait_s > patience.longest_wait_s:
             return ModelUnavailable(
-                f"the embedding server at {self._base_url} asks to wait {wait_s:.0f} s (HTTP {response.status_code}): "
-                "try again then, or raise its rate limit"
+                Message(
+                    gettext_noop(
+                        "the embedding server at {base_url} asks to wait {wait_s:.0f} s (HTTP {status_code}): try again "
+                        "then, or raise its rate limit"
+                    ),
+                    base_url=self._base_url,
+                    wait_s=wait_s,
+                    status_code=response.status_code,
+                )
             )
         return _Transient(f"HTTP {response.status_code}", wait_s)
 
@@ -182,11 +205,13 @@ class OpenAIEmbedder:
             rows = {int(item.get("index", place)): item["embedding"] for place, item in enumerate(body["data"])}
             vectors = np.array([rows[index] for index in sorted(rows)], dtype=np.float32)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable("does not follow OpenAI's embeddings API") from error
+            raise self._unusable(Message(gettext_noop("does not follow OpenAI's embeddings API"))) from error
         if sorted(rows) != list(range(count)):
-            raise self._unusable(f"has {len(rows)} vectors for {count} texts")
+            raise self._unusable(
+                Message(gettext_noop("has {vectors} vectors for {count} texts"), vectors=len(rows), count=count)
+            )
         if vectors.ndim != 2 or vectors.shape[1] == 0:
-            raise self._unusable("holds no vectors of numbers")
+            raise self._unusable(Message(gettext_noop("holds no vectors of numbers")))
         return vectors
 
     def _check_dimension(self, dimension: int) -> None:
@@ -194,12 +219,23 @@ class OpenAIEmbedder:
             before, self._dimension = self._dimension, dimension
         # Which of the two is wrong is not known, so the newer one counts from now on.
         if before not in (None, dimension):
-            raise self._unusable(f"has {dimension} dimensions after {before} before")
+            raise self._unusable(
+                Message(
+                    gettext_noop("has {dimension} dimensions after {before} before"), dimension=dimension, before=before
+                )
+            )
 
     def _unusable(self, fault: str) -> UnusableVectors:
         return UnusableVectors(
-            f"the answer of the embedding server at {self._base_url} {fault}: check that EMBEDDING_BASE_URL serves "
-            f"'{self._model}' as an embedding model"
+            Message(
+                gettext_noop(
+                    "the answer of the embedding server at {base_url} {fault}: check that EMBEDDING_BASE_URL serves "
+                    "'{model}' as an embedding model"
+                ),
+                base_url=self._base_url,
+                fault=fault,
+                model=self._model,
+            )
         )
 
     def _client(self) -> httpx.Client:
@@ -207,8 +243,13 @@ class OpenAIEmbedder:
             if self._http is None:
                 if not self._base_url:
                     raise ModelUnavailable(
-                        f"model '{self.model_id}' has no server: set EMBEDDING_BASE_URL (for example "
-                        "https://api.openai.com/v1), or choose another embedder"
+                        Message(
+                            gettext_noop(
+                                "model '{model_id}' has no server: set EMBEDDING_BASE_URL (for example "
+                                "https://api.openai.com/v1), or choose another embedder"
+                            ),
+                            model_id=self.model_id,
+                        )
                     )
                 headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
                 self._http = httpx.Client(headers=headers)

@@ -14,6 +14,7 @@ from retrieval.embedders.text import estimate_token_ends, estimate_tokens
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable
 from retrieval.local_models import open_local
+from retrieval.messages import Message, gettext_noop, message_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,14 @@ class SentenceTransformerEmbedder:
             )
         except RuntimeError as error:  # torch's: out of memory, a lost device
             raise ModelUnavailable(
-                f"model '{self.model_id}' failed on {len(texts)} texts ({error}): lower the batch size, or use device 'cpu'"
+                Message(
+                    gettext_noop(
+                        "model '{model_id}' failed on {count} texts ({error}): lower the batch size, or use device 'cpu'"
+                    ),
+                    model_id=self.model_id,
+                    count=len(texts),
+                    error=message_of(error),
+                )
             ) from error
         return unit_vectors(vectors, model_id=self.model_id)
 
@@ -123,8 +131,8 @@ class SentenceTransformerEmbedder:
         return open_local(
             self.model_id,
             open_folder,
-            kind="model",
-            otherwise="choose the hashing embedder",
+            kind=Message(gettext_noop("model")),
+            otherwise=Message(gettext_noop("choose the hashing embedder")),
             cache_dir=self._cache_dir,
         )
 

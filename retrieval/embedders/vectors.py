@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import UnusableVectors
+from retrieval.messages import Message, gettext_noop
 
 
 def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.float32]:
@@ -17,7 +18,14 @@ def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.f
     unusable = ~np.isfinite(norms) | (norms == 0)
     if unusable.any():
         raise UnusableVectors(
-            f"model '{model_id}' returned {int(unusable.sum())} of {len(vectors)} vectors that are zero or not finite: "
-            "check its files or its server's precision settings, or choose another model"
+            Message(
+                gettext_noop(
+                    "model '{model_id}' returned {unusable} of {count} vectors that are zero or not finite: check its "
+                    "files or its server's precision settings, or choose another model"
+                ),
+                model_id=model_id,
+                unusable=int(unusable.sum()),
+                count=len(vectors),
+            )
         )
     return np.asarray(vectors / norms, dtype=np.float32)

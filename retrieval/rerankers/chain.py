@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
 from retrieval.gate import ScoreScale
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Reranker
 from retrieval.rerankers.guarded import out_of_time
 from retrieval.trace import Degradation, DegradationCode
@@ -71,7 +72,7 @@ class RerankChain:
             except RerankerUnavailable as error:
                 tried[link.name] = error.code.value
                 intended = intended or link.scale
-                degradations.append(Degradation(STAGE, error.code, str(error)))
+                degradations.append(Degradation(STAGE, error.code, message_of(error)))
             else:
                 return RerankOutcome(link.name, link.scale, scores, intended or link.scale, tuple(degradations), tried)
         return RerankOutcome(None, None, None, intended or ScoreScale.RRF, tuple(degradations), tried)
@@ -97,16 +98,27 @@ def _ask(link: Reranker, job: RerankJob, deadline: float) -> NDArray[np.float64]
         raise
     except Exception as error:
         logger.exception("reranker %s failed", link.name)
-        raise _failed(link, "failed") from error
+        raise _failed(link, Message(gettext_noop("failed"))) from error
     if scores.shape != (len(job.candidates),):
-        raise _failed(link, f"returned scores of shape {scores.shape} for {len(job.candidates)} candidates")
+        raise _failed(
+            link,
+            Message(
+                gettext_noop("returned scores of shape {shape} for {count} candidates"),
+                shape=str(scores.shape),
+                count=len(job.candidates),
+            ),
+        )
     if not np.isfinite(scores).all():
-        raise _failed(link, "returned scores that are not finite")
+        raise _failed(link, Message(gettext_noop("returned scores that are not finite")))
     return scores
 
 
 def _failed(link: Reranker, fault: str) -> RerankerUnavailable:
     return RerankerUnavailable(
         DegradationCode.RERANKER_FAILED,
-        f"the {link.name} reranker {fault}: see the server's log, or take it out of the profile's chain",
+        Message(
+            gettext_noop("the {name} reranker {fault}: see the server's log, or take it out of the profile's chain"),
+            name=link.name,
+            fault=fault,
+        ),
     )

@@ -6,6 +6,7 @@ from numpy.typing import NDArray
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import ChannelUnavailable, RerankerNotApplicable, RerankerUnavailable
 from retrieval.gate import ScoreScale
+from retrieval.messages import message_of
 from retrieval.rerankers.guarded import out_of_time
 from retrieval.trace import DegradationCode
 from retrieval.types import RerankJob
@@ -36,7 +37,7 @@ class CosineReranker:
             try:
                 scores[rows] = job.similarity[kb_id](chunk_ids)
             except ChannelUnavailable as error:
-                raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, str(error)) from error
+                raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, message_of(error)) from error
         if np.isnan(scores).any():
             raise RerankerNotApplicable(f"{int(np.isnan(scores).sum())} of {len(scores)} candidates have no vector")
         return np.clip(scores, -1.0, 1.0)

@@ -15,6 +15,7 @@ from retrieval.errors import ModelUnavailable, RerankerUnavailable
 from retrieval.execution import ModelGuard
 from retrieval.gate import ScoreScale
 from retrieval.local_models import open_local
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.rerankers.guarded import UnusableAnswer, ask, out_of_time, relevance
 from retrieval.rerankers.text import text_of
 from retrieval.trace import DegradationCode
@@ -151,7 +152,14 @@ class CrossEncoderReranker:
             scores = model.predict(pairs, batch_size=len(pairs), show_progress_bar=False)
         except (RuntimeError, IndexError) as error:  # torch's: out of memory, a lost device, a position out of range
             raise UnusableAnswer(
-                f"reranker {self.model_id!r} failed on {len(pairs)} passages ({error}): use device 'cpu', or another model"
+                Message(
+                    gettext_noop(
+                        "reranker {model_id!r} failed on {count} passages ({error}): use device 'cpu', or another model"
+                    ),
+                    model_id=self.model_id,
+                    count=len(pairs),
+                    error=message_of(error),
+                )
             ) from error
         return relevance(scores, len(pairs), model=self.model_id)
 
@@ -172,7 +180,11 @@ class CrossEncoderReranker:
         try:
             model = self._open()
         except ModelUnavailable as error:
-            reason = f"{error}; it is tried again after {self._retry_after_s:g} s"
+            reason = Message(
+                gettext_noop("{error}; it is tried again after {retry_after_s:g} s"),
+                error=message_of(error),
+                retry_after_s=self._retry_after_s,
+            )
             self._failed_load = _FailedLoad(reason, self._clock() + self._retry_after_s)
             raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, reason) from error
         self._failed_load = None
@@ -189,14 +201,20 @@ class CrossEncoderReranker:
         model = open_local(
             self.model_id,
             open_folder,
-            kind="reranker",
-            otherwise="set RERANKER_MODEL= to go without",
+            kind=Message(gettext_noop("reranker")),
+            otherwise=Message(gettext_noop("set RERANKER_MODEL= to go without")),
             cache_dir=self._cache_dir,
         )
         if not _is_cross_encoder(model):
             raise ModelUnavailable(
-                f"model {self.model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
-                f"{DEFAULT_MODEL_ID}"
+                Message(
+                    gettext_noop(
+                        "model {model_id!r} is no cross-encoder with one label: set RERANKER_MODEL to one, such as "
+                        "{example}"
+                    ),
+                    model_id=self.model_id,
+                    example=DEFAULT_MODEL_ID,
+                )
             )
         return model
 

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable, RerankerUnavailable
 from retrieval.execution import ModelGuard
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 
 R = TypeVar("R")
@@ -31,20 +32,26 @@ def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
     try:
         return guard.call(function, deadline)
     except CircuitOpen as error:
-        raise RerankerUnavailable(DegradationCode.MODEL_CIRCUIT_OPEN, str(error)) from error
+        raise RerankerUnavailable(DegradationCode.MODEL_CIRCUIT_OPEN, message_of(error)) from error
     except ModelTimeout as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_TIMEOUT, str(error)) from error
+        raise RerankerUnavailable(DegradationCode.RERANKER_TIMEOUT, message_of(error)) from error
     except UnusableAnswer as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, str(error)) from error
+        raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, message_of(error)) from error
     except ModelUnavailable as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, str(error)) from error
+        raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, message_of(error)) from error
 
 
 def out_of_time(name: str) -> RerankerUnavailable:
     """The error for a search that leaves a reranker too little time."""
     return RerankerUnavailable(
         DegradationCode.RERANKER_TIMEOUT,
-        f"too little time was left for reranker {name!r}: allow a longer latency budget, or rerank fewer candidates",
+        Message(
+            gettext_noop(
+                "too little time was left for reranker {name!r}: allow a longer latency budget, or rerank fewer "
+                "candidates"
+            ),
+            name=name,
+        ),
     )
 
 
@@ -57,16 +64,35 @@ def relevance(scores: ArrayLike, count: int, *, model: str) -> NDArray[np.float6
     checked = np.asarray(scores, dtype=np.float64)
     if checked.shape != (count,):
         raise UnusableAnswer(
-            f"reranker {model!r} returned scores of shape {checked.shape} for {count} passages: choose a cross-encoder "
-            "with one label"
+            Message(
+                gettext_noop(
+                    "reranker {model!r} returned scores of shape {shape} for {count} passages: choose a "
+                    "cross-encoder with one label"
+                ),
+                model=model,
+                shape=str(checked.shape),
+                count=count,
+            )
         )
     if not np.isfinite(checked).all():
         raise UnusableAnswer(
-            f"reranker {model!r} returned scores that are not finite: check its files or its precision settings"
+            Message(
+                gettext_noop(
+                    "reranker {model!r} returned scores that are not finite: check its files or its precision settings"
+                ),
+                model=model,
+            )
         )
     if count and not (checked.min() >= 0.0 and checked.max() <= 1.0):
         raise UnusableAnswer(
-            f"reranker {model!r} returned scores from {checked.min():g} to {checked.max():g}: have its server apply the "
-            "sigmoid (not `raw_scores`), so that they are from 0 to 1"
+            Message(
+                gettext_noop(
+                    "reranker {model!r} returned scores from {least:g} to {most:g}: have its server apply the sigmoid "
+                    "(not `raw_scores`), so that they are from 0 to 1"
+                ),
+                model=model,
+                least=float(checked.min()),
+                most=float(checked.max()),
+            )
         )
     return checked

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable
 from retrieval.execution import ModelGuard
 from retrieval.gate import ScoreScale
+from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.rerankers.guarded import UnusableAnswer, ask, relevance
 from retrieval.rerankers.text import text_of
 from retrieval.types import RerankJob
@@ -23,7 +24,7 @@ FORMS = ("jina", "cohere", "tei")
 _CALLS_AT_ONCE = 16
 # A little less than the time limit of a request, which begins before the call.
 _PATIENT_SHARE = 0.9
-_REMEDY = "check that RERANK_BASE_URL serves it as a reranker in the chosen form"
+_REMEDY = Message(gettext_noop("check that RERANK_BASE_URL serves it as a reranker in the chosen form"))
 
 
 class HttpReranker:
@@ -103,22 +104,41 @@ class HttpReranker:
             response = self._client().post(self._endpoint, json=payload, timeout=timeout_s)
         except httpx.TimeoutException as error:
             raise ModelTimeout(
-                f"the rerank server at {self._endpoint} did not answer in time: check its load, or allow more time"
+                Message(
+                    gettext_noop(
+                        "the rerank server at {endpoint} did not answer in time: check its load, or allow more time"
+                    ),
+                    endpoint=self._endpoint,
+                )
             ) from error
         except (httpx.TransportError, httpx.InvalidURL) as error:
             raise ModelUnavailable(
-                f"the rerank server at {self._endpoint} cannot be reached ({type(error).__name__}: {error}): check that "
-                "it runs and that RERANK_BASE_URL is right"
+                Message(
+                    gettext_noop(
+                        "the rerank server at {endpoint} cannot be reached ({kind}: {error}): check that it runs and "
+                        "that RERANK_BASE_URL is right"
+                    ),
+                    endpoint=self._endpoint,
+                    kind=type(error).__name__,
+                    error=message_of(error),
+                )
             ) from error
         if not response.is_success:
             raise ModelUnavailable(
-                f"the rerank server at {self._endpoint} refused (HTTP {response.status_code}: {response.text[:200]}): "
-                "check RERANK_BASE_URL, RERANK_API_KEY and the model's name"
+                Message(
+                    gettext_noop(
+                        "the rerank server at {endpoint} refused (HTTP {status_code}: {answer}): check RERANK_BASE_URL, "
+                        "RERANK_API_KEY and the model's name"
+                    ),
+                    endpoint=self._endpoint,
+                    status_code=response.status_code,
+                    answer=response.text[:200],
+                )
             )
         try:
             return response.json()
         except ValueError as error:
-            raise self._unusable("is not JSON") from error
+            raise self._unusable(Message(gettext_noop("is not JSON"))) from error
 
     def _parse(self, body: Any, count: int) -> list[float]:
         """The scores in the order of the texts."""
@@ -127,13 +147,26 @@ class HttpReranker:
             key = "score" if self._form == "tei" else "relevance_score"
             pairs = sorted((int(row["index"]), float(row[key])) for row in rows)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise self._unusable(f"does not follow the form {self._form!r}") from error
+            raise self._unusable(Message(gettext_noop("does not follow the form {form!r}"), form=self._form)) from error
         if [index for index, _ in pairs] != list(range(count)):
-            raise self._unusable(f"has {len(pairs)} scores for {count} passages, or not one for each")
+            raise self._unusable(
+                Message(
+                    gettext_noop("has {scores} scores for {count} passages, or not one for each"),
+                    scores=len(pairs),
+                    count=count,
+                )
+            )
         return [score for _, score in pairs]
 
     def _unusable(self, fault: str) -> UnusableAnswer:
-        return UnusableAnswer(f"the answer of the rerank server at {self._endpoint} {fault}: {_REMEDY}")
+        return UnusableAnswer(
+            Message(
+                gettext_noop("the answer of the rerank server at {endpoint} {fault}: {remedy}"),
+                endpoint=self._endpoint,
+                fault=fault,
+                remedy=_REMEDY,
+            )
+        )
 
     def _client(self) -> httpx.Client:
         with self._lock:

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from retrieval.answer import FALLBACK, StreamChecker, build_prompt, check_citations, confidence, sources_line
+from retrieval.answer import (
+    FALLBACK,
+    NO_ANSWER,
+    StreamChecker,
+    build_prompt,
+    check_citations,
+    confidence,
+    declines,
+    may_decline,
+    sources_line,
+)
 from retrieval.inert import inert
 from retrieval.packing import Citation, Context
 from retrieval.types import Fact, Hit, Passage, Turn
@@ -51,9 +61,26 @@ def test_the_tags_carry_a_code_that_is_new_each_time_and_that_the_rules_name(lan
 
 
 @pytest.mark.parametrize("language", ["en", "zh"])
-def test_the_rules_name_the_sentence_for_nothing_found(language):
-    assert FALLBACK[language] in prompt(citation(1), language=language)[0].text
-    assert "Ask support." in prompt(citation(1), language=language, fallback="Ask support.")[0].text
+def test_the_rules_name_the_word_for_no_answer_and_no_sentence_of_anybody(language):
+    rules = prompt(citation(1), language=language)[0].text
+    assert NO_ANSWER in rules
+    assert FALLBACK[language] not in rules
+
+
+@pytest.mark.parametrize("text", [NO_ANSWER, f" “{NO_ANSWER}”.", f"**{NO_ANSWER}**", f"`{NO_ANSWER}`\nNothing fits."])
+def test_a_reply_of_that_word_declines_and_may_from_its_first_piece_on(text):
+    assert declines(text)
+    assert all(may_decline(text[:end]) for end in range(len(text) + 1))
+
+
+@pytest.mark.parametrize("text", ["Two years [1].", "NO", "NOBODY", "", "两年[1]。", "**Two** years", "no_answer"])
+def test_any_other_reply_does_not(text):
+    assert not declines(text)
+
+
+@pytest.mark.parametrize("text", ["Two", "**Two", "NOB", "两年", "[1]", "none"])
+def test_what_begins_otherwise_is_not_held_back(text):
+    assert not may_decline(text)
 
 
 def test_the_rules_are_in_the_language_of_the_question():

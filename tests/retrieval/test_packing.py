@@ -204,6 +204,13 @@ def test_tool_output_names_pages_scores_and_their_scale():
     assert output == "[1] 手册.md 第 2 页 (overlap 0.500)\n甲甲甲甲…"
 
 
+def test_showing_tool_output_loads_nothing():
+    link = "[Log in](https://evil.example)"
+    output = format_for_tool_output([{**chunk(f"![]{link}"), "source": f"![{link}.pdf"}], 1, max_chunk_chars=800)
+    assert output.count("https://evil.example") == 2
+    assert "](" not in output
+
+
 @pytest.mark.parametrize(
     ("language", "sentence"),
     [("en", "No relevant content found in the knowledge base."), ("zh", "知识库中没有找到相关内容。")],

@@ -382,3 +382,13 @@ def test_look_ups_are_counted(new_process, shared):
     for _ in range(2):
         embedder.embed("q", soon())
     assert (cache.stats()["memory"].hits, cache.stats()["memory"].misses) == (1, 1)
+
+
+def test_the_searches_of_one_scope_learn_nothing_of_another(new_process):
+    model = Model()
+    mallory, alice = (new_process(model).within(scope) for scope in ("1\0", "2\0"))
+    assert alice.embed("lay off", soon())[1] == "model"
+
+    assert mallory.embed("lay off", soon())[1] == "model"
+    assert [each.embed("lay off", soon())[1] for each in (alice, mallory)] == ["memory", "memory"]
+    assert model.runs == ["lay off", "lay off"]

@@ -13,11 +13,13 @@ from kb.models import Conversation, KnowledgeBase, Principal
 from kb.models.validators import storable
 from kb.services.answers.types import Answer, AskRequest, Source
 from kb.services.conversations import conversation_get, conversation_history, turn_add
-from kb.services.errors import NotVisible, Rejected
+from kb.services.errors import Rejected
 from kb.services.search import SearchOutcome, SearchRequest, search
-from retrieval.answer import CheckedAnswer, build_prompt, confidence, fallback_for, sources_line
+from retrieval.answer import CheckedAnswer, build_prompt, confidence, declines, fallback_for, sources_line
 from retrieval.embedders.text import estimate_tokens
 from retrieval.errors import GenerationFailed
+from retrieval.inert import inert
+from retrieval.messages import message_of
 from retrieval.packing import Context, Fragment, pack
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Turn
@@ -65,7 +67,6 @@ class Question:
             self.context,
             self.request.history,
             self.language,
-            fallback=self.nothing,
             facts=self.outcome.result.facts,
         )
 
@@ -74,14 +75,14 @@ class Question:
         return self._answer(self.nothing, sources=(), hit=False, confidence=0.0, model=model)
 
     def written(self, checked: CheckedAnswer, model: str) -> Answer:
-        if checked.text.strip() == self.nothing:
+        if declines(checked.text):
             return self.nothing_found(model)
         return self._answer(
             self._with_sources(checked.text, checked.cited), model=model, removed_citations=checked.removed
         )
 
     def without_model(self, error: GenerationFailed) -> Answer:
-        degradation = Degradation("answer", error.code, str(error))
+        degradation = Degradation("answer", error.code, message_of(error))
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
         sentences = _NOT_CONFIGURED if error.code is DegradationCode.LLM_NOT_CONFIGURED else _WITHOUT_MODEL
         sentence = sentences.get(self.base_language, sentences["en"])
@@ -123,7 +124,7 @@ class Question:
             "degraded": result.degraded,
             "timings_ms": {**result.timings_ms, "answer": writing, "total": total},
         }
-        return Answer(text=storable(text), outcome=self.outcome, **{**default, **fields})
+        return Answer(text=inert(storable(text)), outcome=self.outcome, **{**default, **fields})
 
 
 def prepare(principal: Principal, request: AskRequest) -> Question:
@@ -134,7 +135,7 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         scope, history = _scope(conversation, request), conversation_history(conversation)
         request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
     outcome = search(principal, _search_request(request))
-    base = _first_base(principal, request.knowledge_base_ids[0])
+    language = outcome.knowledge_bases[0].language
     context = _pack(outcome)
     return Question(
         principal=principal,
@@ -143,8 +144,8 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         context=context,
         sources=_sources(outcome, context),
         conversation=conversation,
-        nothing=base.no_answer.strip() or fallback_for(base.language),
-        base_language=base.language,
+        nothing=_no_answer(outcome.knowledge_bases) or fallback_for(language),
+        base_language=language,
         started=started,
     )
 
@@ -160,11 +161,10 @@ def _search_request(request: AskRequest) -> SearchRequest:
     return SearchRequest(**{field.name: getattr(request, field.name) for field in dataclasses.fields(SearchRequest)})
 
 
-def _first_base(principal: Principal, kb_id: int) -> KnowledgeBase:
-    base: KnowledgeBase | None = KnowledgeBase.objects.visible_to(principal).filter(pk=kb_id).first()
-    if base is None:  # deleted since the search
-        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": kb_id})
-    return base
+def _no_answer(knowledge_bases: Sequence[KnowledgeBase]) -> str:
+    """The sentence of the knowledge bases' own, on one line; blank where they have none, or several."""
+    sentences = {" ".join(kb.no_answer.split()) for kb in knowledge_bases}
+    return sentences.pop() if len(sentences) == 1 else ""
 
 
 def _pack(outcome: SearchOutcome) -> Context:

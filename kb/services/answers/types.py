@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from uuid import UUID
 
+from kb.messages import degradation_as_json
 from kb.services.search import SearchOutcome, SearchRequest
 from retrieval.trace import Degradation
 
@@ -101,6 +102,6 @@ def found(
         "sources": [dataclasses.asdict(source) for source in sources],
         "hit": hit,
         "trace_id": str(outcome.trace_id),
-        "degraded": [degradation.as_dict() for degradation in degraded],
+        "degraded": [degradation_as_json(degradation) for degradation in degraded],
         "facts": [fact.as_dict() for fact in outcome.result.facts],
     }

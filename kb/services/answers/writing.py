@@ -6,15 +6,16 @@ from typing import cast
 
 from django.conf import settings
 from django.db import connection
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb import providers
 from kb.models import Principal
 from kb.models.validators import storable
 from kb.services.answers.question import Question, prepare
 from kb.services.answers.types import Answer, AnswerEvent, AskRequest, found
-from retrieval.answer import CheckedAnswer, StreamChecker, check_citations
+from retrieval.answer import CheckedAnswer, StreamChecker, check_citations, may_decline
 from retrieval.errors import GenerationFailed
+from retrieval.messages import Message
 from retrieval.protocols import Generator as LanguageModel
 from retrieval.trace import DegradationCode
 
@@ -67,30 +68,31 @@ def _events(question: Question) -> Generator[AnswerEvent, None, None]:
 def _written(question: Question) -> Generator[AnswerEvent, None, Answer]:
     """The answer's pieces; the value is the whole."""
     checker = StreamChecker(question.numbers)
-    parts: list[str] = []
+    written, sent = "", 0
     try:
         model = _model()
         pieces = cast(Pieces, model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS))
         with closing(pieces):
             for piece in pieces:
-                if text := checker.feed(piece):
-                    parts.append(text)
-                    yield _delta(text)
+                written += storable(checker.feed(piece))
+                if len(written) > sent and not may_decline(written):
+                    yield _delta(written[sent:])
+                    sent = len(written)
     except GenerationFailed as error:
         finished = question.without_model(error)
-        if not parts:
+        if not sent:
             yield _delta(finished.text)
         return finished
-    parts.append(checker.finish())
-    written = "".join(parts)
+    written += storable(checker.finish())
     finished = question.written(CheckedAnswer(written, checker.cited, checker.removed), model.model)
-    if rest := parts[-1] + finished.text.removeprefix(written.rstrip()):
+    rest = written[sent:] + finished.text.removeprefix(written.rstrip()) if finished.hit else finished.text
+    if rest:
         yield _delta(rest)
     return finished
 
 
 def _delta(text: str) -> AnswerEvent:
-    return AnswerEvent("delta", {"text": storable(text)})
+    return AnswerEvent("delta", {"text": text})
 
 
 def _model() -> LanguageModel:
@@ -101,11 +103,11 @@ def _model() -> LanguageModel:
     """
     model = providers.generator()
     if model is None:
-        message = _(
+        template = gettext_noop(
             "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
             "LLM_MODEL and LLM_API_KEY, and start the server again."
         )
-        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, message)
+        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, Message(template))
     return model
 
 

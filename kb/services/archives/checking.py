@@ -50,11 +50,15 @@ class Contents:
         titles: of the documents, by line: what chunks are indexed under.
         keyword_chunks: how many chunks have keywords.
         questions: how many questions all chunks have.
+        characters: of what is tokenised: the texts of all chunks, each with its title and headings.
+        longest: characters of the longest chunk or parent.
     """
 
     titles: list[str]
     keyword_chunks: int
     questions: int
+    characters: int
+    longest: int
 
 
 def read_settings_of(archive: Archive) -> Settings:
@@ -147,7 +151,7 @@ def check_rows(archive: Archive, on_row: OnRow) -> Contents:
             contents.add(row)
             on_row()
     _refuse_circles(contents.wider)
-    return Contents(contents.titles, contents.keyword_chunks, contents.questions)
+    return Contents(contents.titles, contents.keyword_chunks, contents.questions, contents.characters, contents.longest)
 
 
 class _Contents:
@@ -155,7 +159,7 @@ class _Contents:
 
     def __init__(self) -> None:
         self.titles: list[str] = []
-        self.keyword_chunks = self.questions = 0
+        self.keyword_chunks = self.questions = self.characters = self.longest = 0
         self.wider = array("q")
         self._parents = array("q")
 
@@ -166,11 +170,14 @@ class _Contents:
             self.wider.append(-1 if row.parent_id is None else row.parent_id)
         elif isinstance(row, ChunkParent):
             self._parents.append(row.document_id)
+            self.longest = max(self.longest, len(row.text))
         elif isinstance(row, Chunk):
             if row.parent_id is not None and self._parents[row.parent_id] != row.document_id:
                 raise damaged(_("a chunk has a passage of another document"))
             self.keyword_chunks += bool(row.keywords)
             self.questions += len(row.questions)
+            self.longest = max(self.longest, len(row.text), len(row.cut_text or ""))
+            self.characters += len(self.titles[row.document_id]) + sum(map(len, row.heading_path)) + len(row.text)
 
 
 def _refuse_circles(wider: "array[int]") -> None:

@@ -42,6 +42,7 @@ from kb.services.errors import Rejected
 from kb.services.eval_sets.queries import require_editable_base
 from kb.services.profiles import configuration_of
 from kb.services.tokenizing.tokenizing import renewed_settings
+from kb.stores.files import private_folder
 
 logger = logging.getLogger(__name__)
 
@@ -87,9 +88,7 @@ def export_open(principal: Principal, kb: KnowledgeBase, *, vectors: bool = Fals
 
 def archive_folder() -> Path:
     """Beside the originals, where there is room for as much again; the system's folder may be in memory."""
-    folder = Path(settings.MEDIA_ROOT) / "archives"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return private_folder(Path(settings.MEDIA_ROOT) / "archives")
 
 
 def archive_name(kb: KnowledgeBase) -> str:

@@ -276,11 +276,13 @@ LEFT_OUT: Final[dict[type[Model], frozenset[str]]] = {
             "next_run_at",
             "lease",
             "lease_until",
+            "accepted_at",
+            "accepted_keys",
             "created_by",
             "created_at",
         }
     ),
-    WebPage: frozenset({"url_hash", "error_code", "error", "error_params"}),
+    WebPage: frozenset({"url_hash", "text_key", "shown_key", "error_code", "error", "error_params"}),
 }
 
 

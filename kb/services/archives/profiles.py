@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
@@ -14,14 +15,14 @@ from kb.stores.locks import Purpose, lock_until_commit
 
 
 class Profiles:
-    """The names that a knowledge base's profiles get, and which of them it searches by. Belongs inside a transaction."""
+    """The names that a new knowledge base's profiles get, and which of them it searches by. Belongs inside a transaction."""
 
     def __init__(self, kb: KnowledgeBase) -> None:
         self._kb = kb
         self._names: dict[str, str] = {}
 
     def rename(self, profile: RetrievalProfile) -> None:
-        """Gives a version a name that no other profile has; versions of one name stay together.
+        """Gives a version a name that no shared profile has; versions of one name stay together.
 
         Raises:
             Rejected: it is no name of a profile.
@@ -65,7 +66,9 @@ class Profiles:
 
     def _free(self, name: str) -> str:
         lock_until_commit(Purpose.PROFILES)
-        return next(each for each in _alternatives(name) if not RetrievalProfile.objects.filter(name=each).exists())
+        seen = RetrievalProfile.objects.filter(Q(knowledge_base=None) | Q(knowledge_base=self._kb))
+        given = self._names.values()
+        return next(each for each in _alternatives(name) if each not in given and not seen.filter(name=each).exists())
 
 
 def _alternatives(name: str) -> Iterator[str]:

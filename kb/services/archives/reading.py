@@ -118,6 +118,15 @@ class Archive:
         if checked.size != size or checked.digest.hexdigest() != sha256:
             raise damaged(_("“%(name)s” is not what the manifest says") % {"name": name})
 
+    def bytes_in(self, part: str) -> int:
+        """How many the manifest says of a part; no more are read of it."""
+        return int(self._parts[part]["bytes"])
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What all entries unpack to."""
+        return sum(entry.file_size for entry in self._entries.values())
+
     def json_lines(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
         """The size in bytes and the object of each line of a part.
 
@@ -128,6 +137,8 @@ class Archive:
         with self.part(name) as stream:
             while line := stream.readline(self._allowed.line_bytes + 1):
                 count += 1
+                if count > self.rows_in(name):
+                    break
                 if len(line) > self._allowed.line_bytes:
                     raise damaged(_("line %(line)d of “%(name)s” is too long") % {"line": count, "name": name})
                 row = _parsed(line)

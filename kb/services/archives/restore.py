@@ -49,11 +49,21 @@ class Bounds:
 
     Attributes:
         rows: of all tables.
+        json_bytes: of all tables, by what the manifest says.
+        unpacked_bytes: of the whole archive.
         embedded_chunks: that have no vectors which can be used.
+        embedded_texts: with the questions and keywords of those chunks.
+        characters: of what is tokenised.
+        longest: characters of a chunk or a parent, which one call of the tokenizer takes.
     """
 
     rows: int | None = None
+    json_bytes: int | None = None
+    unpacked_bytes: int | None = None
     embedded_chunks: int | None = None
+    embedded_texts: int | None = None
+    characters: int | None = None
+    longest: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +107,9 @@ def restore_kb(
         wanted = read_settings_of(archive)
         wanted.fields["name"] = name.strip()[:120] or wanted.fields["name"]
         refuse_taken_name(owner, wanted.fields["name"])
-        restoring = _Restoring(archive, wanted, require_embedding_model(embedding_model or wanted.embedding_model))
-        restoring.refuse_beyond(bounds or Bounds())
+        model_id = require_embedding_model(embedding_model or wanted.embedding_model)
+        restoring = _Restoring(archive, wanted, model_id, bounds or Bounds())
+        restoring.refuse_stated()
         return restoring.run(owner, Path(folder), on_progress)
 
 
@@ -116,26 +127,34 @@ def refuse_taken_name(owner: User, name: str) -> None:
 class _Restoring:
     """One archive on its way into the database."""
 
-    def __init__(self, archive: Archive, wanted: Settings, model_id: str) -> None:
-        self._archive, self._wanted = archive, wanted
+    def __init__(self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds) -> None:
+        self._archive, self._wanted, self._bounds = archive, wanted, bounds
         self._model = embedder(model_id)
         self._cutter = JiebaTokenizer(options_of(wanted.tokenizer))
         self._files: dict[int, str] = {}
         self._done = self._total = 0
         self._on_progress: OnProgress = lambda _done, _total: None
 
-    def refuse_beyond(self, bounds: Bounds) -> None:
+    def refuse_stated(self) -> None:
         """Returns where the archive, by what its manifest says, is within bounds.
 
         Raises:
             Rejected: it is not.
         """
-        rows = sum(self._archive.rows_in(table.part) for table in TABLES)
-        embedded = 0 if self._takes_vectors() else len_of_chunks(self._archive)
-        for count, most in ((rows, bounds.rows), (embedded, bounds.embedded_chunks)):
-            if most is not None and count > most:
-                message = _("The archive has more rows than %(most)d: import it with “manage.py import_kb”.")
-                raise Rejected("too_large", message % {"most": most})
+        archive, bounds = self._archive, self._bounds
+        _refuse_more(sum(archive.rows_in(table.part) for table in TABLES), bounds.rows)
+        _refuse_more(
+            sum(archive.bytes_in(part) for part in (*(table.part for table in TABLES), FILE_LIST)), bounds.json_bytes
+        )
+        _refuse_more(archive.unpacked_bytes, bounds.unpacked_bytes)
+        _refuse_more(0 if self._takes_vectors() else len_of_chunks(archive), bounds.embedded_chunks)
+
+    def _refuse_read(self, contents: Contents) -> None:
+        """As `refuse_stated`, by what its rows hold."""
+        embedded = contents.questions + contents.keyword_chunks + len_of_chunks(self._archive)
+        _refuse_more(0 if self._takes_vectors() else embedded, self._bounds.embedded_texts)
+        _refuse_more(contents.characters, self._bounds.characters)
+        _refuse_more(contents.longest, self._bounds.longest)
 
     def run(self, owner: User, folder: Path, on_progress: OnProgress) -> Restored:
         archive = self._archive
@@ -143,6 +162,7 @@ class _Restoring:
         self._on_progress = on_progress
         self._total = 2 * sum(rows.values()) + len_of_chunks(archive) + archive.rows_in(FILE_LIST)
         contents = check_rows(archive, partial(self._advance, 1))
+        self._refuse_read(contents)
         staged = self._staged(contents, folder)
         kb_id = _reserved_id()
         try:
@@ -256,6 +276,12 @@ class _Restoring:
     def _advance(self, count: int) -> None:
         self._done += count
         self._on_progress(self._done, self._total)
+
+
+def _refuse_more(count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
+        raise Rejected("too_large", message)
 
 
 class _Original(File):  # type: ignore[type-arg]

@@ -1,6 +1,7 @@
 """Archives that come over the network: imported while the caller waits, so only those that do not take long."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -12,10 +13,18 @@ from django.utils.translation import gettext as _
 from kb.models import Principal, User
 from kb.services.archives.export import archive_folder
 from kb.services.archives.restore import Bounds, Restored, restore_kb
+from kb.services.chunk_work.checks import TEXT_CHARACTERS
 from kb.services.errors import NotAllowed, Rejected
 
-AT_ONCE = Bounds(rows=20_000, embedded_chunks=500)
-"""A few seconds of tokenising and of a local model; the command knows no such bounds."""
+AT_ONCE = Bounds(
+    rows=20_000,
+    json_bytes=20 * 1024**2,
+    embedded_chunks=500,
+    embedded_texts=2_000,
+    characters=4_000_000,
+    longest=TEXT_CHARACTERS,
+)
+"""Some seconds of checking, of tokenising and of a local model; the command knows no such bounds."""
 
 
 def import_upload(principal: Principal, owner: User, file: "File[Any]", name: str = "") -> Restored:
@@ -40,7 +49,9 @@ def import_upload(principal: Principal, owner: User, file: "File[Any]", name: st
         with path.open("wb") as copy:
             shutil.copyfileobj(file, copy)
         try:
-            return restore_kb(path, owner=owner, name=name, bounds=AT_ONCE)
+            return restore_kb(
+                path, owner=owner, name=name, bounds=replace(AT_ONCE, unpacked_bytes=settings.MAX_ZIP_BYTES)
+            )
         except Rejected as error:
             if error.code == "too_large":
                 raise _too_large() from error

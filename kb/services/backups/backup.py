@@ -1,7 +1,6 @@
 """Writes the whole installation into one file while it goes on working."""
 
 import logging
-import os
 import tarfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
 from django.core.files.storage import default_storage
 from django.db import connection, transaction
@@ -20,6 +18,7 @@ from kb.models import Chunk, Document, KnowledgeBase, User
 from kb.services.archives.export import archive_folder
 from kb.services.backups import programs
 from kb.services.backups.format import DUMP, FILES, OnBytes, Writer
+from kb.stores.files import private_file
 from kb.stores.installation import installation_id
 
 logger = logging.getLogger(__name__)
@@ -56,7 +55,7 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> BackedUp:
     try:
         with (
             _snapshot() as snapshot,
-            _private(unfinished) as stream,
+            private_file(unfinished) as stream,
             tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as tar,
         ):
             writer = Writer(tar, on_bytes)
@@ -84,12 +83,6 @@ def backup(target: Path, *, on_bytes: OnBytes = lambda _: None) -> BackedUp:
         unfinished.unlink(missing_ok=True)
     size = target.stat().st_size
     return BackedUp(counts["knowledge_bases"], counts["documents"], counts["chunks"], files, missing, size)
-
-
-def _private(path: Path) -> IO[bytes]:
-    """A new file that nobody else on this machine may read: a backup holds every text and the hash of every password."""
-    path.unlink(missing_ok=True)
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
 @contextmanager

@@ -4,9 +4,10 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Final
 
 from django.db import connection
@@ -36,13 +37,21 @@ def server_major() -> int:
         return int(cursor.fetchone()[0])
 
 
-def run(name: str, *arguments: str, at_least: int) -> str:
+def run(
+    name: str,
+    *arguments: str,
+    at_least: int,
+    options: Mapping[str, int] | None = None,
+    on_line: Callable[[str], None] = lambda _: None,
+) -> str:
     """Runs a program of PostgreSQL on the database of the settings.
 
     Args:
         name: "pg_dump", "pg_restore" or "psql".
         arguments: none of them a secret.
         at_least: the major version that it must have.
+        options: settings of PostgreSQL for its session.
+        on_line: told each line that it prints, at once.
 
     Returns:
         What it printed.
@@ -51,11 +60,20 @@ def run(name: str, *arguments: str, at_least: int) -> str:
         Rejected: there is none that is new enough, or it failed.
     """
     command = [str(_find(name, at_least)), *arguments]
-    done = subprocess.run(command, env=_environment(), capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"]
-        raise Rejected("program_failed", f"{name} failed: {' '.join(lines[-3:])}")
-    return done.stdout
+    environment = _environment()
+    if options:
+        environment["PGOPTIONS"] = " ".join(f"-c {option}={value}" for option, value in options.items())
+    lines = []
+    with TemporaryFile("w+") as errors:
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True) as process:  # noqa: S603
+            for line in process.stdout or ():
+                lines.append(line)
+                on_line(line)
+        if process.returncode:
+            errors.seek(0)
+            last = errors.read().strip().splitlines()[-3:] or [f"it ended with code {process.returncode}"]
+            raise Rejected("program_failed", f"{name} failed: {' '.join(last)}")
+    return "".join(lines)
 
 
 def _environment() -> dict[str, str]:

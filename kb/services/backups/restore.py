@@ -2,27 +2,31 @@
 
 import re
 import shutil
+import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
 from django.core.files import File
-from django.core.management import call_command
-from django.db import connection, transaction
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connection, transaction
 from django.db.migrations.loader import MigrationLoader
 from django.db.models import Q
 from django.utils import timezone
 
-from kb.models import Document, Installation, KnowledgeBase, User
+from kb.models import Document, KnowledgeBase, User
 from kb.services.archives.export import archive_folder
 from kb.services.backups import programs
 from kb.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
 from kb.services.errors import Rejected
 from kb.services.stores.applying import refill
 from kb.stores.files import replace_file
+from kb.stores.index_memory import build_options, most_build_bytes
 from kb.stores.installation import forget_installation
 from kb.stores.mirrors.registry import DRIVERS
+from kb.stores.vector_index import PREFIXES
 
 _PIECE: Final = 1024**2
 # Belonging to no extension, in the order in which they can go.
@@ -35,6 +39,18 @@ _OBJECTS: Final = """
         SELECT 'ROUTINE', oid::regprocedure::text, oid, 2 FROM pg_proc WHERE pronamespace = 'public'::regnamespace
     ) o WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e') ORDER BY o.place"""
 _EXTENSION: Final = re.compile(r"^\d+; \d+ \d+ (COMMENT - )?EXTENSION ")
+# Made after the rows, each with the memory that it needs; see kb.stores.vector_index.
+_VECTOR_INDEX: Final = re.compile(rf"^\d+; \d+ \d+ INDEX public ({'|'.join(PREFIXES.values())})\d+_")
+# What takes long to restore, by its entry in the list and by its statement.
+_LONG_ENTRY: Final = re.compile(r"^\d+; \d+ \d+ (TABLE DATA|INDEX|CONSTRAINT) ")
+_LONG_STATEMENT: Final = re.compile(
+    r"^(?:COPY (?:public\.)?(?P<table>\S+) |CREATE (?:UNIQUE )?INDEX (?P<index>\S+) | +ADD CONSTRAINT (?P<key>\S+) (?:PRIMARY KEY|UNIQUE) )"
+)
+_BECOME_ANOTHER: Final = (
+    "DELETE FROM public.kb_installation;\nINSERT INTO public.kb_installation (id) VALUES ('{id}');\n"
+)
+
+OnStep = Callable[[str, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +65,12 @@ class RestoredAll:
 
 
 def restore(
-    path: Path, *, is_forced: bool = False, is_trusted: bool = False, on_bytes: OnBytes = lambda _: None
+    path: Path,
+    *,
+    is_forced: bool = False,
+    is_trusted: bool = False,
+    on_bytes: OnBytes = lambda _: None,
+    on_step: OnStep = lambda _name, _total: None,
 ) -> RestoredAll:
     """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
 
@@ -58,10 +79,12 @@ def restore(
         is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
         is_trusted: take it although another secret key signed it.
         on_bytes: told how many further bytes are verified, and once more when they are restored.
+        on_step: told the table whose rows come next or the index that is built next, and how many of both there are.
 
     Raises:
         Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or PostgreSQL's
-            programs are missing or failed; the database is as it was then.
+            programs are missing or failed; the database is as it was then. Or the migration failed, after the rows and
+            the new id of the installation came together.
         FilesUnavailable: the store of the uploads cannot be used.
     """
     with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
@@ -70,9 +93,9 @@ def restore(
             _refuse_content()
         _refuse_others()
         _restore_files(archive, on_bytes)
-        _restore_database(archive, on_bytes)
-        call_command("migrate", interactive=False, verbosity=0)
-        installation = _become_another()
+        installation = _restore_database(archive, on_bytes, on_step)
+        _migrate()
+        _take_up_again()
         manifest = archive.manifest
         return RestoredAll(
             manifest["counts"], len(archive.files), manifest["zhiku"], manifest["created_at"], installation
@@ -132,29 +155,54 @@ def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
         on_bytes(archive.manifest["parts"][f"{FILES}{name}"]["bytes"])
 
 
-def _restore_database(archive: Reader, on_bytes: OnBytes) -> None:
+def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> str:
+    """Returns the new id of the installation, which comes with the rows: under the former one caches would answer for them."""
     major = max(programs.server_major(), archive.manifest["postgresql"])
+    installation = str(uuid.uuid4())
     with TemporaryDirectory(dir=archive_folder()) as folder:
-        dump, wanted, emptying, script = (
-            Path(folder) / name for name in (DUMP, "wanted", "emptying.sql", "restore.sql")
+        dump, wanted, emptying, script, another = (
+            Path(folder) / name for name in (DUMP, "wanted", "emptying.sql", "restore.sql", "another.sql")
         )
         with archive.open(DUMP) as stream, dump.open("wb") as copy:
             shutil.copyfileobj(stream, copy, _PIECE)
         listed = programs.run("pg_restore", "--list", str(dump), at_least=major)
         if not listed:
             raise damaged("its dump is empty")
-        wanted.write_text("".join(f"{line}\n" for line in listed.splitlines() if _is_wanted(line)))
+        lines = [line for line in listed.splitlines() if _is_wanted(line)]
+        wanted.write_text("".join(f"{line}\n" for line in lines))
         arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
         programs.run("pg_restore", *arguments, str(dump), at_least=major)
         emptying.write_text(_emptying())
-        both = ["--single-transaction", f"--file={emptying}", f"--file={script}"]  # or the former rows would be gone
-        programs.run("psql", "--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", *both, at_least=major)
+        another.write_text(_BECOME_ANOTHER.format(id=installation))
+        total = sum(bool(_LONG_ENTRY.match(line)) for line in lines)
+
+        def report(line: str) -> None:
+            if found := _LONG_STATEMENT.match(line):
+                on_step(next(name for name in found.groups() if name), total)
+
+        files = [
+            f"--file={path}" for path in (emptying, script, another)
+        ]  # of one transaction, or the former rows would be gone
+        programs.run(
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--echo-queries",
+            "--set=ON_ERROR_STOP=1",
+            "--single-transaction",
+            *files,
+            at_least=major,
+            options=build_options(most_build_bytes()),
+            on_line=report,
+        )
         on_bytes(dump.stat().st_size)
+    forget_installation()
+    return installation
 
 
 def _is_wanted(line: str) -> bool:
     """The extension stays in the database, since only a superuser could make it anew."""
-    return not _EXTENSION.match(line) and " SCHEMA - public " not in line
+    return not (_EXTENSION.match(line) or _VECTOR_INDEX.match(line)) and " SCHEMA - public " not in line
 
 
 def _emptying() -> str:
@@ -166,11 +214,25 @@ def _emptying() -> str:
     return "".join(f"{statement};\n" for statement in before + statements)
 
 
-def _become_another() -> str:
-    """A new id, under which no cache and no other store holds anything, and documents that no worker is at."""
+def _migrate() -> None:
+    """Brings the restored rows to this version of the code.
+
+    Raises:
+        Rejected: it failed.
+    """
+    try:
+        call_command("migrate", interactive=False, verbosity=0)
+    except (DatabaseError, CommandError) as error:
+        raise Rejected(
+            "not_migrated",
+            f"The rows are restored, and could not be migrated to this version ({error}): start nothing; correct that "
+            "and restore again with --force.",
+        ) from error
+
+
+def _take_up_again() -> None:
+    """Has other stores filled, which hold nothing under the new id, and documents processed that a worker was at."""
     with transaction.atomic():
-        Installation.objects.all().delete()
-        installation = Installation.objects.create()
         for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():
             for store in {kb.store, kb.target_store} & DRIVERS.keys():
                 refill(kb.pk, store)
@@ -178,5 +240,3 @@ def _become_another() -> str:
         Document.objects.filter(status__in=unfinished).update(
             status=Document.Status.PENDING, stage="", lease=None, lease_until=None, waiting_since=now, updated_at=now
         )
-    forget_installation()
-    return str(installation.pk)

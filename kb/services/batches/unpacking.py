@@ -67,9 +67,9 @@ def expand_archive(job: Hold) -> None:
 def _folder(archive: Document) -> "tempfile.TemporaryDirectory[str]":
     """An empty folder; what a worker that was killed has left of the same archive goes."""
     prefix = f"zhiku-unpack-{Installation.objects.values_list('pk', flat=True).get()}-{archive.pk}-"
-    for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
+    for left in Path(settings.FILE_UPLOAD_TEMP_DIR).glob(f"{prefix}*"):
         shutil.rmtree(left, ignore_errors=True)
-    return tempfile.TemporaryDirectory(prefix=prefix)
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=settings.FILE_UPLOAD_TEMP_DIR)
 
 
 def note(batch: IngestBatch, notes: Sequence[dict[str, Any]]) -> None:

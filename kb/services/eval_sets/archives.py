@@ -49,7 +49,7 @@ def eval_set_import_archive(
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2
         message = _("“%(name)s” is larger than %(megabytes)s MB: take its corpus out, which is not read.")
         raise Rejected("too_large", message % {"name": file.name, "megabytes": megabytes})
-    with TemporaryDirectory(prefix="eval-set-") as folder:
+    with TemporaryDirectory(prefix="eval-set-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         root = Path(folder) / (PurePosixPath((file.name or "").replace("\\", "/")).stem[:_NAME_CHARACTERS] or "set")
         root.mkdir()
         unpack(file, root)
@@ -67,10 +67,10 @@ def eval_set_archive(
     Raises:
         NotVisible: the set does not exist for the principal.
     """
-    with TemporaryDirectory(prefix="eval-set-") as folder:
+    with TemporaryDirectory(prefix="eval-set-", dir=settings.FILE_UPLOAD_TEMP_DIR) as folder:
         root = Path(folder) / "set"
         eval_set_export(principal, eval_set, root, layout, with_documents=with_documents)
-        archive = TemporaryFile()  # noqa: SIM115 - the caller reads it
+        archive = TemporaryFile(dir=settings.FILE_UPLOAD_TEMP_DIR)  # noqa: SIM115 - the caller reads it
         pack(root, archive)
     archive.seek(0)
     return archive

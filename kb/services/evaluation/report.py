@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kb.messages import degradations_as_json
 from kb.models import EvalRunQuery, EvalSet, Judgment, Principal
 from kb.services.evaluation.observe import LOST_AT, STAGES
 from kb.services.evaluation.run import SEARCHES_AT_ONCE, Measurement, Subject
@@ -51,6 +52,13 @@ def evaluate(
     measurement = Measurement(principal, Subject(eval_set, profile, profile_version, overrides or {}, limit))
     measurement.run(on_progress)
     return report_of(measurement)
+
+
+def report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored report, with its degradations in the language in force."""
+    if not report.get("degraded"):
+        return dict(report)
+    return {**report, "degraded": degradations_as_json(report["degraded"])}
 
 
 def report_of(measurement: Measurement) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from kb.services.eval_sets.queries import require_editable
 from kb.services.evaluation.report import model_ids, report_of
 from kb.services.evaluation.run import Measurement, Subject, Tick, query_count
 from retrieval.errors import RetrievalError, ScopeOutdated
+from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
@@ -287,4 +288,4 @@ def _principal(run: EvalRun) -> Principal:
 def _in_words(error: Exception) -> str:
     if isinstance(error, ScopeOutdated):
         return MOVED
-    return str(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR
+    return message_of(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR

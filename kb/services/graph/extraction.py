@@ -22,6 +22,7 @@ from kb.services.graph.reader import GraphReader, Passage
 from kb.services.graph.requests import LeaseLost, ReadingJob
 from kb.services.graph.writing import write_found
 from retrieval.errors import GenerationFailed
+from retrieval.messages import Message, gettext_noop, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,11 @@ SECONDS_A_TASK = 1_200
 FIRST_PASSAGES, HEADED_CHUNKS = 8, 200
 NOT_CONFIGURED = (
     "llm_not_configured",
-    "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1), LLM_MODEL and LLM_API_KEY",
+    Message(
+        gettext_noop(
+            "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1), LLM_MODEL and LLM_API_KEY"
+        )
+    ),
 )
 
 
@@ -65,7 +70,7 @@ def _extract(job: ReadingJob) -> bool:
             reading.read_concepts()
     except GenerationFailed as error:
         reading.write()
-        job.fail(error.code.value, str(error))
+        job.fail(error.code.value, message_of(error))
         return False
     if not is_complete:
         job.go_on_later()

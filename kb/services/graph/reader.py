@@ -14,6 +14,7 @@ from kb.services.graph.answers import (
 )
 from kb.services.graph.prompts import concepts_prompt, passage_prompt, repair_prompt
 from retrieval.errors import GenerationFailed
+from retrieval.messages import message_of
 from retrieval.protocols import Generator
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
@@ -80,7 +81,7 @@ class GraphReader:
             answer = self._complete(prompt)
             return read(answer)
         except UnusableAnswer as error:
-            reason = str(error)
+            reason = message_of(error)
         try:
             return read(self._complete(repair_prompt(prompt, answer or "-", reason)))
         except UnusableAnswer:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from celery import current_app
 from django.conf import settings
@@ -19,6 +20,9 @@ from kombu import Connection
 from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
+from kb.ingest.confinement import SECCOMP_LIBRARY, readable_folders
+from kb.ingest.parse import ParseError
+from kb.ingest.sandbox import confinement
 from kb.models import Document, KnowledgeBase, TokenizerSettings
 from kb.services.external_sources import external_sources
 from kb.services.health import indexes as health_indexes
@@ -188,7 +192,36 @@ def data_directory() -> Finding:
     detail = f"{directory}, {free / 1024**3:,.1f} GB free"
     if free < LOW_DISK_BYTES:
         return Finding(name, State.DEGRADED, detail, "make room before the next upload")
+    media = Path(settings.MEDIA_ROOT)
+    if media.exists() and media.stat().st_mode & 0o007 and all(each.stat().st_mode & 0o001 for each in media.parents):
+        remedy = f"run `chmod o= {media}`"
+        return Finding(name, State.DEGRADED, f"other users of this machine can read the uploads in {media}", remedy)
     return Finding(name, State.OK, detail)
+
+
+def parser_sandbox() -> Finding:
+    """What a file could reach that takes its parser over."""
+    name = "parser sandbox"
+    try:
+        held = confinement()
+    except ParseError as error:
+        remedy = "read the log: no file can be parsed; libraries outside the folders of Python and the system cannot be loaded"
+        return Finding(name, State.BROKEN, f"the parser's process does not start: {error}", remedy)
+    details, remedies = [], []
+    if not held.calls:
+        details.append("a parser may open connections and send signals: seccomp is unavailable")
+        remedies.append(f"install libseccomp (`apt install libseccomp2`, which has {SECCOMP_LIBRARY}) on Linux")
+    if not held.files:
+        details.append("a parser may read this user's files: Landlock is unavailable")
+        remedies.append(
+            "use Linux 5.13 or later with `landlock` in its `lsm=` list, and a container runtime that allows it"
+        )
+    if held.files and any(settings.DATA_DIR.is_relative_to(folder.resolve()) for folder in readable_folders()):
+        details.append(f"a parser may read {settings.DATA_DIR}, which lies among installed packages")
+        remedies.append("set ZHIKU_DATA_DIR to a folder of its own")
+    if details:
+        return Finding(name, State.DEGRADED, "; ".join(details), "; ".join(remedies))
+    return Finding(name, State.OK, "seccomp and Landlock: no connections, and no files but libraries")
 
 
 def documents() -> Finding:
@@ -212,7 +245,7 @@ def secret_key() -> Finding:
     if os.environ.get("SECRET_KEY"):
         return Finding(name, State.OK, "from the environment")
     detail = f"from {settings.DATA_DIR / 'secret_key'}"
-    if not settings.DEBUG:
+    if not settings.LOCAL:
         return Finding(name, State.DEGRADED, detail, "set SECRET_KEY, the same for every web and worker process")
     return Finding(name, State.OK, detail)
 
@@ -230,6 +263,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     keyword_packages,
     packages,
     data_directory,
+    parser_sandbox,
     secret_key,
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (
@@ -240,6 +274,7 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_indexes.lexemes,
     health_indexes.vector_indexes,
     health_indexes.vector_recall,
+    health_indexes.page_cache,
     health_stores.other_stores,
     documents,
 )

@@ -9,7 +9,8 @@ from kb.conf import tokenizer
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, VectorIndex
 from kb.services.health.findings import Finding, State, listed
 from kb.stores.fulltext import without_lexemes
-from kb.stores.vector_index import spaces_without_index
+from kb.stores.page_cache import is_reading, most_bytes, reads_indexes
+from kb.stores.vector_index import builds_under_way, spaces_without_index
 
 MEGABYTE = 1024**2
 # Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:
@@ -71,17 +72,47 @@ def keyword_memory() -> Finding:
 
 
 def vector_indexes() -> Finding:
-    """Knowledge bases with so many vectors that they want an index, and without a finished one."""
+    """Knowledge bases with so many vectors that an index is due, and without a finished one."""
     name = "vector indexes"
-    lacking = {space.kb_id for space in spaces_without_index()}
-    if lacking:
-        names = KnowledgeBase.objects.filter(pk__in=lacking).order_by("name").values_list("name", flat=True)
-        detail = f"missing or not finished for {listed(names)}: each search compares all vectors"
-        remedy = (
-            "start a worker, which makes them within minutes: `manage.py serve`; its log says why one could not be made"
+    lacking = spaces_without_index()
+    if not lacking:
+        return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+    under_way = builds_under_way()
+    names = dict(KnowledgeBase.objects.values_list("pk", "name"))
+    built, due = [], set()
+    for space in lacking:
+        kb = names.get(space.kb_id, "")
+        if space.index_name in under_way:
+            built.append(f"{kb!r} ({under_way[space.index_name]:,} of {space.vectors:,} vectors)")
+        else:
+            due.add(kb)
+    parts = [f"being built for {', '.join(built)}"] * bool(built) + [f"due for {listed(sorted(due))}"] * bool(due)
+    detail = f"{'; '.join(parts)}: each search compares all vectors until then"
+    remedies = []
+    if due:
+        remedies.append(
+            "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
         )
-        return Finding(name, State.DEGRADED, detail, remedy)
-    return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+    if short := [space.memory for space in lacking if not space.memory.is_enough]:
+        most = max(short, key=lambda memory: memory.needed)
+        remedies.append(f"set {most.remedy} for a build many times quicker, where the server has that much")
+    return Finding(name, State.DEGRADED, detail, "; ".join(remedies))
+
+
+def page_cache() -> Finding:
+    """Whether vectors and their indexes are being read into memory since a start."""
+    name = "page cache"
+    if is_reading():
+        detail = "vectors and indexes are being read into memory; searches of what is not there yet take longer"
+        return Finding(name, State.DEGRADED, detail, "nothing to do: it ends by itself")
+    most = most_bytes()
+    if not most:
+        return Finding(name, State.OK, "nothing is read into memory after a start (WARM_UP_MB=0)")
+    detail = f"up to {most / 1024**3:.1f} GB of vectors and indexes are read into memory after a start"
+    if reads_indexes():
+        return Finding(name, State.OK, detail)
+    remedy = "have an administrator of PostgreSQL run `CREATE EXTENSION pg_prewarm` in this database"
+    return Finding(name, State.DEGRADED, f"{detail}, but no indexes, which this server does not let be read", remedy)
 
 
 def vector_recall() -> Finding:

@@ -12,6 +12,7 @@ from django.db.migrations.recorder import MigrationRecorder
 from kb import draining, warming
 from kb.services.health.findings import State
 from kb.services.health.health import redis_broker, redis_cache
+from kb.stores.page_cache import is_reading
 
 
 class Readiness(StrEnum):
@@ -73,7 +74,13 @@ def _database() -> list[Component]:
         return [_of("database", State.BROKEN)]
     pending = len(_known_migrations() - applied)
     state = Readiness.NOT_READY if pending else Readiness.OK
-    return [_of("database", State.OK), Component("migrations", state, f"{pending} not applied" if pending else "")]
+    return [
+        _of("database", State.OK),
+        Component("migrations", state, f"{pending} not applied" if pending else ""),
+        Component("page_cache", Readiness.DEGRADED, "being read in")
+        if is_reading()
+        else Component("page_cache", Readiness.OK),
+    ]
 
 
 @lru_cache(maxsize=1)

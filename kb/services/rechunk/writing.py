@@ -117,8 +117,6 @@ def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepa
     again = [(chunk, each) for chunk, each in pairs_to_write if chunk.pk]
     write_chunks([chunk for chunk, _ in new], [each for _, each in new], model_id=model_id)
     replace_postings((chunk, each.postings) for chunk, each in again)
-    others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in again])
-    others.exclude(model=model_id).delete()
     replace_vectors(again, model_id)
     survival = plan.survival
     if lost := survival.edits - survival.edits_kept:

@@ -162,7 +162,7 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
 def profile_after(kb: KnowledgeBase, model_id: str) -> str:
     """The name of the profile that a knowledge base would search by with a model: its own, unless it is the usual one."""
     profile = kb.profile
-    is_usual = profile.name == starting_profile(kb.embedding_model).name
+    is_usual = profile.is_version_of_same(starting_profile(kb.embedding_model))
     return starting_profile(model_id).name if is_usual else str(profile.name)
 
 
@@ -309,7 +309,7 @@ def _swap(kb: KnowledgeBase, model_id: str) -> bool:
         if any_chunk_without(kb, _contents(model_id)):
             return False
         row = Reembedding.objects.select_for_update().get(knowledge_base=locked)
-        if locked.profile.name == starting_profile(locked.embedding_model).name:
+        if locked.profile.is_version_of_same(starting_profile(locked.embedding_model)):
             locked.profile = starting_profile(model_id)
         locked.previous_embedding_model, locked.embedding_model = locked.embedding_model, model_id
         locked.target_embedding_model = ""

@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
+from kb.messages import shown
 from kb.models import Chunk, ChunkEmbedding, EvalRun, EvalSet, KnowledgeBase, Principal, Reembedding
 from kb.services.errors import Rejected
 from kb.services.evaluation import start_run
@@ -83,7 +84,7 @@ def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
         previous=kb.previous_embedding_model,
         status=row.status if row else "",
         swaps=bool(row and row.swaps),
-        error=row.error if row else "",
+        error=shown(row.error) if row else "",
         done=done,
         total=total,
         per_second=_rate(row, done),
@@ -135,7 +136,7 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
     if not state.other:
         message = _("There is no second model to compare with: start a change, and wait until every chunk is embedded.")
         raise Rejected("no_second_model", message)
-    other = find_version(principal, profile_after(kb, state.other), None)
+    other = find_version(principal, profile_after(kb, state.other), scope=[kb.pk])
     return (
         start_run(principal, eval_set, embedding_model=state.model),
         start_run(principal, eval_set, profile=other, embedding_model=state.other),

@@ -26,6 +26,7 @@ from kb.stores.mirrors.protocol import (
     vectors_prefix,
 )
 from kb.stores.mirrors.registry import DRIVERS, mirror
+from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,7 @@ def changes_apply(kb_id: int, store: str, *, batches: int | None = None) -> bool
                     return True
                 done += 1
         except StoreError as error:
-            note_failure(kb_id, store, str(error))
+            note_failure(kb_id, store, message_of(error))
             raise
     return False
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from django.db import transaction
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.models import KnowledgeBase, StoreChange, StoreState, VectorIndex
 from kb.services.errors import Rejected
@@ -14,6 +15,7 @@ from kb.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settl
 from kb.stores.mirrors.registry import DRIVERS, configured_stores, mirror
 from kb.stores.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index
 from kb.stores.vector_recall import measure_due
+from retrieval.messages import Message
 
 Status = StoreState.Status
 Store = KnowledgeBase.Store
@@ -169,11 +171,11 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     if not maintain_vector_indexes(kb.pk).is_done:
         raise AlreadyRunning("already_running", "Another process is making vector indexes.")
     if lacking := spaces_without_index(kb.pk):
-        message = _(
-            "The index of %(vectors)d vectors could not be made, and without it each search would compare them all: see the "
+        template = gettext_noop(
+            "The index of {vectors} vectors could not be made, and without it each search would compare them all: see the "
             "worker’s log for the reason (mostly memory or disk), then start the move again."
         )
-        reason = message % {"vectors": max(space.vectors for space in lacking)}
+        reason = Message(template, vectors=max(space.vectors for space in lacking))
         raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
     _tell(kb, Status.CHECKING)
     measure_due(kb.pk)

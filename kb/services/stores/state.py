@@ -6,6 +6,7 @@ from datetime import datetime
 from django.db.models import Count, Min
 from django.utils import timezone
 
+from kb.messages import shown
 from kb.models import KnowledgeBase, StoreChange, StoreState
 from kb.stores.mirrors.registry import configured_stores
 
@@ -98,7 +99,7 @@ def stores_state(kb: KnowledgeBase) -> StoresState:
             total=state.total,
             oldest=oldest,
             checked=state.checked,
-            error=state.error,
+            error=shown(state.error),
             applied_at=state.applied_at,
             retry_at=state.retry_at,
         )

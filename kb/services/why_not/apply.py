@@ -8,7 +8,7 @@ from kb.models import Chunk, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.chunk_work.editing import chunk_reindex, chunk_update
 from kb.services.documents import document_requeue
 from kb.services.errors import NotAllowed, Rejected
-from kb.services.profiles import MAX_NAME_CHARACTERS, create_version
+from kb.services.profiles import MAX_NAME_CHARACTERS, create_version, reference
 from kb.services.search import SearchRequest
 from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_settings
 from kb.services.why_not.types import Remedy, RemedyCode, Stage, WhyNot
@@ -92,7 +92,7 @@ def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequ
     given_up = settings | (OF_COUNTS if settings & OF_COUNTS else frozenset())
     return dataclasses.replace(
         why.request,
-        profile=draft.name,
+        profile=reference(draft),
         profile_version=draft.version,
         own_profiles={},
         overrides={name: value for name, value in why.request.overrides.items() if name not in given_up},

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+from kb.messages import degradation_as_json
 from kb.services.why_not.remedies import remedies
 from kb.services.why_not.types import Remedy, Step, Terms, WhyNot
 from kb.services.why_not.words import sentence, verdict_sentence
@@ -26,7 +27,7 @@ def why_not_as_json(why: WhyNot) -> dict[str, Any]:
         "terms": why.terms and _terms_as_json(why.terms),
         "remedies": [_remedy_as_json(remedy) for remedy in remedies(why)],
         "profile": {"name": profile.name, "version": profile.version},
-        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
     }
 
 

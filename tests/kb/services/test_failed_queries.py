@@ -11,7 +11,7 @@ from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.failed_queries import (
     NewEvalSet,
     assign,
-    assignable_users,
+    assignable_user,
     editable_by,
     feedback,
     note_failures,
@@ -19,6 +19,7 @@ from kb.services.failed_queries import (
     to_eval_query,
 )
 from kb.services.search import SearchRequest, search
+from kb.services.sharing import member_add
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db
@@ -296,15 +297,38 @@ def test_a_query_is_taken_from_its_assignee(kb):
     assert FailedQuery.objects.get().assignee is None
 
 
-def test_those_who_see_all_knowledge_bases_may_be_assigned(kb):
-    other = make_kb(kb.owner)
-    member = make_member(kb)
-    make_user()
-    make_member(kb, user=make_user(staff=False))
-    admin = make_user(superuser=True)
+def test_an_owner_names_a_member_of_all_knowledge_bases(kb):
+    other, owner = make_kb(kb.owner), principal(kb.owner)
+    member = make_member(kb, user=make_user("ann"))
 
-    assert set(assignable_users([kb.pk])) == {kb.owner, member, admin}
-    assert set(assignable_users([kb.pk, other.pk])) == {kb.owner, admin}
+    assert assignable_user(owner, [kb.pk], "ann") == member
+    assert assignable_user(owner, [kb.pk, other.pk], kb.owner.username) == kb.owner
+    with pytest.raises(Rejected):
+        assignable_user(owner, [kb.pk, other.pk], "ann")
+
+
+def test_naming_an_assignee_tells_nothing_of_other_accounts(kb):
+    make_user("root-admin", superuser=True)
+    make_user("uninvolved")
+    make_member(kb, user=make_user("no-staff", staff=False))
+    member_add(kb=kb, by=principal(kb.owner), username=make_user("invited").username)
+
+    refusals = []
+    for name in ("root-admin", "uninvolved", "no-staff", "invited", "nobody", "nul\0"):
+        with pytest.raises(Rejected) as refused:
+            assignable_user(principal(kb.owner), [kb.pk], name)
+        refusals.append(str(refused.value))
+
+    assert len(set(refusals)) == 1
+
+
+def test_only_an_owner_of_all_knowledge_bases_names_an_assignee(kb):
+    editor, others = make_member(kb, Membership.Role.EDITOR), make_kb()
+    make_member(others, Membership.Role.EDITOR, kb.owner)
+
+    for caller, kb_ids in ((editor, [kb.pk]), (kb.owner, [kb.pk, others.pk])):
+        with pytest.raises(NotAllowed):
+            assignable_user(principal(caller), kb_ids, editor.username)
 
 
 # -- Evaluation queries --------------------------------------------------------------------------------------------------

@@ -96,6 +96,21 @@ def test_a_type_that_cannot_be_read_is_refused_at_the_door(kb):
     assert not Document.objects.exists()
 
 
+@pytest.mark.usefixtures("english")
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("x.exe", b"plain words", r"\.pdf"),
+        ("旧版.doc", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(504), r"save it as \.docx"),
+    ],
+)
+def test_programs_and_documents_of_old_office_are_refused_at_the_door(kb, name, content, told):
+    with pytest.raises(Rejected, match=told) as caught:
+        add(kb, content, name=name)
+    assert caught.value.code == "unsupported_type"
+    assert not Document.objects.exists()
+
+
 def test_a_file_over_the_limit_is_refused_at_the_door(kb, settings):
     settings.MAX_UPLOAD_BYTES = 10
     with pytest.raises(Rejected) as caught:

@@ -3,11 +3,12 @@ import threading
 from functools import partial
 
 import pytest
-from django.db import ProgrammingError, connection, transaction
+from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from kb.models import EvalSet, KnowledgeBase, Membership, RetrievalProfile, SearchLog
 from kb.services.errors import NotAllowed, NotVisible, Rejected
 from kb.services.knowledge_bases import knowledge_base_delete
+from kb.services.profile_overview import profile_overview, profile_overviews
 from kb.services.profiles import (
     BUILT_IN,
     choosable_profiles,
@@ -21,6 +22,7 @@ from kb.services.profiles import (
     publish,
     reason_to_keep,
 )
+from kb.services.replay import replay
 from kb.services.responses import respond
 from kb.services.search import SearchRequest
 from kb.stores import locks
@@ -106,12 +108,175 @@ def test_a_name_that_could_not_be_written_as_name_and_version_is_refused(curator
     assert refused.value.code == code
 
 
-def test_a_name_that_is_taken_elsewhere_is_refused(curator, kb):
-    own(curator, kb)
-    other = make_kb()
+def test_a_knowledge_base_takes_no_name_of_a_shared_profile(curator, kb):
     with pytest.raises(Rejected, match="elsewhere") as refused:
-        create_version(principal(other.owner), "faq tuned", {}, knowledge_base=other)
+        create_version(curator, "default", {}, knowledge_base=kb)
     assert refused.value.code == "profile_name_taken"
+    assert versions("default") == [1]
+
+
+def test_a_shared_profile_takes_no_name_that_a_knowledge_base_uses(curator, root, kb):
+    own(curator, kb)
+    with pytest.raises(Rejected, match="elsewhere"):
+        create_version(root, "faq tuned", {})
+    assert versions("faq tuned") == [1]
+
+
+@pytest.mark.parametrize("name", ["faq tuned", "free"])
+def test_who_may_make_no_shared_profile_is_refused_alike_for_a_name_of_a_stranger(curator, kb, name):
+    own(curator, kb)
+    with pytest.raises(NotAllowed):
+        create_version(principal(make_kb().owner), name, {})
+
+
+# -- One name at two places ----------------------------------------------------------------------------------------------
+@pytest.fixture
+def other():
+    kb = make_kb(make_user("mallory"), "other")
+    make_document(kb, "保修期一年", "保修期内换新", "保修期外不修")
+    return kb
+
+
+def owned(kb, **settings):
+    return own(principal(kb.owner), kb, **settings)
+
+
+def state(kb):
+    return profile_of(kb), list(RetrievalProfile.objects.filter(knowledge_base=kb).order_by("version").values())
+
+
+def test_each_knowledge_base_makes_publishes_and_deletes_its_own_of_a_name(kb, other):
+    publish(principal(kb.owner), owned(kb, top_k=1), adopt=True)
+    drafted = owned(kb, top_k=2)
+    theirs, mallory = state(kb), principal(other.owner)
+
+    first = owned(other, top_k=3)
+    assert first.version == 1
+    assert list(moving_with(first, adopt=True)) == [other]
+    assert publish(mallory, first, adopt=True) == 1
+    second, third = owned(other, top_k=2), owned(other, top_k=4)
+    assert (second.version, third.version) == (2, 3)
+    assert publish(mallory, second) == 1
+    assert publish(mallory, first) == 1
+    delete_draft(mallory, third)
+    assert owned(other).version == 3
+
+    assert (profile_of(other), state(kb)) == (first, theirs)
+    assert [row["published"] for row in theirs[1]] == [True, False]
+    ours = state(other)
+    delete_draft(principal(kb.owner), drafted)
+    assert owned(kb, top_k=5).version == 2
+    knowledge_base_delete(kb)
+    assert state(other) == ours
+
+
+def test_a_knowledge_base_that_searches_by_a_profile_of_another_moves_with_that_one_only(kb, other):
+    first = owned(kb, top_k=1)
+    KnowledgeBase.objects.filter(pk=other.pk).update(profile=first)
+    publish(principal(other.owner), owned(other))
+    assert profile_of(other) == first
+    assert [row.knowledge_base for row in choosable_profiles(KnowledgeBase.objects.get(pk=other.pk)) if row.name == "faq tuned"] == [kb, other]  # fmt: skip
+
+    assert publish(principal(kb.owner), owned(kb, top_k=2)) == 1
+
+
+def test_the_profile_of_the_knowledge_base_that_is_searched_is_meant(root, kb, other):
+    ours, theirs = owned(kb, top_k=1), owned(other, top_k=2)
+    owned(other, top_k=3)
+
+    assert asked(root, kb, profile="faq tuned")["profile"] == {"name": "faq tuned", "version": 1}
+    assert len(asked(root, kb, profile="faq tuned")["results"]) == 1
+    assert len(asked(root, other, profile="faq tuned")["results"]) == 3
+    assert len(asked(root, other, profile="faq tuned", profile_version=1)["results"]) == 2
+    assert len(asked(root, kb, profile=f"{other.pk}/faq tuned")["results"]) == 3
+    assert find_version(root, "faq tuned", 1, scope=[other.pk]) == theirs
+    assert find_version(root, f"{kb.pk}/faq tuned", 1) == ours
+    with pytest.raises(NotVisible, match="no version 2"):
+        find_version(root, "faq tuned", 2, scope=[kb.pk])
+
+
+@pytest.mark.parametrize("both", [True, False], ids=["both searched", "neither searched"])
+def test_a_name_that_could_mean_two_is_refused_and_how_to_be_exact_is_told(root, kb, other, both):
+    owned(kb), owned(other)
+    scope = [kb.pk, other.pk] if both else [make_kb().pk]
+    with pytest.raises(Rejected, match=f"{kb.pk}/faq tuned, {other.pk}/faq tuned") as refused:
+        find_version(root, "faq tuned", scope=scope)
+    assert refused.value.code == "profile_ambiguous"
+    with pytest.raises(Rejected, match="say which") as refused:
+        place_of(root, "faq tuned")
+    assert refused.value.code == "profile_place_ambiguous"
+    assert find_version(principal(kb.owner), "faq tuned").knowledge_base == kb
+
+
+@pytest.mark.parametrize("place", ["0", "x", "", "²", "-1", "9" * 18, "9" * 5_000], ids=lambda each: each[:20])
+def test_a_knowledge_base_that_is_not_there_has_no_profile(curator, kb, place):
+    own(curator, kb)
+    with pytest.raises(NotVisible):
+        find_version(curator, f"{place}/faq tuned")
+
+
+def test_a_stranger_names_no_profile_by_its_knowledge_base(kb, other):
+    owned(kb)
+    with pytest.raises(NotVisible):
+        find_version(principal(other.owner), f"{kb.pk}/faq tuned")
+
+
+def test_searches_by_a_profile_of_the_same_name_elsewhere_keep_no_draft(kb, other):
+    in_use_by_the_log(owned(kb), kb)
+    assert reason_to_keep(owned(other)) == ""
+
+
+def test_a_search_elsewhere_by_a_draft_keeps_it(root, kb, other):
+    draft = owned(kb)
+    asked(root, other, profile=f"{kb.pk}/faq tuned", profile_version=1, explain=True)
+    assert "search log" in reason_to_keep(draft)
+    assert reason_to_keep(owned(other)) == ""
+
+
+def test_a_search_of_an_earlier_release_keeps_the_draft_of_the_knowledge_base_searched(kb, other):
+    draft = owned(kb)
+    in_use_by_the_log(draft, kb)
+    entry = SearchLog.objects.get()
+    del entry.trace["scopes"][0]["profile"]["knowledge_base_id"]
+    entry.save()
+    assert "search log" in reason_to_keep(draft)
+    assert reason_to_keep(owned(other)) == ""
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_search_is_replayed_by_the_profile_that_it_ran_under(root, kb, other, named):
+    publish(root, owned(kb, top_k=1), adopt=True)
+    if named:
+        asked(root, other, profile="faq tuned", explain=True)
+    else:
+        KnowledgeBase.objects.filter(pk=other.pk).update(profile=profile_of(kb))
+        asked(root, other, explain=True)
+    owned(other, top_k=3)
+
+    replayed = replay(root, SearchLog.objects.get().pk)
+
+    assert (replayed.is_identical, replayed.as_dict()["profile"]) == (True, {"name": "faq tuned", "version": 1})
+
+
+def test_the_overview_tells_of_each_who_searches_by_it(root, kb, other):
+    publish(root, owned(kb), adopt=True)
+    owned(other), owned(other)
+
+    rows = profile_overviews(root, ["faq tuned"])
+
+    assert [(row.knowledge_base, row.version_count, row.used_by) for row in rows] == [(kb, 1, (kb,)), (other, 2, ())]
+    assert [profile_overview(root, row.newest) for row in rows] == rows
+    (ours,) = profile_overviews(principal(other.owner), ["faq tuned"])
+    assert (ours.knowledge_base, ours.used_elsewhere) == (other, 0)
+
+
+def test_a_database_keeps_versions_and_publications_apart_by_place(kb, other):
+    make = RetrievalProfile.objects.create
+    for place in (kb, other, None):
+        make(name="same", knowledge_base=place, published=True)
+        for fields in ({"version": 1}, {"version": 2, "published": True}):
+            with pytest.raises(IntegrityError), transaction.atomic():
+                make(name="same", knowledge_base=place, **fields)
 
 
 @pytest.mark.django_db(transaction=True)

@@ -2,6 +2,8 @@ from types import SimpleNamespace
 
 import pytest
 from django.core.files.base import ContentFile
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from kb.ingest.chunkers.registry import split
 from kb.ingest.parse import ParsedDocument, Section
@@ -97,6 +99,16 @@ def test_a_paragraph_that_goes_takes_its_chunk_along_and_no_other(document, coun
     after = again(document, "\n\n".join(PARAGRAPHS[1:]))
     assert [chunk.pk for chunk in after] == [chunk.pk for chunk in before[1:]]
     assert counted.embedded == []
+
+
+def test_the_vectors_of_other_models_are_deleted_once(document, counted):
+    document.refresh_from_db()
+    document_update(document, title="新的标题")
+    with CaptureQueriesContext(connection) as queries:
+        again(document)
+    assert counted.embedded
+    deletions = [each["sql"] for each in queries if each["sql"].startswith('DELETE FROM "kb_chunkembedding"')]
+    assert len([sql for sql in deletions if 'NOT ("kb_chunkembedding"."model"' in sql]) == 1
 
 
 def test_another_size_cuts_only_what_it_cuts_otherwise(document, counted):

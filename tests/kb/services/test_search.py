@@ -10,6 +10,7 @@ from kb.stores.filters import Filters
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.types import Turn
 from tests.factories import make_document, make_kb, make_member, make_user, principal
+from tests.kb.letters_model import letters_models
 
 pytestmark = pytest.mark.django_db
 
@@ -73,6 +74,21 @@ def test_an_explained_search_carries_its_trace_and_is_written_at_once(kb):
     entry = SearchLog.objects.get(pk=outcome.trace_id)
     assert (entry.query, entry.result_count, entry.user) == ("保修期", len(outcome.result.hits), kb.owner)
     assert entry.configuration["keyword_weight"] == 0.9
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_explained_search_does_not_tell_what_others_have_searched_for(kb, monkeypatch):
+    letters_models(monkeypatch, "letters")
+    mine, theirs = (make_kb(embedding_model="letters") for _ in range(2))
+    for base in (mine, theirs):
+        make_document(base, "Who is to be laid off?")
+
+    def source(base):
+        trace = outcome_as_json(ask(base, query="laid off", explain=True))["trace"]
+        return next(span["query_vector"] for span in trace["spans"] if span["stage"] == "vector")
+
+    assert [source(theirs), source(theirs)] == ["model", "memory"]
+    assert [source(mine), source(mine)] == ["model", "memory"]
 
 
 @pytest.mark.django_db(transaction=True)
@@ -311,7 +327,7 @@ def test_the_log_keeps_what_was_asked_and_of_what(kb):
     row = KnowledgeBaseVersion.objects.get(pk=kb.pk)
     assert (scope["version"], scope["content_version"]) == (row.version, row.content_version)
     assert (scope["tokenizer"], scope["space"]) == (kb.tokenizer_id, "hashing")
-    assert scope["profile"] == {"name": "keyword-led", "version": 1}
+    assert scope["profile"] == {"name": "keyword-led", "version": 1, "knowledge_base_id": None}
     assert [each["chunk_id"] for each in entry.trace["results"]] == [h.passage.chunk_id for h in outcome.result.hits]
 
 

@@ -170,7 +170,7 @@ KINDS = [concept, fact, query, external, web]
 
 @pytest.fixture
 def _allowed(settings):
-    settings.EXTERNAL_PROVIDERS = ["vertex_ai_search"]
+    settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = ["vertex_ai_search"], ["library"]
 
 
 @pytest.mark.usefixtures("_allowed")

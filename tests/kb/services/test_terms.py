@@ -6,6 +6,7 @@ from django.core.files.base import ContentFile
 from kb.models import Chunk, ChunkEmbedding, Document, KnowledgeBase
 from kb.services.documents import document_add
 from kb.services.indexing import index_document
+from retrieval.messages import Message
 from tests.factories import make_kb
 from tests.kb.language_model import language_model, no_language_model
 from tests.servers import Reply
@@ -59,7 +60,7 @@ def test_a_document_is_ready_without_the_language_model_and_says_why(settings):
     assert chunk.questions == []
     [remark] = document.remarks
     assert (remark["code"], remark["params"]["count"]) == ("model_did_not_read", 1)
-    assert "LLM_BASE_URL" in remark["params"]["reason"]
+    assert "LLM_BASE_URL" in Message.from_dict(remark["params"]["reason"])
 
 
 def test_textrank_needs_no_language_model(server):

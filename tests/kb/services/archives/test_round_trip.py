@@ -84,8 +84,21 @@ def test_originals_come_with_their_documents(kb, archive):
         assert copy.read() == original.read()
 
 
-def test_all_versions_of_a_profile_come_under_a_free_name(kb, archive):
-    restored = restore_kb(archive(kb), owner=kb.owner, name="copy")
+def test_all_versions_of_a_profile_come_under_its_name_whoever_else_has_one_of_it(kb, archive):
+    before = list(RetrievalProfile.objects.filter(knowledge_base=kb).values())
+    restored = restore_kb(archive(kb), owner=make_user("mallory"), name="copy")
+    ours = RetrievalProfile.objects.filter(knowledge_base=restored.knowledge_base).order_by("version")
+    assert [(row.name, row.version, row.published) for row in ours] == [("法务", 1, False), ("法务", 2, True)]
+    assert restored.knowledge_base.profile == ours[1]
+    assert not any("法务" in note for note in restored.notes)
+    assert list(RetrievalProfile.objects.filter(knowledge_base=kb).values()) == before
+
+
+def test_all_versions_of_a_profile_come_under_a_free_name_where_a_shared_one_has_theirs(kb, archive):
+    path = archive(kb)
+    delete_everything()
+    RetrievalProfile.objects.create(name="法务", published=True)
+    restored = restore_kb(path, owner=make_user(), name="copy")
     ours = RetrievalProfile.objects.filter(knowledge_base=restored.knowledge_base).order_by("version")
     assert [(row.name, row.version, row.published) for row in ours] == [("法务 (2)", 1, False), ("法务 (2)", 2, True)]
     assert restored.knowledge_base.profile == ours[1]

@@ -290,8 +290,8 @@ def test_the_files_of_an_archive_that_is_cancelled_meanwhile_stay_out(batch, mon
     assert statuses(batch) == {"laws.zip": "cancelled"}
 
 
-def test_what_a_killed_worker_has_unpacked_goes_with_the_next_attempt(batch, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+def test_what_a_killed_worker_has_unpacked_goes_with_the_next_attempt(batch, tmp_path, monkeypatch, settings):
+    settings.FILE_UPLOAD_TEMP_DIR = tmp_path
     archive = add(batch, zipped(**{"a.txt": "first"}), "laws.zip")
     with monkeypatch.context() as killed:
         killed.setattr(tempfile.TemporaryDirectory, "cleanup", lambda self: self._finalizer.detach() and None)

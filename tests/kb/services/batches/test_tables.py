@@ -71,10 +71,10 @@ def test_a_table_describes_files_that_come_after_it_and_those_that_are_here():
     "table", [b"filename\n" + b"a\n" * 5_000_000, b"filename" + b",c" * 2_000_000 + b"\n" + b"a\n" * 50_000]
 )
 def test_a_table_of_very_many_rows_or_columns_is_refused_before_it_is_read(table):
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(Rejected):
         read_table(table)
-    assert time.monotonic() - started < 5
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.django_db

@@ -1,5 +1,6 @@
 import sys
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 from celery import current_app
@@ -7,6 +8,9 @@ from django.db import ConnectionHandler, connection
 from django.db.models import F
 from django.utils import timezone
 
+from config.celery import warn_of_an_open_sandbox
+from kb.ingest.parse import ErrorCode, ParseError
+from kb.ingest.sandbox import Confinement
 from kb.models import Document, IngestBatch
 from kb.services.batches.batches import batch_resume
 from kb.services.documents import document_requeue
@@ -210,12 +214,55 @@ def test_a_document_whose_worker_was_lost_long_ago_is_stuck():
 
 
 @pytest.mark.parametrize(
-    ("environment", "debug", "state"),
+    ("environment", "local", "state"),
     [("x" * 60, False, State.OK), ("", True, State.OK), ("", False, State.DEGRADED)],
 )
-def test_tells_where_the_secret_key_is_from(settings, monkeypatch, environment, debug, state):
+def test_tells_where_the_secret_key_is_from(settings, monkeypatch, environment, local, state):
     monkeypatch.setenv("SECRET_KEY", environment)
-    settings.DEBUG = debug
+    settings.LOCAL = local
     finding = health.secret_key()
     assert finding.state is state
     assert "x" * 60 not in finding.detail
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock are Linux's")
+def test_parsers_are_held_by_seccomp_and_landlock():
+    assert health.parser_sandbox().state is State.OK
+    assert health.parser_sandbox in health.INDEPENDENT
+
+
+@pytest.mark.parametrize(
+    ("held", "named"),
+    [
+        (Confinement(calls=False, files=True), "libseccomp2"),
+        (Confinement(calls=True, files=False), "lsm="),
+        (Confinement(calls=False, files=False), "libseccomp2"),
+    ],
+)
+def test_parsers_that_the_host_cannot_hold_are_degraded(monkeypatch, held, named):
+    monkeypatch.setattr(health, "confinement", lambda: held)
+    finding = health.parser_sandbox()
+    assert finding.state is State.DEGRADED
+    assert named in finding.remedy
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock are Linux's")
+def test_data_among_installed_packages_is_degraded(settings):
+    settings.DATA_DIR = Path(pytest.__file__).resolve().parent / ".data"
+    finding = health.parser_sandbox()
+    assert finding.state is State.DEGRADED
+    assert "ZHIKU_DATA_DIR" in finding.remedy
+
+
+def test_parsers_that_do_not_start_are_broken(monkeypatch):
+    def fail():
+        raise ParseError(ErrorCode.PARSER_CRASHED)
+
+    monkeypatch.setattr(health, "confinement", fail)
+    assert health.parser_sandbox().state is State.BROKEN
+
+
+def test_a_worker_warns_of_an_open_sandbox(monkeypatch, caplog):
+    monkeypatch.setattr(health, "confinement", lambda: Confinement(calls=False, files=True))
+    warn_of_an_open_sandbox()
+    assert "libseccomp2" in caplog.text

@@ -5,9 +5,12 @@ from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.services.health import indexes as health_indexes
 from kb.services.health.findings import State
 from kb.services.health.indexes import BYTES_A_CHUNK, BYTES_A_POSTING, SPARE
+from kb.stores import index_memory
+from kb.stores.locks import Purpose, try_lock
 from kb.stores.vector_index import maintain_vector_indexes
 from retrieval.bm25 import OkapiIndex
 from tests.factories import make_document, make_kb
+from tests.kb.stores.vectors import build_under_way
 
 pytestmark = pytest.mark.django_db
 
@@ -105,3 +108,35 @@ def test_vectors_beyond_the_limit_without_a_finished_index_are_degraded():
     assert "manage.py serve" in finding.remedy
     maintain_vector_indexes()
     assert health_indexes.vector_indexes().state is State.OK
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_index_that_is_due_and_one_that_is_being_built_are_told_apart(settings):
+    settings.VECTOR_INDEX_MIN_ROWS = 1
+    kb = make_kb(name="statutes")
+    make_document(kb, "保修", "退货")
+    finding = health_indexes.vector_indexes()
+    assert (finding.state, "due for 'statutes'" in finding.detail) == (State.DEGRADED, True)
+    assert "manage.py serve" in finding.remedy
+    with build_under_way(kb):
+        finding = health_indexes.vector_indexes()
+        assert "being built for 'statutes' (0 of 2 vectors)" in finding.detail
+        assert finding.remedy == ""
+    assert health_indexes.vector_indexes().state is State.OK
+    kb.delete()
+    maintain_vector_indexes()
+
+
+def test_a_build_that_lacks_memory_names_the_setting(settings, monkeypatch):
+    settings.VECTOR_INDEX_MIN_ROWS, settings.INDEX_BUILD_MEMORY_BYTES = 1, 64 * 1024**2
+    monkeypatch.setattr(index_memory, "SPARE_BYTES", 100 * 1024**2)
+    make_document(make_kb(), "保修", "退货")
+    assert "INDEX_BUILD_MEMORY_MB=101" in health_indexes.vector_indexes().remedy
+
+
+def test_that_vectors_are_read_into_memory_is_said(settings):
+    assert health_indexes.page_cache().state is State.OK
+    with try_lock(Purpose.PAGE_CACHE, 0):
+        assert "being read into memory" in health_indexes.page_cache().detail
+    settings.WARM_UP_BYTES = 0
+    assert "WARM_UP_MB=0" in health_indexes.page_cache().detail

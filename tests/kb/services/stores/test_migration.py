@@ -5,7 +5,7 @@ from django.core.files.base import ContentFile
 from django.test import override_settings
 from django.utils import timezone
 
-from kb.models import Chunk, Document, KnowledgeBase, Reembedding, StoreChange, StoreState
+from kb.models import Chunk, Document, Installation, KnowledgeBase, Reembedding, StoreChange, StoreState
 from kb.services.documents import document_add, document_requeue
 from kb.services.errors import Rejected
 from kb.services.indexing import index_document
@@ -21,6 +21,7 @@ from kb.services.stores.migration import (
     store_rebuild,
 )
 from kb.services.stores.state import stores_state
+from kb.stores.installation import forget_installation
 from kb.stores.mirrors.protocol import StoreError
 from kb.stores.mirrors.registry import mirror
 from tests.factories import make_document, make_kb, principal
@@ -223,12 +224,15 @@ def test_what_is_left_of_a_deleted_base_waits_for_a_store_that_is_out(kb, chroma
 
 
 def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
-    from kb.services.backups.restore import _become_another
+    from kb.services.backups.restore import _take_up_again
 
     move(kb, "chroma")
     make_document(make_kb(), "which is in PostgreSQL alone")
 
-    _become_another()
+    Installation.objects.all().delete()
+    Installation.objects.create()
+    forget_installation()
+    _take_up_again()
 
     assert waiting() == [(kb.pk, "chroma")]
     assert found(kb)[0][0] == TEXTS[0]
@@ -349,7 +353,7 @@ def test_another_language_has_the_texts_cut_anew(kb, milvus):
     make_document(kb, "the thermostat has a warranty of two years")
     assert changes_apply(kb.pk, "milvus")
 
-    knowledge_base_update(kb, language="en")
+    knowledge_base_update(kb, by=principal(kb.owner), language="en")
     keywords = MirroredKeywordStore("milvus", "en")
     assert keywords.search(kb.pk, "warranty", 5) is None  # the base's own index answers until then
     assert changes_apply(kb.pk, "milvus")

@@ -4,6 +4,7 @@ import pytest
 from django.urls import reverse
 from psycopg import sql
 
+from kb.messages import shown
 from kb.models import ChunkEmbedding, KnowledgeBase, StoreState
 from kb.services.errors import Rejected
 from kb.services.stores.applying import AlreadyRunning
@@ -55,7 +56,7 @@ def test_without_its_index_the_move_is_not_done_and_says_why(kb, monkeypatch):
         migration_advance(kb)
 
     assert raised.value.code == "index_not_made"
-    assert (StoreState.objects.get().status, StoreState.objects.get().error) == ("failed", str(raised.value))
+    assert (StoreState.objects.get().status, shown(StoreState.objects.get().error)) == ("failed", str(raised.value))
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "chroma"
     monkeypatch.undo()
     migration_start(kb, "postgres")

@@ -4,6 +4,7 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.services.errors import NotAllowed, Rejected
+from kb.services.profiles import find_version
 from kb.services.tokenizing.tokenizing import follow_to_target
 from kb.services.why_not.apply import apply_remedy
 from kb.services.why_not.remedies import remedies
@@ -223,7 +224,7 @@ def test_a_setting_is_changed_in_a_draft_and_the_stage_lets_the_chunk_pass(chunk
     after = remedied(before, remedy)
 
     assert states(after)[str(before.verdict.stage)] == "passed"
-    draft = RetrievalProfile.objects.get(name=after.request.profile, version=after.request.profile_version)
+    draft = find_version(principal(chunk.knowledge_base.owner), after.request.profile, after.request.profile_version)
     assert changed.items() <= draft.settings.items()
     assert not draft.published
     assert after.outcome.wiring.profile == draft
@@ -272,9 +273,10 @@ def test_a_superuser_gets_the_next_version_of_a_shared_profile_and_an_editor_one
     shared = remedied(before, "draft:vector_top_k", who=principal(make_user(superuser=True))).request
     own = remedied(before, "draft:vector_top_k").request
 
+    kb_id = chunk.knowledge_base_id
     assert (shared.profile, shared.profile_version) == ("keyword-led", 2)
-    assert (own.profile, own.profile_version) == (f"keyword-led-kb{chunk.knowledge_base_id}", 1)
-    profile = RetrievalProfile.objects.get(name=own.profile)
+    assert (own.profile, own.profile_version) == (f"{kb_id}/keyword-led-kb{kb_id}", 1)
+    profile = find_version(principal(chunk.knowledge_base.owner), own.profile)
     assert profile.knowledge_base_id == chunk.knowledge_base_id
     assert {"keyword_weight": 0.9, "vector_top_k": 10}.items() <= profile.settings.items()
 
