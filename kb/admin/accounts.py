@@ -19,8 +19,9 @@ from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from kb.admin.scoped import ScopedModelAdmin, column, signed_in
-from kb.models import ApiKey, KnowledgeBase, Membership, User
+from kb.admin.deletion import deleted_with
+from kb.admin.scoped import RowActions, ScopedModelAdmin, column, signed_in
+from kb.models import ApiKey, KnowledgeBase, User
 from kb.services.api_keys import api_key_create, api_key_revoke, api_keys_made_with, check_rate_limit
 from kb.services.errors import Rejected
 from kb.services.logins import logins_unlock
@@ -31,7 +32,7 @@ admin.site.unregister(LibraryApiKey)
 
 
 @admin.register(User)
-class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
+class UserAdmin(RowActions, DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     """Accounts, for superusers only."""
 
     form = UserChangeForm
@@ -42,8 +43,6 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
     readonly_fields = ("last_login", "date_joined")
     filter_horizontal = ()
     actions = ("unlock_logins", "delete_selected")
-    delete_confirmation_template = "admin/kb/delete_confirmation.html"
-    delete_selected_confirmation_template = "admin/kb/delete_selected_confirmation.html"
     fieldsets = (
         (None, {"fields": ("username", "password")}),
         (gettext_lazy("Person"), {"fields": ("first_name", "last_name", "email")}),
@@ -94,13 +93,8 @@ class UserAdmin(DjangoUserAdmin, ModelAdmin):  # type: ignore[misc,type-arg]
         request: HttpRequest,  # noqa: ARG002 - Django's interface
     ) -> tuple[list[Any], dict[str, int], set[str], list[Any]]:
         """Counts; who owns a knowledge base cannot be deleted."""
-        ids = [user.pk for user in objs]
-        counts = {
-            str(model._meta.verbose_name_plural): model._default_manager.filter(user__in=ids).count()
-            for model in (Membership, ApiKey)
-        }
-        owned = KnowledgeBase.objects.filter(owner__in=ids)
-        return [str(user) for user in objs], counts, set(), list(owned)
+        owned = KnowledgeBase.objects.filter(owner__in=[user.pk for user in objs])
+        return [str(user) for user in objs], deleted_with(User, [user.pk for user in objs]), set(), list(owned)
 
     @admin.action(description=gettext_lazy("Unlock the login of selected users"), permissions=["change"])
     def unlock_logins(self, request: HttpRequest, queryset: QuerySet[User]) -> None:
@@ -161,6 +155,11 @@ class ApiKeyAdmin(ScopedModelAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         """Keys are revoked, which leaves a trace; they go when a superuser deletes their user."""
         return bool(request.user.is_superuser)
+
+    @staticmethod
+    def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:  # noqa: ARG004
+        """A key belongs to a user, so no membership grants anything on it."""
+        return rows if request.user.is_superuser else rows.none()
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         if obj is None:

@@ -13,6 +13,7 @@ from kb.admin.charts import Chart, Series, percentage
 from kb.admin.counts import count_of
 from kb.admin.degradations import degradation_heading
 from kb.admin.scoped import principal
+from kb.admin.sharing.invitations import invitation_notice
 from kb.admin.stage_words import milliseconds, stage_label
 from kb.conf import tokenizer
 from kb.models import Chunk, Document, KnowledgeBase, Principal
@@ -45,6 +46,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     return context | {
         "title": _("Overview"),
         "degraded": _degraded(),
+        "invitation_notice": invitation_notice(request),
         "knowledge_base_count": len(bases),
         "may_upload": any(kb.is_editable for kb in bases),
         "document_count": sum(by_status.values()),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from kb.messages import degradation_as_json
 from kb.models import KnowledgeBase
 from retrieval.candidates import channel_weights
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -34,7 +35,7 @@ def notices(
     """Degradations, grouped by code, in the order in which they were met."""
     details: dict[str, list[str]] = {}
     for degradation in degraded:
-        details.setdefault(str(degradation.code), []).append(degradation.detail)
+        details.setdefault(str(degradation.code), []).append(degradation_as_json(degradation)["detail"])
     return tuple(
         Notice(code, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
         for code, found in details.items()

@@ -3,22 +3,25 @@
 Django's model permissions play no part: memberships do, and an object that the user may not see does not exist (404).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import wraps
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
-from django.contrib.admin.utils import display_for_value
-from django.core.exceptions import PermissionDenied
+from django.contrib.admin.utils import display_for_value, get_fields_from_path
+from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
 from django.db.models import QuerySet
+from django.db.models.constants import LOOKUP_SEP
 from django.forms import ModelChoiceField, ModelMultipleChoiceField
-from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, path
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise
+from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from unfold.admin import ModelAdmin
@@ -26,7 +29,10 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdo
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 
-from kb.models import Principal, User
+from kb.admin.audit.words import kind_of
+from kb.admin.deletion import deleted_with, left_behind_by
+from kb.admin.ids import row_id
+from kb.models import AuditEntry, Principal, User
 
 Column = TypeVar("Column", bound=Callable[..., Any])
 
@@ -72,18 +78,77 @@ def signed_in(request: HttpRequest) -> User:
 
 
 def visible(model: type[models.Model], request: HttpRequest) -> QuerySet[Any]:
-    """The rows of a scoped model that the caller may see; all rows of a model that has no scope."""
+    """The rows of a scoped model that the caller may see; all rows of a model that has no scope.
+
+    Of accounts, only superusers see any but their own.
+    """
     rows = model._default_manager.all()
+    if model is User and not request.user.is_superuser:
+        return rows.filter(pk=request.user.pk)
     return rows.visible_to(principal(request)) if hasattr(rows, "visible_to") else rows
 
 
-class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
-    """Rows are those that are visible to the caller; `delete_grant` names who may delete one."""
+def filtered_knowledge_base(request: HttpRequest) -> int | None:
+    """The knowledge base that the list was filtered by from which a form was opened."""
+    return row_id(QueryDict(request.GET.get("_changelist_filters", "")).get("knowledge_base__id__exact", ""))
 
-    delete_grant: ClassVar[str] = "editable_by"
-    actions: ClassVar[Sequence[str]] = ("delete_selected",)
+
+class RowActions:
+    """What is asked before rows are deleted, and actions on rows whose ids anybody can write into the form of a list."""
+
     delete_confirmation_template = "admin/kb/delete_confirmation.html"
     delete_selected_confirmation_template = "admin/kb/delete_selected_confirmation.html"
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Runs the chosen action; Django's fails on a text that no id can be.
+
+        Raises:
+            Http404: such a text was chosen.
+        """
+        for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                queryset.model._meta.pk.to_python(chosen)
+            except ValidationError as error:
+                raise Http404 from error
+        response: HttpResponse | None = super().response_action(request, queryset)  # type: ignore[misc]
+        context = getattr(response, "context_data", None) or {}
+        if "deletable_objects" in context:
+            context["left_behind"] = left_behind_by(queryset.model, [row.pk for row in context["queryset"]]).items()
+        return response
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        left_behind = left_behind_by(type(context["object"]), [context["object"].pk]).items()
+        response: HttpResponse = super().render_delete_form(request, {**context, "left_behind": left_behind})  # type: ignore[misc]
+        return response
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """What the audit log has of an object, for who may read it there; else what was done in the admin alone."""
+        found = self.get_object(request, object_id)  # type: ignore[attr-defined]
+        if found is not None and self.has_view_permission(request, found):  # type: ignore[attr-defined]
+            logged = {"object_type": kind_of(found), "object_id": getattr(found, "prefix", found.pk)}
+            if visible(AuditEntry, request).filter(**logged).exists():
+                query = urlencode({"kind": logged["object_type"], "object_id": logged["object_id"]})
+                return HttpResponseRedirect(f"{reverse('admin:kb_auditentry_changelist')}?{query}")
+        response: HttpResponse = super().history_view(request, object_id, extra_context)  # type: ignore[misc]
+        return response
+
+    def _rows(self, objs: Iterable[Any]) -> QuerySet[Any]:
+        """The rows alone, without what a list asks for beside them."""
+        model: type[models.Model] = self.model  # type: ignore[attr-defined]
+        return model._default_manager.filter(pk__in=[obj.pk for obj in objs])
+
+
+class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
+    """Rows are those that are visible to the caller.
+
+    Attributes:
+        delete_grant: names who may delete one.
+        linked_lookups: of the query string, that links of the project's own lead to a list with, besides its filters'.
+    """
+
+    delete_grant: ClassVar[str] = "editable_by"
+    linked_lookups: ClassVar[frozenset[str]] = frozenset()
+    actions: ClassVar[Sequence[str]] = ("delete_selected",)
     list_per_page = 50
     list_disable_select_all = True
     show_facets = admin.ShowFacets.NEVER
@@ -91,6 +156,21 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).visible_to(principal(request))
         return rows
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
+        """Whether the query string may ask it of a list.
+
+        Only what its filters and links ask: any other answers would tell, sign by sign, what the caller may not see.
+        """
+        first = lookup.partition(LOOKUP_SEP)[0]
+        fields = {field.name for field in self.opts.get_fields()} | {"pk"}
+        fields |= {field.attname for field in self.opts.concrete_fields}
+        if first not in fields or lookup in self.linked_lookups:
+            return True  # what is no field is ignored
+        filters = self.get_list_filter(request) if request is not None else self.list_filter
+        paths = [each[0] if isinstance(each, tuple | list) else each for each in filters]
+        named = {getattr(each, "parameter_name", None) for each in filters}  # of filters that belong to no field
+        return lookup in named or any(_is_filtered(self.model, path, lookup) for path in paths if isinstance(path, str))
 
     def get_object_or_404(self, request: HttpRequest, object_id: str, *, to_change: bool = False) -> Any:
         """The object of a page of the project's own.
@@ -117,6 +197,12 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
         form = super().get_form(request, obj, **kwargs)
         form.request = request
         return form
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """What a link gives, and the knowledge base that the list before was filtered by."""
+        given: dict[str, Any] = super().get_changeform_initial_data(request)
+        chosen = filtered_knowledge_base(request)
+        return given if chosen is None else {"knowledge_base": chosen, **given}
 
     def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:  # noqa: ARG002
         raise Http404
@@ -170,19 +256,14 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
         return field
 
     # -- Deletion: counts, never a tree of all that goes with it ---------------------------------------------------------
-    def related_counts(self, rows: QuerySet[Any]) -> dict[str, int]:  # noqa: ARG002
-        """What is deleted together with rows, as counts by name."""
-        return {}
-
     def get_deleted_objects(
         self, objs: QuerySet[Any] | Sequence[Any], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[Any], list[Any]]:
-        ids = [obj.pk for obj in objs]
-        rows = self.model._default_manager.filter(pk__in=ids)
+        rows = self._rows(objs)
         lacking = set()
-        if self.granted(rows, request, self.delete_grant).count() < len(ids):
+        if self.granted(rows, request, self.delete_grant).count() < len(objs):
             lacking.add(self.opts.verbose_name)
-        return [str(obj) for obj in objs], self.related_counts(rows), lacking, []
+        return [str(obj) for obj in objs], deleted_with(self.model, [obj.pk for obj in objs]), lacking, []
 
     @admin.action(description=_("Delete selected %(verbose_name_plural)s"), permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
@@ -204,6 +285,17 @@ class ScopedModelAdmin(ModelAdmin):  # type: ignore[misc]
             )
             self.message_user(request, passed_over % {"count": chosen - kept}, messages.WARNING)
         return allowed if kept else None
+
+
+def _is_filtered(model: type[models.Model], path: str, lookup: str) -> bool:
+    """Whether a filter of a field asks a lookup; of another row, only which one it is."""
+    if lookup != path and not lookup.startswith(f"{path}{LOOKUP_SEP}"):
+        return False
+    field: Any = get_fields_from_path(model, path)[-1]
+    if not field.is_relation:
+        return True
+    key = field.target_field.name
+    return lookup in {f"{path}{LOOKUP_SEP}{tail}" for tail in ("exact", "isnull", f"{key}__exact", f"{key}__isnull")}
 
 
 class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]

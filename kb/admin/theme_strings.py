@@ -33,7 +33,6 @@ BORROWED = (
     _("This item will be deleted."),
     _("Click to cancel"),
     _("No results found"),
-    _("This page yielded into no results. Create a new item or reset your filters."),
     _("Click to download"),
     _("Go back"),
     _("General"),

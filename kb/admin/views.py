@@ -9,8 +9,9 @@ from django.views.generic import FormView
 from unfold.views import UnfoldModelAdminViewMixin
 
 from kb.admin.ids import row_id
-from kb.admin.scoped import principal
+from kb.admin.scoped import filtered_knowledge_base, principal
 from kb.models import KnowledgeBase
+from kb.services.rate_limits import UPLOAD
 
 
 class KnowledgeBasePage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
@@ -39,6 +40,7 @@ class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignor
     """A page that brings something into a knowledge base; a link may choose it by `kb`."""
 
     permission_required = ()
+    rate_limit_kind = UPLOAD
 
     @cached_property
     def writable(self) -> "QuerySet[KnowledgeBase]":
@@ -51,7 +53,7 @@ class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignor
     def get_initial(self) -> dict[str, Any]:
         """The knowledge base that a link names, else the only one there is."""
         chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
-        if (kb_id := row_id(chosen)) is not None:
+        if (kb_id := row_id(chosen) or filtered_knowledge_base(self.request)) is not None:
             return {"knowledge_base": kb_id}
         writable = list(self.writable[:2])
         return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}

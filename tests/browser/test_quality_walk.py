@@ -145,14 +145,14 @@ def change_weights(curator, kb_id):
     expect(page.locator("[data-testid=profile]")).to_have_text(f"{DRAFT} v1")
 
 
-def compare_on_the_set(curator, served):
+def compare_on_the_set(curator, served, kb_id):
     """From the search under the draft to the figures of both, the draft being B."""
     page = curator.page
     follow(page, "[data-testid=compare]", "**/compare/?*")
     follow(page, "[data-testid=summary] a[href^='?']", "**/compare/?*")
     follow(page, "[data-testid=summary] a[href*='/compare/runs/start/']", "**/compare/runs/start/?*")
     expect(page.locator("#id_a_profile")).to_have_value("")
-    expect(page.locator("#id_b_profile")).to_have_value(f"{DRAFT}@1")
+    expect(page.locator("#id_b_profile")).to_have_value(f"{kb_id}/{DRAFT}@1")
     of_the_set = page.locator("#id_eval_set option", has_text=SET)
     page.select_option("#id_eval_set", of_the_set.get_attribute("value"))
     with served.worker_resting():
@@ -187,7 +187,7 @@ def test_a_change_is_judged_measured_compared_and_published_and_then_the_api_goe
     assert measured["fused", "recall@5"].startswith("1.000")
 
     change_weights(curator, kb_id)
-    compared = compare_on_the_set(curator, served)
+    compared = compare_on_the_set(curator, served, kb_id)
     assert compared.keys() == measured.keys()
     assert compared["fused", "recall@5"].startswith("1.000 → 1.000")
     expect(page.locator("[data-testid=changes]")).to_contain_text("0.9")

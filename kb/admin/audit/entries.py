@@ -1,6 +1,5 @@
 """The audit log: who changed what, for owners of knowledge bases and superusers."""
 
-import json
 from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, FieldTextFilter, RangeDateFilter
 
-from kb.admin.audit.words import field_in_words, kind_in_words, kinds_in_words
+from kb.admin.audit.words import field_in_words, kind_in_words, kinds_in_words, value_in_words
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 from kb.models import AuditEntry
 
@@ -70,6 +69,7 @@ class AuditEntryAdmin(ScopedModelAdmin):
         ("how", ChoicesDropdownFilter),
         ("at", DaysFilter),
     )
+    linked_lookups = frozenset({"object_id"})  # of an object's history
     list_filter_submit = True
     list_filter_sheet = True
     search_fields = ("object_name", "object_id", "request_id")
@@ -144,19 +144,9 @@ def _differences(entry: AuditEntry) -> list[dict[str, str]]:
     return [
         {
             "field": field_in_words(entry.object_type, name),
-            "before": "" if secret else _as_text(before),
-            "after": _("changed; its value is not kept") if secret else _as_text(after),
+            "before": "" if secret else value_in_words(entry.object_type, name, before),
+            "after": _("changed; its value is not kept") if secret else value_in_words(entry.object_type, name, after),
         }
         for name, (before, after) in entry.changes.items()
         for secret in [before is None and after is None]
     ]
-
-
-def _as_text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return _("yes") if value else _("no")
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return " · ".join(value)
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -20,6 +20,7 @@ from kb.admin.scoped import principal
 from kb.models import KnowledgeBase, Principal
 from kb.services.comparison import InvalidSide, compare_searches
 from kb.services.errors import NotVisible
+from kb.services.rate_limits import GENERAL
 from retrieval.errors import NoChannelAvailable
 
 
@@ -28,6 +29,7 @@ class CompareView(TemplateView):
 
     admin_site: AdminSite | None = None
     template_name = "admin/compare/page.html"
+    rate_limit_kind = GENERAL
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         caller = principal(request)

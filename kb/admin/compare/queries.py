@@ -26,7 +26,7 @@ class QueryRow:
     """A query of both runs.
 
     Attributes:
-        lost: what lost its relevant passages in the second run, or in the first where only that one lost them.
+        lost: what lost its relevant passages, in each run that lost them.
     """
 
     external_id: str
@@ -99,11 +99,10 @@ def _parameters(run: EvalRun) -> dict[str, Any]:
 
 
 def _lost_in_words(query: QueryDifference) -> str:
-    if query.lost_at_after:
-        return _("B: %(what)s") % {"what": lost_label(query.lost_at_after)}
-    if query.lost_at_before:
-        return _("A: %(what)s") % {"what": lost_label(query.lost_at_before)}
-    return ""
+    if query.lost_at_before and query.lost_at_before == query.lost_at_after:
+        return _("A and B: %(what)s") % {"what": lost_label(query.lost_at_after)}
+    told = [(_("A: %(what)s"), query.lost_at_before), (_("B: %(what)s"), query.lost_at_after)]
+    return _("; ").join(words % {"what": lost_label(stage)} for words, stage in told if stage)
 
 
 def here(asked: QueryDict, **changes: str) -> str:

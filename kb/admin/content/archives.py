@@ -21,6 +21,7 @@ from kb.models import Document, EvalSet, KnowledgeBase
 from kb.services.archives.export import archive_name, export_open
 from kb.services.archives.uploads import import_upload
 from kb.services.errors import Rejected
+from kb.services.rate_limits import UPLOAD
 
 
 class ArchiveForm(forms.Form):
@@ -41,6 +42,7 @@ class ImportArchiveView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[mi
     permission_required = ()
     template_name = "admin/kb_archives/import.html"
     form_class = ArchiveForm
+    rate_limit_kind = UPLOAD
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         megabytes = settings.MAX_UPLOAD_BYTES // 1024**2

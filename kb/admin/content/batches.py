@@ -18,6 +18,7 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.views import ChangeList
 
 from kb.admin.content.documents import state_cell
+from kb.admin.rate_limits import brings_files
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
 from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services.batches.batches import (
@@ -109,6 +110,7 @@ class IngestBatchAdmin(ScopedModelAdmin):
             status=HTTPStatus.CREATED,
         )
 
+    @brings_files
     def file_view(self, request: HttpRequest, object_id: int) -> JsonResponse:
         batch = self.get_object_or_404(request, str(object_id), to_change=True)
         file = request.FILES.get("file")
@@ -179,10 +181,8 @@ class IngestBatchAdmin(ScopedModelAdmin):
 
     # -- Lists --------------------------------------------------------------------------------------------------------------
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
-        return HttpResponseRedirect(reverse("admin:kb_document_upload"))
-
-    def related_counts(self, rows: QuerySet[IngestBatch]) -> dict[str, int]:  # noqa: ARG002 - its documents stay
-        return {}
+        query = request.GET.urlencode()
+        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
 
     @column(gettext_lazy("progress"))
     def state(self, batch: Any) -> SafeString:

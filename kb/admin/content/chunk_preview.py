@@ -13,6 +13,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
+from kb.admin.scoped import principal
 from kb.admin.views import KnowledgeBasePage
 from kb.models import Chunk, Document, KnowledgeBase
 from kb.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
@@ -109,7 +110,7 @@ class ChunkPreviewView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def _save(self, form: ChunkPreviewForm) -> HttpResponse:
         if not self.may_edit:
             raise PermissionDenied
-        knowledge_base_update(self.kb, **form.chunking)
+        knowledge_base_update(self.kb, by=principal(self.request), **form.chunking)
         messages.success(
             self.request,
             _("The settings were saved. Documents that are there keep their chunks until they are cut anew."),

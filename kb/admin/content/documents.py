@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.contrib import admin, messages
@@ -27,8 +27,8 @@ from kb.admin.counts import count_of
 from kb.admin.graph.extractions import document_graph_state
 from kb.admin.ids import row_ids
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
-from kb.ingest.parse import MESSAGES, REMARKS
 from kb.models import Chunk, Concept, Document
+from kb.services.document_sentences import error_sentence, remark_sentences
 from kb.services.documents import (
     document_delete,
     document_held,
@@ -40,25 +40,6 @@ from kb.services.documents import (
 from kb.stores.files import has_file
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
-
-
-def error_sentence(document: Document) -> str:
-    """What went wrong with a document and what to do, in the reader's language."""
-    templates: Mapping[str, str] = {code.value: message for code, message in MESSAGES.items()}
-    template = templates.get(document.error_code)
-    if template is not None:
-        try:
-            return _(template).format(**document.error_params)
-        except KeyError:
-            pass  # written by a version whose sentence had other fields
-    return _(document.error) if document.error else ""
-
-
-def remark_sentences(document: Document) -> list[str]:
-    """What the reader of a document's file left out or guessed, in the reader's language."""
-    templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
-    told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
-    return [_(template).format(**params) for template, params in told if template is not None]
 
 
 def unfinished_ids(documents: Sequence[Document]) -> str:
@@ -84,6 +65,7 @@ class DocumentChangeList(ChangeList):  # type: ignore[misc]
 @admin.register(Document)
 class DocumentAdmin(ScopedModelAdmin):
     list_display = ("name", "state", "chunks", "knowledge_base", "type_of_source", "file_size", "created_at")
+    linked_lookups = frozenset({"batch__id__exact"})
     list_filter = (
         ("knowledge_base", ScopedRelatedFilter),
         ("status", ChoicesDropdownFilter),
@@ -226,10 +208,6 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:  # noqa: ARG002 - Django's interface
         documents_delete(queryset)
-
-    def related_counts(self, rows: QuerySet[Document]) -> dict[str, int]:
-        chunks = Chunk.objects.filter(document__in=rows.values("pk")).count()
-        return {str(Chunk._meta.verbose_name_plural): chunks}
 
     @admin.action(description=gettext_lazy("Retry the failed ones"), permissions=["change"])
     def retry_failed(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:

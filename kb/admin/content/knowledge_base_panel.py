@@ -14,8 +14,9 @@ from kb.admin.graph.extractions import base_graph_state
 from kb.admin.profiles.page import PAGE, copy_url
 from kb.admin.search.keyword_cache import index_state_in_words
 from kb.models import ChunkEmbedding, VectorIndex
+from kb.services.embedding_models import recommended_embedding_model
 from kb.services.keyword_cache import IndexState, index_state
-from kb.stores.vector_index import SHARE_TO_KEEP
+from kb.stores.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
@@ -25,7 +26,6 @@ def panel_of(kb: Any) -> dict[str, Any]:
     Args:
         kb: with the counts of the list, and its index's state.
     """
-    configured = settings.EMBEDDING_MODEL
     return {
         "kb": kb,
         "index_state": index_state_in_words(state_of_index(kb), kb.changes),
@@ -42,7 +42,24 @@ def panel_of(kb: Any) -> dict[str, Any]:
         "profile_url": reverse(PAGE, args=[kb.profile_id]),
         "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
         "vector_index": _measured_index(kb),
-        "configured_model": configured if configured != HASHING_MODEL_ID else "",
+        "due_index": _due_index(kb),
+        "recommended_model": recommended_embedding_model(kb.language),
+    }
+
+
+def _due_index(kb: Any) -> dict[str, Any] | None:
+    """What is known of an index that is missing; None where none is due."""
+    if kb.chunk_count <= SHARE_TO_KEEP * settings.VECTOR_INDEX_MIN_ROWS:
+        return None
+    due = spaces_without_index(kb.pk)
+    if not due:
+        return None
+    under_way = builds_under_way()
+    done = sum(min(under_way.get(space.index_name, 0), space.vectors) for space in due)
+    return {
+        "vectors": sum(space.vectors for space in due),
+        "done": done,
+        "is_being_built": any(space.index_name in under_way for space in due),
     }
 
 

@@ -9,8 +9,8 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import URLPattern, reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
+from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
@@ -22,16 +22,18 @@ from kb.admin.content.reembedding import progress_view as reembedding_progress_v
 from kb.admin.content.stores import StoresView, stores_progress_view
 from kb.admin.content.tokenizer import TokenizerView, cancel_view, progress_view
 from kb.admin.counts import count_of
-from kb.admin.scoped import column, signed_in, visible
+from kb.admin.scoped import column, principal, signed_in, visible
 from kb.admin.search.keyword_cache import INDEX_LABELS, index_state_in_words
-from kb.admin.sharing.page import SharingView
-from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, RetrievalProfile
+from kb.admin.sharing.invitations import invitation_notice
+from kb.admin.sharing.page import LeaveView, SharingView
+from kb.models import Chunk, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.services.embedding_models import default_embedding_model, offered_embedding_models, require_embedding_model
 from kb.services.errors import Rejected
 from kb.services.keyword_cache import with_base
 from kb.services.knowledge_bases import (
     knowledge_base_delete,
     knowledge_base_update,
+    may_rename,
     prepare_knowledge_base,
 )
 from kb.services.profiles import choosable_profiles
@@ -119,6 +121,8 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
             self.fields["embedding_model"].initial = usual
             self.fields["embedding_model"].widget = ModelIdWidget()
             self.fields["embedding_model"].widget.suggestions = offered_embedding_models(used)
+        if self.instance.pk is None and (get_language() or "").startswith(KnowledgeBase.Language.ENGLISH):
+            self.initial["language"] = KnowledgeBase.Language.ENGLISH
         if "description" in self.fields:
             self.fields["description"].widget.attrs["rows"] = 3
         if "profile" in self.fields:
@@ -140,9 +144,6 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
         if named.exists():
             message = _("You have a knowledge base named “%(name)s” already: choose another name.")
             self.add_error("name", message % {"name": values["name"]})
-        size, overlap = values.get("chunk_size"), values.get("chunk_overlap")
-        if size is not None and overlap is not None and overlap >= size:
-            self.add_error("chunk_overlap", _("The overlap must be smaller than the chunk size."))
         return values
 
 
@@ -156,6 +157,7 @@ class KnowledgeBaseAdmin(ArchivePages):
     search_help_text = gettext_lazy("Search by name or description")
     list_filter = ("language",)
     list_filter_sheet = True
+    list_before_template = "admin/sharing/notice.html"
     change_form_outer_before_template = "admin/kb/knowledge_base_panel.html"
     warn_unsaved_form = True
     fieldsets: ClassVar[Any] = (
@@ -201,12 +203,16 @@ class KnowledgeBaseAdmin(ArchivePages):
         )
         return with_base(rows)
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        return ("embedding_model",) if obj else ()
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        if obj is None:
+            return ()
+        return ("embedding_model",) if may_rename(obj, principal(request)) else ("embedding_model", "name")
 
     def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
         if change:
-            knowledge_base_update(obj, **{name: form.cleaned_data[name] for name in form.changed_data})
+            knowledge_base_update(
+                obj, by=principal(request), **{name: form.cleaned_data[name] for name in form.changed_data}
+            )
             return
         obj.owner = signed_in(request)
         prepare_knowledge_base(obj)
@@ -222,8 +228,15 @@ class KnowledgeBaseAdmin(ArchivePages):
             context |= panel_of(kb) | {
                 "may_edit": context.get("has_change_permission"),
                 "may_share": self.is_granted(request, kb, "owned_by"),
+                "may_leave": kb.owner_id != request.user.pk
+                and Membership.objects.filter(knowledge_base=kb, user=signed_in(request)).exists(),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        context = {"invitation_notice": invitation_notice(request), **(extra_context or {})}
+        response: HttpResponse = super().changelist_view(request, context)
         return response
 
     # -- Pages of its own ------------------------------------------------------------------------------------------------
@@ -239,6 +252,7 @@ class KnowledgeBaseAdmin(ArchivePages):
             self.page("<int:object_id>/chunk-preview/", ChunkPreviewView.as_view(model_admin=self), "chunk_preview"),
             self.page("<int:object_id>/recut/", require_http_methods(["GET", "POST"])(self.recut_view), "recut"),
             self.page("<int:object_id>/sharing/", SharingView.as_view(model_admin=self), "sharing"),
+            self.page("<int:object_id>/leave/", LeaveView.as_view(model_admin=self), "leave"),
             self.page("<int:object_id>/embedding-model/", ReembeddingView.as_view(model_admin=self), "reembedding"),
             self.page(
                 "<int:object_id>/embedding-model/progress/",
@@ -267,16 +281,6 @@ class KnowledgeBaseAdmin(ArchivePages):
         return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
 
     # -- Deletion ------------------------------------------------------------------------------------------------------
-    def related_counts(self, rows: QuerySet[KnowledgeBase]) -> dict[str, int]:
-        ids = list(rows.values_list("pk", flat=True))
-        models = (Document, Chunk, Membership)
-        counts = {
-            str(model._meta.verbose_name_plural): model._default_manager.filter(knowledge_base__in=ids).count()
-            for model in models
-        }
-        bound = ApiKey.objects.filter(knowledge_bases__in=ids).distinct().count()
-        return counts | ({_("API keys that lose access"): bound} if bound else {})
-
     def delete_model(self, request: HttpRequest, obj: KnowledgeBase) -> None:  # noqa: ARG002
         knowledge_base_delete(obj)
 

@@ -15,9 +15,9 @@ from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget, U
 
 from kb.admin.scoped import signed_in
 from kb.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
-from kb.ingest.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parse import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
 from kb.models import Document, KnowledgeBase
-from kb.services.documents import document_add, document_add_text
+from kb.services.documents import document_add, document_add_text, largest_upload_bytes
 from kb.services.errors import AlreadyThere, Rejected
 
 
@@ -71,6 +71,7 @@ class UploadView(IntoKnowledgeBaseView):
     title = gettext_lazy("Upload documents")
     template_name = "admin/kb/upload.html"
     form_class = UploadForm
+    most_form_bytes = staticmethod(largest_upload_bytes)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
@@ -78,6 +79,8 @@ class UploadView(IntoKnowledgeBaseView):
             opts=self.model_admin.opts,
             has_knowledge_base=self.writable.exists(),
             extensions=" ".join(SUPPORTED_EXTENSIONS),
+            programs=" ".join(sorted(PROGRAM_EXTENSIONS)),
+            legacy=LEGACY_EXTENSIONS,
             max_megabytes=settings.MAX_UPLOAD_BYTES // 1024**2,
             zip_megabytes=settings.MAX_ZIP_BYTES // 1024**2,
         )

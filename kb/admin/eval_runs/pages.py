@@ -28,6 +28,7 @@ from kb.admin.eval_runs.state import is_unfinished, progress_of, standstill, too
 from kb.admin.profiles.page import PAGE
 from kb.admin.scoped import principal
 from kb.admin.setting_words import setting_label, value_in_words
+from kb.messages import shown
 from kb.models import EvalRun, Principal, RetrievalProfile
 from kb.services.errors import ServiceError
 from kb.services.evaluation import start_run
@@ -111,7 +112,7 @@ class RunView(OneRunView):
             unsaved=[(setting_label(name), value_in_words(name, value)) for name, value in run.overrides.items()],
             again_url=again_url(run) if may_edit else "",
             took=took(run),
-            error=_(run.error) if run.error else "",
+            error=shown(run.error),
             settings=settings_of(run),
             models=model_names(run),
             has_changed=has_changed(run),

@@ -4,7 +4,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -12,7 +12,7 @@ from django.utils.translation import ngettext
 from kb.admin.degradations import Notice, notices
 from kb.admin.setting_words import setting_label, value_in_words
 from kb.models import EvalRun
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.trace import Degradation
 
 CHANNELS = ("bm25", "vector")
 LATER_STAGES = ("fused", "reranked")
@@ -226,9 +226,10 @@ class Chart:
 
 
 def chart_of(stages: Mapping[str, Mapping[str, float]]) -> Chart:
-    """The figures of the table as bars; where all are high, the axis begins higher, so that one sees them differ."""
-    least = min((value for figures in stages.values() for value in figures.values()), default=0.0)
-    begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH else 0.0
+    """The figures of the table as bars; where all are high and differ, the axis begins higher, so that one sees it."""
+    values = {value for figures in stages.values() for value in figures.values()}
+    least = min(values, default=0.0)
+    begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH and len(values) > 1 else 0.0
     datasets = [
         {
             "label": ranking_label(stage),
@@ -312,7 +313,7 @@ def latency_figures(latency: Mapping[str, float]) -> tuple[Figure, ...]:
 def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
     """What searches of the run could not do, in words; a code of another version shows as it is written."""
     degraded: Iterable[Mapping[str, str]] = report.get("degraded") or ()
-    found = [Degradation(each["stage"], cast(DegradationCode, each["code"]), each["detail"]) for each in degraded]
+    found = [Degradation.from_dict(each) for each in degraded]
     return notices(found, (), {})
 
 

@@ -27,7 +27,7 @@ from kb.admin.eval_runs.state import is_unfinished, state_cell, unfinished_ids
 from kb.admin.ids import row_ids
 from kb.admin.profiles.page import PAGE
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, visible
-from kb.models import EvalRun, EvalRunQuery
+from kb.models import EvalRun
 from kb.services.errors import ServiceError
 from kb.services.evaluation import cancel_run
 from retrieval.errors import InvalidConfiguration
@@ -143,10 +143,6 @@ class EvalRunAdmin(ScopedModelAdmin):
         return HttpResponseRedirect(reverse(PAGE, args=[draft.pk]))
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
-    def related_counts(self, rows: QuerySet[EvalRun]) -> dict[str, int]:
-        measured = EvalRunQuery.objects.filter(run__in=rows.values("pk")).count()
-        return {_("measured queries"): measured}
-
     @admin.action(description=gettext_lazy("Compare two runs"))
     def compare(self, request: HttpRequest, queryset: QuerySet[EvalRun]) -> HttpResponse | None:
         """The earlier one first."""

@@ -19,7 +19,7 @@ from kb.admin.eval_sets.files import ImportView, export_view
 from kb.admin.eval_sets.pages import DeleteQueriesView, QueryView, SetView, judge_view, last_run_in_words
 from kb.admin.graph.concepts import GraphAdmin
 from kb.admin.scoped import column, principal
-from kb.models import EvalQuery, EvalRun, EvalSet, Judgment
+from kb.models import EvalSet
 from kb.services.eval_sets.overview import eval_set_overview
 
 
@@ -101,13 +101,6 @@ class EvalSetAdmin(GraphAdmin):
         )
 
     # -- Deletion --------------------------------------------------------------------------------------------------------
-    def related_counts(self, rows: QuerySet[Any]) -> dict[str, int]:
-        sets = rows.values("pk")
-        return {
-            str(model._meta.verbose_name_plural): model._default_manager.filter(**{f"{lookup}__in": sets}).count()
-            for model, lookup in ((EvalQuery, "eval_set"), (Judgment, "query__eval_set"), (EvalRun, "eval_set"))
-        }
-
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[EvalSet]) -> None:
         # The counts of the list would be kept in the deletion's own queries.
         super().delete_queryset(request, EvalSet.objects.filter(pk__in=list(queryset.values_list("pk", flat=True))))

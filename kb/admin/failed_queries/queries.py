@@ -1,7 +1,7 @@
 """The curators' inbox: queries that failed, who mends them, and how far that is."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from django import forms
 from django.contrib import admin, messages
@@ -16,12 +16,14 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminTextInputWidget
 
 from kb.admin.failed_queries.to_set import ToEvalSetView
 from kb.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
 from kb.admin.search.log import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
-from kb.models import FailedQuery, SearchLog
-from kb.services.failed_queries import assign, assignable_users, editable_by, set_state
+from kb.models import FailedQuery, SearchLog, User
+from kb.services.errors import ServiceError
+from kb.services.failed_queries import assign, assignable_user, editable_by, may_name_assignees, set_state
 
 State, Reason = FailedQuery.State, FailedQuery.Reason
 
@@ -89,8 +91,40 @@ class InboxChangeList(ChangeList):  # type: ignore[misc]
         _complete(self.result_list, request)
 
 
+class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Names nobody whom the caller does not know: others are given a query by typing who they are."""
+
+    request: HttpRequest
+    assignee_name = forms.CharField(
+        label=gettext_lazy("Another assignee"),
+        help_text=gettext_lazy(
+            "The exact user name of a member of all its knowledge bases; their owners may name one."
+        ),
+        max_length=150,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "assignee" in self.fields:
+            field = cast("ModelChoiceField[User]", self.fields["assignee"])
+            field.queryset = User.objects.filter(pk__in=[self.request.user.pk, self.instance.assignee_id])
+            field.empty_label = _("nobody")
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if name := values.get("assignee_name", "").strip():
+            try:
+                values["assignee"] = assignable_user(principal(self.request), self.instance.knowledge_base_ids, name)
+            except ServiceError as error:
+                self.add_error("assignee_name", str(error))
+        return values
+
+
 @admin.register(FailedQuery)
 class FailedQueryAdmin(ScopedModelAdmin):
+    form = FailedQueryForm
     list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "opens")
     list_select_related = ("assignee",)
     list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter)
@@ -101,7 +135,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
     ordering: ClassVar[Any] = ("-last_seen",)
     list_before_template = "admin/failed_queries/about.html"
     change_form_outer_before_template = "admin/failed_queries/panel.html"
-    fields = ("state", "assignee", "badges", "count", "searched", "first_seen", "last_seen")
+    fields = ("state", "assignee", "assignee_name", "badges", "count", "searched", "first_seen", "last_seen")
     readonly_fields: ClassVar[Any] = ("badges", "count", "searched", "first_seen", "last_seen")
 
     class Media:
@@ -121,7 +155,12 @@ class FailedQueryAdmin(ScopedModelAdmin):
         failed = super().get_object(request, object_id, from_field)
         if failed is not None:
             _complete([failed], request)
+            failed.may_name = may_name_assignees(principal(request), failed.knowledge_base_ids)
         return failed
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Sequence[Any]:
+        shown = super().get_fields(request, obj)
+        return [name for name in shown if name != "assignee_name" or getattr(obj, "may_name", False)]
 
     def get_urls(self) -> list[URLPattern]:
         return [
@@ -133,14 +172,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
         context = {"title": _("Failed queries"), **(extra_context or {})}
         response: HttpResponse = super().changelist_view(request, context)
         return response
-
-    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
-        form = super().get_form(request, obj, **kwargs)
-        if obj is not None and "assignee" in form.base_fields:
-            field: ModelChoiceField[Any] = form.base_fields["assignee"]
-            field.queryset = assignable_users(obj.knowledge_base_ids)
-            field.empty_label = _("nobody")
-        return form
 
     def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> forms.Field | None:
         field: forms.Field | None = super().formfield_for_dbfield(db_field, request, **kwargs)
@@ -168,7 +199,7 @@ class FailedQueryAdmin(ScopedModelAdmin):
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: FailedQuery, form: Any, change: Any) -> None:  # noqa: ARG002
         rows, caller = FailedQuery.objects.filter(pk=obj.pk), principal(request)
-        if "assignee" in form.changed_data:
+        if form.initial["assignee"] != obj.assignee_id:
             assign(caller, rows, form.cleaned_data["assignee"])
         if "state" in form.changed_data:
             set_state(caller, rows, form.cleaned_data["state"])

@@ -178,10 +178,6 @@ class ConceptAdmin(GraphAdmin):
             kwargs["widget"] = ParentWidget(db_field, self.admin_site)
         return super().formfield_for_foreignkey(db_field, request, **kwargs)
 
-    def related_counts(self, rows: QuerySet[Concept]) -> dict[str, int]:
-        terms = ConceptTerm.objects.filter(concept__in=rows.values("pk")).count()
-        return {str(ConceptTerm._meta.verbose_name_plural): terms}
-
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:
         terms = [term.text for term in concept.terms.all() if term.kind != ConceptTerm.Kind.NAME]

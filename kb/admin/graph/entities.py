@@ -20,7 +20,7 @@ from kb.admin.graph.files import GraphImportView, export_view
 from kb.admin.graph.merge import merge_view, split_view
 from kb.admin.graph.picture import entity_context
 from kb.admin.scoped import ScopedRelatedFilter, column, principal
-from kb.models import Entity, EntityName
+from kb.models import Entity
 from kb.services.errors import Rejected
 from kb.services.graph.entities import entity_check, entity_create, entity_delete, entity_update
 from kb.services.graph.neighbourhood import fact_counts
@@ -158,10 +158,6 @@ class EntityAdmin(GraphAdmin):
                 "count": count
             }
             self.message_user(request, message, messages.INFO)
-
-    def related_counts(self, rows: QuerySet[Entity]) -> dict[str, int]:
-        names = EntityName.objects.filter(entity__in=rows.values("pk")).count()
-        return {str(EntityName._meta.verbose_name_plural): names}
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")

@@ -15,6 +15,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
 from kb.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
+from kb.messages import shown
 from kb.models import Document, GraphExtraction, KnowledgeBase
 from kb.services.graph.requests import graph_request
 
@@ -111,7 +112,7 @@ def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
 
 
 def _notes(extraction: GraphExtraction) -> list[str]:
-    notes = [extraction.error] if extraction.error else []
+    notes = [shown(extraction.error)] if extraction.error else []
     if extraction.error and extraction.status == Status.WAITING and extraction.due_at:
         when = date_format(localtime(extraction.due_at), "TIME_FORMAT")
         notes.append(

@@ -41,7 +41,7 @@ class EditView(VersionPage):
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        newest = RetrievalProfile.objects.filter(name=self.version.name).order_by("-version").defer("settings")[0]
+        newest = RetrievalProfile.objects.versions_of(self.version).order_by("-version").defer("settings")[0]
         title = _("Edit “%(name)s”, beginning with version %(version)d")
         kwargs.setdefault("form", ProfileForm(None, self.version))
         return super().get_context_data(
@@ -85,8 +85,8 @@ class AddView(ProfilePage):
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def _create(self, form: ProfileForm) -> RetrievalProfile:
-        name = form.cleaned_data["name"]
-        if RetrievalProfile.objects.filter(name=name).exists():
+        name, place = form.cleaned_data["name"], form.place_chosen
+        if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
             message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
             raise Rejected("profile_name_taken", message % {"name": name})
         return create_version(
@@ -94,7 +94,7 @@ class AddView(ProfilePage):
             name,
             form.settings,
             description=form.cleaned_data["description"],
-            knowledge_base=form.place_chosen,
+            knowledge_base=place,
         )
 
     def _require_place(self) -> None:

@@ -33,6 +33,7 @@ from kb.services.profile_overview import (
     ProfileOverview,
     VersionState,
     profile_names,
+    profile_overview,
     profile_overviews,
     state_of,
 )
@@ -84,8 +85,8 @@ class ProfileView(VersionPage):
     template_name = "admin/profiles/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        (overview,) = profile_overviews(self.caller, [self.version.name])
-        rows = RetrievalProfile.objects.filter(name=self.version.name).select_related("created_by")
+        overview = profile_overview(self.caller, self.version)
+        rows = RetrievalProfile.objects.versions_of(self.version).select_related("created_by")
         versions = list(rows.order_by("-version"))
         page = Paginator(versions, VERSIONS_A_PAGE).get_page(self._page_number(versions))
         older = [*versions[1:], None]

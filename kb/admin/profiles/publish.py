@@ -43,7 +43,7 @@ class PublishView(VersionPage):
         return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        published = RetrievalProfile.objects.filter(name=self.version.name, published=True).first()
+        published = RetrievalProfile.objects.versions_of(self.version).filter(published=True).first()
         is_back = published is not None and published.version > self.version.version
         title = _("Roll back to “%(profile)s”?") if is_back else _("Publish “%(profile)s”?")
         moving = moving_with(self.version)
@@ -64,7 +64,7 @@ class PublishView(VersionPage):
     def _adopting(self) -> dict[str, Any] | None:
         """The knowledge base whose own profile it is, where it searches by another one, and what will differ there."""
         kb = self.version.knowledge_base
-        if kb is None or kb.profile.name == self.version.name:
+        if kb is None or kb.profile.is_version_of_same(self.version):
             return None
         return {"kb": kb, "changes": changes_in_words(differences(kb.profile, self.version))}
 
@@ -89,7 +89,7 @@ class DeleteView(VersionPage):
         except NotAllowed as error:
             raise PermissionDenied from error
         messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": name})
-        left = RetrievalProfile.objects.filter(name=self.version.name).order_by("-version").first()
+        left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
         return HttpResponseRedirect(reverse(PAGE, args=[left.pk]) if left else reverse(LIST))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from kb.services.answers.types import AnswerEvent, AskRequest
 from kb.services.answers.writing import stream_answer
 from kb.services.conversations import conversation_delete, conversation_get, conversation_overview
 from kb.services.errors import NotVisible, Rejected
+from kb.services.rate_limits import ASK
 from kb.sse import event_stream
 from retrieval.errors import NoChannelAvailable
 from retrieval.trace import Degradation
@@ -156,6 +157,7 @@ class AskStreamView(View):
     """Streams an answer to the page; a question that cannot be asked is an ordinary error with a sentence."""
 
     http_method_names = ["post"]
+    rate_limit_kind = ASK
 
     def post(self, request: HttpRequest) -> HttpResponseBase:
         caller = principal(request)
@@ -309,7 +311,7 @@ def _feedback(caller: Principal, trace_ids: Iterable[UUID]) -> dict[UUID, int | 
 def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> ShownAnswer:
     """An answer of a stream or of a conversation."""
     sources = tuple(map(_source, data["sources"]))
-    degraded = [Degradation(**each) for each in data["degraded"]]
+    degraded = [Degradation.from_dict(each) for each in data["degraded"]]
     scale = data["sources"][0]["score_scale"] if data["sources"] else ""
     confidence = data["confidence"]
     return ShownAnswer(

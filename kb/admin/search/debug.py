@@ -24,6 +24,7 @@ from kb.admin.search.judge import judging
 from kb.admin.search.page import SearchPage, open_search_page, visible_bases
 from kb.models import Document, KnowledgeBase, Principal, RetrievalProfile
 from kb.services.errors import NotAllowed, NotVisible, Rejected
+from kb.services.rate_limits import GENERAL
 from kb.services.search import search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
@@ -33,6 +34,7 @@ class SearchDebugView(TemplateView):
 
     admin_site: AdminSite | None = None
     template_name = "admin/search_debug.html"
+    rate_limit_kind = GENERAL
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         page = open_search_page(principal_of(request), request.GET)

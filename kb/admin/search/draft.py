@@ -14,7 +14,7 @@ from kb.admin.search.form import SETTINGS
 from kb.admin.search.page import SearchPage
 from kb.conf import explicit_count
 from kb.models import KnowledgeBase, Principal, RetrievalProfile
-from kb.services.profiles import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
+from kb.services.profiles import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
 
 SHARED = "shared"
 
@@ -99,5 +99,5 @@ def under_draft(given: QueryDict, draft: RetrievalProfile) -> str:
     query = given.copy()
     for name in SETTINGS:
         query.pop(name, None)
-    query["profile"] = profile_value(draft.name, draft.version)
+    query["profile"] = profile_value(reference(draft), draft.version)
     return query.urlencode()

@@ -14,6 +14,7 @@ from unfold.widgets import CHECKBOX_CLASSES, INPUT_CLASSES, SELECT_CLASSES
 from kb.admin.profiles.choices import ProfileChoice, as_field_choices, profile_value
 from kb.conf import environment_config
 from kb.models import Document, KnowledgeBase, RetrievalProfile
+from kb.services.profiles import name_and_version
 from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
 from kb.stores.conditions import read_conditions, write_conditions
 from kb.stores.filter_values import InvalidFilter
@@ -246,7 +247,7 @@ class SearchForm(forms.Form):
         return SearchRequest(
             query=self.cleaned_data["q"],
             knowledge_base_ids=self.cleaned_data["kb"],
-            profile=choice.profile.name if choice else "",
+            profile=name_and_version(choice.value)[0] if choice else "",
             profile_version=choice.version if choice else None,
             overrides=self.overrides,
             explain=True,

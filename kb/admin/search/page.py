@@ -54,7 +54,7 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     bases = visible_bases(principal)
     chosen = _chosen(given.getlist("kb"), bases)
     asked = given.get("profile", "")
-    profiles = {choice.value: choice for choice in profile_choices(principal, asked)}
+    profiles = {choice.value: choice for choice in profile_choices(principal, asked, [kb.pk for kb in chosen])}
     inheritable = {
         "kbs": {str(kb.pk): settings_in_words(kb.profile) for kb in bases.values()},
         "profiles": {value: settings_in_words(choice.profile) for value, choice in profiles.items()},

@@ -20,6 +20,7 @@ from kb.admin.why_not.told import tell
 from kb.admin.why_not.url import effect, remembered, why_not_url
 from kb.models import Chunk, Principal
 from kb.services.errors import NotAllowed, NotVisible, Rejected
+from kb.services.rate_limits import GENERAL
 from kb.services.tokenizing.tokenizing import tokenizing_progress
 from kb.services.why_not import why_not_found
 from kb.services.why_not.apply import apply_remedy
@@ -37,6 +38,7 @@ class WhyNotView(TemplateView):
 
     admin_site: AdminSite | None = None
     template_name = "admin/why_not/page.html"
+    rate_limit_kind = GENERAL
     confirm_template_name = "admin/why_not/confirm.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002

@@ -4,7 +4,7 @@
 (() => {
     const zone = document.getElementById("drop-zone");
     if (!zone) return;
-    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 10;
+    const AT_ONCE = 4, TRIES = 3, SHOWN = 20, SHOWN_TROUBLES = 100, LISTED = 10, LONGEST_WAIT = 60;  // seconds
     const form = document.getElementById("upload-form");
     const input = zone.querySelector("input[type=file]");
     const folder = document.getElementById("folder-field");
@@ -26,6 +26,25 @@
         return item;
     }
 
+    const OLE = [0xd0, 0xcf, 0x11, 0xe0];  // how files of Office before 2007 begin
+    async function refusal({file, path}) {
+        const extension = (path.toLowerCase().match(/\.([a-z0-9]+)$/) || ["", ""])[1];
+        if (submit.dataset.programs.split(" ").includes(`.${extension}`)) return submit.dataset.program;
+        const legacy = submit.getAttribute(`data-legacy-${extension}`);
+        if (!legacy) return "";
+        const head = new Uint8Array(await file.slice(0, OLE.length).arrayBuffer());
+        return OLE.every((byte, place) => head[place] === byte) ? legacy : "";
+    }
+
+    // Says at once what the server would refuse after the upload.
+    async function sortOut() {
+        const found = await Promise.all(chosen.map(refusal));
+        troubles.replaceChildren();
+        found.forEach((message, place) => message && trouble(chosen[place].path, {message}));
+        chosen = chosen.filter((_each, place) => !found[place]);
+        show();
+    }
+
     function show() {
         const size = (file) => `${Math.max(1, Math.round(file.size / 1024)).toLocaleString()} KB`;
         list.replaceChildren(...chosen.slice(0, SHOWN).map(({file, path}) => line(path, size(file))));
@@ -37,7 +56,7 @@
         const known = new Set(chosen.map(({path, file}) => `${path} ${file.size}`));
         const hidden = (path) => path.split("/").some((part) => part.startsWith("."));
         chosen = chosen.concat(entries.filter((each) => !hidden(each.path) && !known.has(`${each.path} ${each.file.size}`)));
-        show();
+        return sortOut();
     }
 
     async function walk(entry) {
@@ -55,7 +74,7 @@
 
     input.addEventListener("change", () => {
         chosen = Array.from(input.files, (file) => ({file, path: file.name}));
-        show();
+        sortOut();
     });
     folder.addEventListener("change", () => {
         choose(Array.from(folder.files, (file) => ({file, path: file.webkitRelativePath || file.name})));
@@ -77,7 +96,8 @@
         const token = form.querySelector("[name=csrfmiddlewaretoken]").value;
         const answer = await fetch(url, {method: "POST", body, headers: {"X-CSRFToken": token}});
         const isJson = (answer.headers.get("Content-Type") || "").startsWith("application/json");
-        return {status: answer.status, ...(isJson ? await answer.json() : {})};
+        const seconds = Number(answer.headers.get("Retry-After"));
+        return {status: answer.status, seconds, ...(isJson ? await answer.json() : {})};
     }
 
     async function send(url, {file, path}) {
@@ -87,6 +107,11 @@
                 answer = await post(url, {file, path, source_type: form.elements.source_type.value});
             } catch (error) {
                 if (!(error instanceof TypeError)) throw error;  // what fetch raises when the network fails
+            }
+            if (answer?.status === 429 && answer.seconds <= LONGEST_WAIT) {
+                await new Promise((resume) => setTimeout(resume, 1000 * answer.seconds));
+                attempt -= 1;  // the rate limit refuses it now, and not the file
+                continue;
             }
             if (answer && answer.status < 500) return answer;
             if (attempt === TRIES) return {status: 0, message: submit.dataset.unreachable};

@@ -33,7 +33,7 @@ SAME_IN_CHINESE = re.compile(
     r"(?<![a-z])(contracts?|legal|curator2?|curated|law questions|text of q\d|someone|test|hashing|keyword-led|default|weighted|balanced|"
     r"manage\.py.*|recall|ndcg|mrr|hit rate|auroc|idf|rrf|top k|n-gram|cross[- _]encoder|http|overlap|cosine|vector_weight|cmrc2018|"
     r"textrank|tf-idf|external_providers|vertex_\w*|vertex ai search|google cloud|global|us-central1|engine|enterprise|grpc|rest|google|beir|trec|queries|qrels|topics|passages|zip|csv|"
-    r"sha-256|jieba|rjieba|rust|python|redis|postgresql|prometheus_multiproc_dir|"
+    r"utc|sha-256|jieba|rjieba|rust|python|redis|postgresql|prometheus_multiproc_dir|"
     r"english|api|openai|ldap|json|zh-hans|notes\.txt|mac|control|command|esc|enter|shift|mb|deepseek|llm|javascript)(?![a-z])"
     r"|\b[0-9a-f]{8}(?:(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})?\b|\.[a-z]+",
     re.IGNORECASE,
@@ -99,7 +99,7 @@ PAGES = {
     "delete knowledge base": ("kb_knowledgebase_delete", "kb"),
     "documents": ("kb_document_changelist", None),
     "document": ("kb_document_change", "document"),
-    "history": ("kb_document_history", "document"),
+    "history": ("kb_ingestbatch_history", "batch"),
     "delete document": ("kb_document_delete", "document"),
     "upload": ("kb_document_upload", None),
     "chunks": ("kb_chunk_changelist", None),
@@ -181,6 +181,8 @@ PAGES = {
     "graph readings": ("kb_graphextraction_changelist", None),
     "sharing": ("kb_knowledgebase_sharing", "kb"),
     "remove a member": ("kb_knowledgebase_sharing?action=remove&member={member}", "kb"),
+    "leave": ("kb_knowledgebase_leave", "kb"),
+    "invitations": ("invitations", None),
     "audit log": ("kb_auditentry_changelist", None),
     "entry of the audit log": ("kb_auditentry_change", "change"),
     "keyword cache": ("keyword_cache", None),

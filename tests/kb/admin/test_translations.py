@@ -14,12 +14,13 @@ from kb.admin.theme_strings import BORROWED
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "kb/locale/zh_Hans/LC_MESSAGES"
 CATALOGUE = polib.pofile(str(FOLDER / "django.po"))
-FIELDS = re.compile(r"%\(\w+\)[sd]|\{\w*\}")
+# A field's conversion and format may differ: Chinese quotes a name by other marks.
+FIELDS = re.compile(r"%\(\w+\)[sd]|\{\w*(?=[!:}])")
 
 
 MARKERS = {"_", "gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy"}
 IN_TEMPLATES = re.compile(r'{% translate "([^"]+)" %}')
-SOURCES = [path for folder in ("config", "kb") for path in (ROOT / folder).rglob("*.py")]
+SOURCES = [path for folder in ("config", "kb", "retrieval") for path in (ROOT / folder).rglob("*.py")]
 TEMPLATES = list((ROOT / "templates").rglob("*.html"))
 
 

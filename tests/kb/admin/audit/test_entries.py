@@ -43,6 +43,35 @@ def test_an_entry_shows_each_field_before_and_after(client, renamed):
         assert words in page, words
 
 
+def test_fields_and_values_are_those_of_the_pages_in_chinese(client, kb):
+    created = AuditEntry.objects.get(object_type="knowledge_base", object_id=str(kb.pk), action="create")
+    response = client.get(
+        reverse("admin:kb_auditentry_change", args=[created.pk]), headers={"accept-language": "zh-hans"}
+    )
+    rows = {row["field"]: row["after"] for row in response.context["differences"]}
+
+    assert rows["分词器"]
+    assert rows["语言"] == "中文"
+    assert {"按段落和句子", "字符"} <= set(rows.values())
+    assert not {"tokenizer", "profile", "owner"} & set(rows)
+    assert not {"recursive", "characters", "zh"} & set(rows.values())
+
+
+def test_the_history_of_a_document_is_its_audit_log(client, document):
+    response = client.get(reverse("admin:kb_document_history", args=[document.pk]), follow=True)
+    page = response.content.decode()
+
+    assert response.redirect_chain
+    assert [entry.object_id for entry in response.context["cl"].result_list] == [str(document.pk)]
+    assert "Contracts" in page
+
+
+def test_who_may_not_read_the_audit_log_sees_the_history_of_the_admin(client, document):
+    client.force_login(make_member(document.knowledge_base))
+
+    assert client.get(reverse("admin:kb_document_history", args=[document.pk])).status_code == 200
+
+
 def test_a_secret_is_only_said_to_have_changed(client, curator):
     client.force_login(make_user("root", superuser=True))
     curator.set_password("another")

@@ -2,7 +2,9 @@ from urllib.parse import parse_qs, urlencode, urlparse
 
 import pytest
 from django.urls import reverse
+from django.utils import translation
 
+from kb.admin.eval_runs.report import lost_label
 from kb.models import EvalRun, Membership
 from tests.factories import make_kb, make_member
 from tests.kb.admin.pages import words
@@ -74,6 +76,27 @@ def test_a_difference_beyond_chance_is_called_better_or_worse(open_page, eval_se
 
     assert words in verdicts
     assert "p < 0.001" in verdicts
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ("gate", "gate", "A and B: {gate}"),
+        ("gate", "fusion", "A: {gate}; B: {fusion}"),
+        ("gate", "", "A: {gate}"),
+        ("", "gate", "B: {gate}"),
+    ],
+)
+def test_a_query_names_each_run_that_lost_it(open_page, eval_set, before, after, told):
+    with translation.override("en"):
+        labels = {stage: lost_label(stage) for stage in ("gate", "fusion")}
+    runs = [
+        make_run(eval_set, [answered("q0", figure, lost_at=lost)]) for figure, lost in ((0.5, before), (0.4, after))
+    ]
+
+    page = Page(open_page(a=runs[0].pk, b=runs[1].pk))
+
+    assert words(page.one("//tr[@data-query='q0']/td[last()]")) == told.format(**labels)
 
 
 def test_lists_the_lost_queries_first_with_what_lost_them(open_page, pair):

@@ -6,9 +6,9 @@ from django.core.files.base import ContentFile
 from django.urls import reverse
 from django.utils import translation
 
-from kb.admin.content.documents import error_sentence
 from kb.ingest.parse import MESSAGES, ErrorCode
 from kb.models import Chunk, Concept, Document
+from kb.services.document_sentences import error_sentence
 from kb.services.documents import document_add
 from kb.services.indexing import WORKER_LOST
 from tests.factories import make_document, make_kb, make_member, make_user

@@ -19,7 +19,7 @@ from kb.services.graph.requests import graph_request
 from kb.services.profiles import create_version, publish
 from kb.services.search import SearchRequest, search
 from kb.stores.bm25 import index_fingerprint
-from tests.factories import make_document, make_kb, principal
+from tests.factories import make_document, make_kb, make_member, principal
 
 ADD = "admin:kb_knowledgebase_add"
 LIST = "admin:kb_knowledgebase_changelist"
@@ -162,6 +162,28 @@ def test_a_hashing_knowledge_base_says_that_it_is_degraded_why_and_what_to_do(cl
     assert "keywords lead in its search profile" in page
 
 
+def test_an_english_knowledge_base_is_not_told_to_fetch_a_chinese_model(client, curator):
+    english = make_kb(curator, "guide", language="en")
+    page = client.get(reverse("admin:kb_knowledgebase_change", args=[english.pk])).content.decode()
+
+    assert "manage.py download_model BAAI/bge-large-en-v1.5" in page
+    assert "bge-large-zh" not in page
+
+
+@pytest.mark.parametrize(("language", "chosen"), [("en", "en"), ("zh-hans", "zh")])
+def test_a_new_knowledge_base_begins_in_the_reader_s_language(client, language, chosen):
+    page = client.get(reverse("admin:kb_knowledgebase_add"), headers={"accept-language": language})
+
+    assert page.context["adminform"].form["language"].value() == chosen
+
+
+def test_an_overlap_that_is_too_large_is_told_once(client):
+    values = {"name": "x", "language": "en", "embedding_model": "hashing", "chunk_size": 20, "chunk_overlap": 50}
+    page = client.post(reverse("admin:kb_knowledgebase_add"), values)
+
+    assert len(page.context["adminform"].form.errors["chunk_overlap"]) == 1
+
+
 def test_the_page_leads_to_what_belongs_to_it(client, kb):
     page = client.get(reverse("admin:kb_knowledgebase_change", args=[kb.pk])).content.decode()
 
@@ -203,6 +225,17 @@ def test_several_are_deleted_in_one_go(client, curator, kb, document):
 
     assert not KnowledgeBase.objects.exists()
     assert not Chunk.objects.exists()
+
+
+def test_an_editor_changes_all_but_the_name(client, kb):
+    client.force_login(make_member(kb, "editor"))
+    url = reverse("admin:kb_knowledgebase_change", args=[kb.pk])
+
+    client.post(url, change_form(kb, name="taken over", no_answer="Ask the front desk."))
+
+    before = kb.name
+    kb.refresh_from_db()
+    assert (kb.name, kb.no_answer) == (before, "Ask the front desk.")
 
 
 def test_keyword_vectors_and_the_answer_to_nothing_are_set_in_the_form(client, kb):

@@ -2,7 +2,9 @@ import pytest
 from django.urls import reverse
 
 from kb.models import VectorIndex
+from kb.stores.vector_index import maintain_vector_indexes
 from tests.factories import make_document, make_kb, make_user
+from tests.kb.stores.vectors import build_under_way
 
 pytestmark = pytest.mark.django_db
 
@@ -48,3 +50,15 @@ def test_an_index_that_finds_too_few_is_an_alert(page):
 
 def test_an_index_that_is_passed_over_is_told(page):
     assert "searches compare all vectors one by one" in page(0.4, is_used=False)
+
+
+def test_the_page_says_that_an_index_is_due_and_then_that_it_is_being_built(page, transactional_db):
+    assert "A vector index is due for 2 vectors" in page(0.9991)
+    kb = VectorIndex.objects.get().knowledge_base
+    with build_under_way(kb):
+        assert "The vector index is being built: 0 of 2 vectors" in page(0.9991)
+    text = page(0.9991)
+    assert "due for" not in text
+    assert "being built" not in text
+    kb.delete()
+    maintain_vector_indexes()

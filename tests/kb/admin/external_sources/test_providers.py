@@ -13,6 +13,7 @@ ENGLISH = {"accept-language": "en"}
 def service(settings):
     with VertexServer() as running:
         settings.EXTERNAL_PROVIDERS = [vertex.KIND]
+        settings.VERTEX_PROJECTS = ["library", "other"]
         settings.VERTEX_ENDPOINTS = [running.endpoint]
         vertex._client.cache_clear()
         yield running

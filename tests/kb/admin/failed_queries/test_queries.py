@@ -138,19 +138,48 @@ def save(client, failed, **fields):
     return client.post(reverse(CHANGE, args=[failed.pk]), {"state": failed.state, "assignee": "", **fields})
 
 
-def test_it_is_given_to_a_colleague_and_is_in_progress_then(client, kb, failed):
+def test_it_is_given_to_a_colleague_by_name_and_is_in_progress_then(client, kb, failed):
     colleague = make_member(kb)
-    save(client, failed, assignee=colleague.pk)
+    save(client, failed, assignee_name=colleague.username)
 
     failed.refresh_from_db()
     assert (failed.assignee, failed.state) == (colleague, State.IN_PROGRESS)
+    save(client, failed, state=State.RESOLVED, assignee=colleague.pk)
+    failed.refresh_from_db()
+    assert (failed.assignee, failed.state) == (colleague, State.RESOLVED)
 
 
 def test_it_is_given_to_nobody_who_may_not_see_it(client, failed):
-    response = save(client, failed, assignee=make_user().pk)
+    stranger = make_user()
+    for fields in ({"assignee": stranger.pk}, {"assignee_name": stranger.username}):
+        response = save(client, failed, **fields)
 
-    assert response.status_code == 200
-    assert "assignee" in response.context["adminform"].form.errors
+        assert response.status_code == 200
+        assert response.context["adminform"].form.errors.keys() == fields.keys()
+
+
+@pytest.mark.parametrize("role", ["owner", "editor", "viewer"])
+def test_the_page_names_no_superuser_and_no_other_member(client, curator, kb, failed, role):
+    make_user("root-admin", superuser=True)
+    make_member(kb, user=make_user("secret.reader"))
+    if role != "owner":
+        client.force_login(make_member(kb, role, make_user("mallory")))
+
+    page = client.get(reverse(CHANGE, args=[failed.pk])).content.decode()
+
+    assert "root-admin" not in page
+    assert "secret.reader" not in page
+    assert ("assignee_name" in page) is (role == "owner")
+
+
+def test_an_editor_takes_a_query_and_names_nobody_else(client, kb, failed):
+    editor, other = make_member(kb, Membership.Role.EDITOR), make_member(kb)
+    client.force_login(editor)
+
+    assert "assignee_name" in save(client, failed, assignee_name=other.username).context["adminform"].form.errors
+    save(client, failed, assignee=editor.pk)
+    failed.refresh_from_db()
+    assert failed.assignee == editor
 
 
 def test_its_state_is_set_and_no_history_keeps_its_words(client, failed):

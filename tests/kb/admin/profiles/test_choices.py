@@ -111,3 +111,35 @@ def test_the_page_links_to_the_version_that_answered(open_debug, handbook):
     assert page.tree.xpath("//*[@data-testid='profile']//a/@href") == [
         reverse("admin:kb_retrievalprofile_change", args=[profile.pk])
     ]
+
+
+@pytest.fixture
+def namesakes():
+    """Two knowledge bases of one owner, each with a profile of the same name."""
+    owner = make_user()
+    bases = [make_kb(owner, name) for name in ("a", "b")]
+    for kb in bases:
+        create_version(principal(owner), "same", {"top_k": 1}, knowledge_base=kb)
+        create_version(principal(owner), "same", {"top_k": 2}, knowledge_base=kb)
+    return bases
+
+
+def test_profiles_of_one_name_are_offered_with_the_ids_of_their_knowledge_bases(namesakes):
+    first, second = namesakes
+    found = choices.profile_choices(principal(first.owner))
+
+    groups = dict(each for each in as_field_choices(found) if isinstance(each[1], list))
+    assert [[value for value, _label in group] for group in groups.values()] == [
+        [f"{kb.pk}/same", f"{kb.pk}/same@1"] for kb in (first, second)
+    ]
+
+
+@pytest.mark.parametrize("asked", ["same", "same@1"])
+def test_a_plain_name_is_that_of_the_knowledge_base_that_is_searched(namesakes, asked):
+    _first, second = namesakes
+    found = choices.profile_choices(principal(second.owner), asked, [second.pk])
+
+    (chosen,) = (choice for choice in found if choice.value == asked)
+    assert chosen.profile.knowledge_base == second
+    assert len([choice for choice in found if choice.profile.name == "same"]) == 4
+    assert asked not in {choice.value for choice in choices.profile_choices(principal(second.owner), asked)}

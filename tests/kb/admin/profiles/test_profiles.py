@@ -236,6 +236,26 @@ def test_a_name_that_cannot_be_taken_is_told_at_its_field(client, kb, tuned, nam
     assert RetrievalProfile.objects.filter(knowledge_base=kb).count() == 1
 
 
+def test_a_name_that_a_stranger_uses_is_like_a_free_one(client, kb, foreign):
+    theirs = save(foreign.knowledge_base, foreign.knowledge_base.owner, name="secret", top_k=4)
+
+    for name in ("secret", "free"):
+        response = client.post(reverse(profile_page.ADD), {"name": name, "place": str(kb.pk), "top_k": "2"})
+        assert (response.status_code, response.url) == (302, url(profile_page.PAGE, RetrievalProfile.objects.get(name=name, knowledge_base=kb)))  # fmt: skip
+
+    ours = RetrievalProfile.objects.get(name="secret", knowledge_base=kb)
+    page = opened(client, profile_page.PAGE, ours.pk)
+    assert page.version(1)
+    assert len(page.tree.xpath("//tr[@data-version]")) == 1
+    assert client.post(url(profile_page.PUBLISH, ours)).status_code == 302
+    draft = save(kb, kb.owner, name="secret")
+    assert draft.version == 2
+    assert client.get(url(profile_page.EDIT, ours)).context["next_version"] == 3
+    assert client.post(url(profile_page.DELETE, draft)).url == url(profile_page.PAGE, ours)
+    theirs.refresh_from_db()
+    assert not theirs.published
+
+
 def test_a_knowledge_base_of_a_stranger_cannot_be_chosen(client, kb, foreign):
     response = client.post(reverse(profile_page.ADD), {"name": "mine", "place": str(foreign.knowledge_base_id)})
 

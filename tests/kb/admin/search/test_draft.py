@@ -60,7 +60,7 @@ def test_the_page_comes_back_with_the_draft_chosen_and_the_same_search(save, cli
         "kb": [str(handbook.pk)],
         "q": ["flight"],
         "budget": ["900"],
-        "profile": ["tuned@1"],
+        "profile": [f"{handbook.pk}/tuned@1"],
     }
     page = Page(client.get(response.url, headers={"accept-language": "en"}))
     assert page.text("profile") == "tuned v1"

@@ -1,0 +1,217 @@
+"""Every page, list, filter, button, action and deletion of every registered model, with rows present: none may fail."""
+
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.db import transaction
+from django.test import Client
+from django.urls import reverse
+
+from kb.admin.deletion import BUILT_FROM_THE_REST
+from tests.factories import make_api_key, make_user
+from tests.isolation.admin_rules import MODEL_KINDS
+from tests.isolation.test_admin import ADDRESSES, kinds_of, with_content_type
+from tests.kb.admin.forms import links_in, submissions_in
+
+MODEL_ADMINS = list(admin.site._registry.values())
+ROLES = ("superuser", "owner", "viewer")
+ODD_VALUES = ("", "1", "-1", "x'", "99999999999999999999", "2020-01-01")
+"""What somebody may write into the address of a list."""
+MOST_SUBMISSIONS = 12
+TERMS = ("bicycle", "a'b\"c%_\\", "章")
+
+
+@pytest.fixture(scope="module")
+def _standing(django_db_setup, django_db_blocker, tmp_path_factory):
+    from django.test import override_settings
+
+    from tests.isolation.world import make_world
+    from tests.standing import standing
+
+    media = tmp_path_factory.mktemp("media")
+    with override_settings(MEDIA_ROOT=media, LANGUAGE_CODE="en"), standing(django_db_blocker):
+        yield _with_everyone(make_world()), media
+
+
+def _with_everyone(world):
+    """Adds a superuser, and to the viewer what no membership gives: an API key, which only its user sees."""
+    tenant = world.mine
+    viewer = type(tenant.user).objects.get(pk=tenant.ids["member"])
+    make_api_key(viewer, tenant.kb)
+    tenant.ids["user"] = make_user("zqleaving").pk  # who owns a knowledge base cannot be deleted
+    for model_admin in MODEL_ADMINS:
+        LogEntry.objects.create(
+            user=tenant.user,
+            content_type=ContentType.objects.get_for_model(model_admin.model),
+            object_id=str(tenant.ids[MODEL_KINDS[model_admin.opts.model_name]]),
+            object_repr="changed",
+            action_flag=CHANGE,
+        )
+    world.users = {"superuser": make_user("zqroot", superuser=True), "owner": tenant.user, "viewer": viewer}
+    return world
+
+
+@pytest.fixture
+def world(_standing, settings):
+    world, settings.MEDIA_ROOT = _standing
+    settings.LANGUAGE_CODE = "en"
+    return world
+
+
+@pytest.fixture(autouse=True)
+def _settled(db):
+    from kb.services import search_log
+    from tests.kb.stores.searching import settle
+
+    yield
+    search_log.flush()
+    settle()
+
+
+@pytest.fixture(params=ROLES)
+def role(request):
+    return request.param
+
+
+@pytest.fixture
+def browser(world, role):
+    client = Client()
+    client.force_login(world.users[role])
+    return client
+
+
+def ask(browser, method, url, data=None):
+    """One request whose changes are taken back.
+
+    An exception of a view is raised by the client; a server error is one of middleware.
+    """
+    with transaction.atomic():
+        response = getattr(browser, method)(url, data or {})
+        if response.streaming:
+            list(response)  # which closes the file
+        transaction.set_rollback(True)
+    assert response.status_code < 500, (method, url, data)
+    return response
+
+
+def press_everything(browser, response, url):
+    """Submits the forms of a page by their buttons, and those of the answers, which may ask for confirmation."""
+    pages, pressed = [(response, url)], set()
+    while pages:
+        for method, target, values in submissions_in(*pages.pop()):
+            sent = (method, target, repr(sorted(values.items())))
+            if sent not in pressed and "logout" not in target:
+                pressed.add(sent)
+                answer = ask(browser, method, target, values)
+                if method == "post" and len(pressed) < MOST_SUBMISSIONS:
+                    pages.append((answer, target))
+
+
+def row_of(world, model_admin):
+    return world.mine.ids[MODEL_KINDS[model_admin.opts.model_name]]
+
+
+def list_url(model_admin):
+    return reverse(f"admin:kb_{model_admin.opts.model_name}_changelist")
+
+
+by_model = pytest.mark.parametrize("model_admin", MODEL_ADMINS, ids=lambda each: each.opts.model_name)
+
+
+@by_model
+def test_a_model_has_a_row_which_a_superuser_sees(world, rf, model_admin):
+    request = rf.get("/")
+    request.user = world.users["superuser"]
+
+    assert model_admin.get_queryset(request).filter(pk=row_of(world, model_admin)).exists()
+
+
+@by_model
+def test_the_urls_of_a_model_are_among_those_that_are_opened(model_admin):
+    own = {str(each.name) for each in model_admin.get_urls() if each.name}
+
+    assert own <= {each.name for each in ADDRESSES}
+
+
+@pytest.mark.parametrize("route", ADDRESSES, ids=lambda each: each.path)
+def test_a_page_and_its_buttons(world, browser, route):
+    ids = with_content_type(world.mine.ids)
+    url = route.url(dict(zip(route.parameters, [ids[kind] for kind in kinds_of(route)], strict=True)))
+    response = ask(browser, "get", url)
+    for data in ({}, {"post": "yes"}):
+        ask(browser, "post", url, data)
+
+    press_everything(browser, response, url)
+
+
+@by_model
+def test_a_list_by_its_links_and_each_search_order_and_filter(world, browser, role, model_admin):
+    url = list_url(model_admin)
+    response = ask(browser, "get", url)
+    asked = [{"q": term} for term in TERMS]
+    if changes := response.context and response.context.get("cl"):
+        values = ODD_VALUES if role == "owner" else (row_of(world, model_admin), world.mine.kb.pk)
+        asked += [{"o": f"{column}.-1"} for column in range(len(changes.list_display) + 1)]
+        asked += [
+            {parameter: value}
+            for spec in changes.filter_specs
+            for parameter in spec.expected_parameters()
+            for value in values
+        ]
+    for query in asked:
+        ask(browser, "get", url, query)
+    for link in links_in(response, url):
+        if link.startswith(f"{url}?"):
+            ask(browser, "get", link)
+
+
+@by_model
+def test_an_action_and_its_confirmation(world, browser, role, model_admin, rf):
+    url, chosen = list_url(model_admin), [row_of(world, model_admin)]
+    request = rf.get(url)
+    request.user = world.users[role]
+    declared = {each if isinstance(each, str) else each.__name__ for each in model_admin.actions or ()}
+    for action in {*model_admin.get_actions(request), *declared, "delete_selected"}:
+        data = {"action": action, "_selected_action": chosen}
+        press_everything(browser, ask(browser, "post", url, data), url)
+        ask(browser, "post", url, {**data, "post": "yes"})
+        ask(browser, "post", url, {**data, "_selected_action": []})
+        ask(browser, "post", url, {**data, "_selected_action": [0]})
+        ask(browser, "post", url, {**data, "_selected_action": ["x'"]})
+
+
+@by_model
+def test_a_deletion_names_what_goes_with_it(world, model_admin, rf):
+    browser, key = Client(), row_of(world, model_admin)
+    browser.force_login(world.users["superuser"])
+    request = rf.get("/")
+    request.user = world.users["superuser"]
+    row = model_admin.get_object(request, str(key))
+    if not model_admin.has_delete_permission(request, row):
+        pytest.skip("nobody deletes one in the admin")
+    url = reverse(f"admin:kb_{model_admin.opts.model_name}_delete", args=[key])
+    with transaction.atomic():
+        page = browser.get(url)
+        before = rows_by_name()
+        browser.post(url, {"post": "yes"})
+        after = rows_by_name()
+        is_left = model_admin.model._default_manager.filter(pk=key).exists()
+        transaction.set_rollback(True)
+
+    own = str(model_admin.opts.verbose_name_plural)
+    gone = {name: number - after[name] - (name == own) for name, number in before.items()}
+    assert not is_left
+    assert dict(page.context["model_count"]) == {name: number for name, number in gone.items() if number > 0}
+
+
+def rows_by_name():
+    models = [
+        each for each in apps.get_app_config("kb").get_models() if "verbose_name_plural" in each._meta.original_attrs
+    ]
+    return {
+        str(each._meta.verbose_name_plural): each._default_manager.count()
+        for each in models
+        if each not in BUILT_FROM_THE_REST
+    }
