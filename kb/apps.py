@@ -1,11 +1,17 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
+from kb.ingest.confinement import hide_from_siblings
+
 
 class KnowledgeBaseConfig(AppConfig):
     name = "kb"
     verbose_name = _("Knowledge")
 
     def ready(self) -> None:
-        """Connects the signal receivers and registers the system checks."""
+        """Connects receivers and system checks, makes the folder of temporary files, and hides secrets in memory."""
         from kb import checks, signals  # noqa: F401, PLC0415
+        from kb.stores.temporary import make_temporary_folder  # noqa: PLC0415
+
+        make_temporary_folder()
+        hide_from_siblings()

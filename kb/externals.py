@@ -5,10 +5,8 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Final
 
-from django.utils.translation import get_language, override
-from django.utils.translation import gettext as _
+from django.utils.translation import get_language, gettext_noop, override
 
-from kb import providers
 from kb.ingest.connectors.live import LIVE_KINDS
 from kb.ingest.connectors.live_search import LiveSearch
 from kb.models import KnowledgeBase, SearchProvider
@@ -20,6 +18,7 @@ from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
 from retrieval.external import ExternalChannel
+from retrieval.messages import Message
 from retrieval.protocols import ExternalProvider, TextVectors, Tokenizer
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis
@@ -64,9 +63,9 @@ class _CannotBeAsked:
         raise self._error
 
 
-def text_vectors(kb: KnowledgeBase) -> TextVectors | None:
+def text_vectors(kb: KnowledgeBase, vectors: TextVectors) -> TextVectors | None:
     """What gives texts from elsewhere vectors; None where a server would have to make them while somebody waits."""
-    return None if kb.embedding_model.startswith(OPENAI_PREFIX) else providers.query_vectors(kb.embedding_model)
+    return None if kb.embedding_model.startswith(OPENAI_PREFIX) else vectors
 
 
 def left_out(
@@ -76,28 +75,31 @@ def left_out(
     if not config.external or not (held.live or held.external):
         return ()
     if is_filtered:
-        message = _(
-            "The live and external sources of “%(name)s” are left out: what they find has no tags or metadata that the "
+        template = gettext_noop(
+            "The live and external sources of “{name}” are left out: what they find has no tags or metadata that the "
             "filters could look at. Search without filters to ask them."
         )
     elif not config.use_rerank:
-        message = _(
-            "The live and external sources of “%(name)s” are left out: without a reranker only the results of the vector "
+        template = gettext_noop(
+            "The live and external sources of “{name}” are left out: without a reranker only the results of the vector "
             "channel are given. Switch the reranker on to ask them."
         )
     else:
         return ()
-    return (Degradation(EXTERNAL, DegradationCode.EXTERNAL_LEFT_OUT, message % {"name": kb.name}),)
+    return (Degradation(EXTERNAL, DegradationCode.EXTERNAL_LEFT_OUT, Message(template, name=kb.name)),)
 
 
 def external_channels(
-    kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, tokenizer: Tokenizer | None
+    kb: KnowledgeBase,
+    held: Holdings,
+    config: RetrievalConfig,
+    tokenizer: Tokenizer | None,
+    vectors: TextVectors | None,
 ) -> Iterator[ExternalChannel]:
     """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
     language = get_language() or "en"
     for source in held.live:
         if source.kind in LIVE_KINDS and tokenizer is not None:
-            vectors = text_vectors(kb)
             live = LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language)
             yield ExternalChannel(
                 WEB,

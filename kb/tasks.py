@@ -38,6 +38,7 @@ from kb.stores.postings import long_change_logs
 from kb.stores.vector_index import maintain_vector_indexes
 from kb.stores.vector_recall import measure_due
 from retrieval.errors import RetrievalError
+from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
@@ -156,7 +157,7 @@ def reembed_knowledge_base(kb_id: int) -> None:
     except Superseded:
         is_done = False
     except RetrievalError as error:
-        reembedding_failed(kb_id, str(error))
+        reembedding_failed(kb_id, message_of(error))
         return
     if not is_done:
         enqueue(reembed_knowledge_base, kb_id)

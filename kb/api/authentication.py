@@ -12,6 +12,7 @@ from kb.services.api_keys import api_key_use
 from kb.services.attribution import caller_is
 
 SCHEME = "Bearer"
+WRONG_KEY = _("This API key is unknown, revoked or expired: ask for a new one.")
 
 
 class ApiKeyAuthentication(BaseAuthentication):
@@ -23,7 +24,7 @@ class ApiKeyAuthentication(BaseAuthentication):
             return None
         key = api_key_use(secret.strip())
         if key is None:
-            raise AuthenticationFailed(_("This API key is unknown, revoked or expired: ask for a new one."))
+            raise AuthenticationFailed(WRONG_KEY)
         caller_is(key.user, key)
         return key.user, key
 

@@ -21,6 +21,7 @@ from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
 from kb.api.remedies import remedy_of
+from kb.messages import degradation_as_json
 from kb.services.errors import (
     COLLISION_SECONDS,
     DATABASE_OUT_OF_REACH,
@@ -42,6 +43,10 @@ REJECTED_STATUS = {
     "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
     "already_member": status.HTTP_409_CONFLICT,
     "already_owner": status.HTTP_409_CONFLICT,
+    "already_invited": status.HTTP_409_CONFLICT,
+    "declined_lately": status.HTTP_409_CONFLICT,
+    "not_accepted": status.HTTP_409_CONFLICT,
+    "too_many_invitations": status.HTTP_409_CONFLICT,
     "last_owner": status.HTTP_409_CONFLICT,
     "chunk_changed": status.HTTP_409_CONFLICT,
     "idempotency_in_progress": status.HTTP_409_CONFLICT,
@@ -58,8 +63,10 @@ REJECTED_FIELD = {
     "invalid_parent": "parent_id",
     "invalid_parent_size": "parent_size",
     "name_taken": "name",
+    "profile_ambiguous": "profile",
     "profile_name_invalid": "name",
     "profile_name_taken": "name",
+    "profile_place_ambiguous": "knowledge_base_id",
     "profile_unnamed": "name",
     "expired": "expires_at",
     "expires_too_late": "expires_at",
@@ -218,7 +225,7 @@ def _no_channel(error: NoChannelAvailable) -> Problem:
         status.HTTP_503_SERVICE_UNAVAILABLE,
         "no_channel_available",
         str(error),
-        more={"degraded": [degradation.as_dict() for degradation in error.degradations]},
+        more={"degraded": [degradation_as_json(degradation) for degradation in error.degradations]},
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 

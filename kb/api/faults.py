@@ -19,7 +19,7 @@ def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs
     if not request.path.startswith(PREFIX):
         return defaults.bad_request(request, exception, *args, **kwargs)
     detail = _("The server does not take this request: its host name or its form is not one that it serves.")
-    return _json(Problem(status.HTTP_400_BAD_REQUEST, "bad_request", detail))
+    return answer(Problem(status.HTTP_400_BAD_REQUEST, "bad_request", detail))
 
 
 def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -35,8 +35,9 @@ def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
             response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
             response.headers["Retry-After"] = str(RETRY_AFTER_S)
         return response
-    return _json(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
+    return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
 
 
-def _json(problem: Problem) -> HttpResponse:
+def answer(problem: Problem) -> HttpResponse:
+    """What is said of an error, outside of the views."""
     return JsonResponse(problem.body(), status=problem.status, headers=dict(problem.headers))

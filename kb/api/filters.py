@@ -57,6 +57,10 @@ class KnowledgeBaseFilters(Created, ListFilters):
     embedding_model = Text(help_text="The id of the model.")
 
 
+class InvitationFilters(ListFilters):
+    orders: ClassVar = ("-created_at", "created_at", "id", "-id")
+
+
 class DocumentFilters(Created, ListFilters):
     orders: ClassVar = ("-created_at", "created_at", "-updated_at", "updated_at", "source", "-source", "id", "-id")
     q = Text(method="with_words", help_text="Stands in the title or the source.")

@@ -5,11 +5,13 @@ from django.utils.translation import gettext_lazy as _
 BY_CODE = {
     "already_there": _("Use the document that “document_id” names, or change the content before you send it."),
     "already_member": _("Change the role of this member instead, with PATCH."),
+    "already_invited": _("Wait until the user has answered, or withdraw the invitation with DELETE and make another."),
     "already_owner": _("There is nothing to do: name another user to hand it over to."),
     "authentication_failed": _("Send a valid API key as “Authorization: Bearer KEY”; its owner can make another."),
     "batch_out_of_time": _("Send this search again, by itself or with fewer others."),
     "bm25_dependencies_missing": _("Ask the server’s operator to run “manage.py doctor” and to install what it names."),
     "chunk_changed": _("Read the chunk again, and repeat the change on what it holds now."),
+    "declined_lately": _("Ask the person whether they want it, and a superuser to add them."),
     "idempotency_key_reused": _(
         "Send a new Idempotency-Key with another request; the same one only with the same request."
     ),
@@ -29,6 +31,7 @@ BY_CODE = {
     "no_channel_available": _(
         "Try again after as many seconds as Retry-After says; “degraded” tells what is out of order."
     ),
+    "not_accepted": _("Withdraw the invitation with DELETE, and make one with the role that you want."),
     "not_acceptable": _("Leave the Accept header out, or accept application/json."),
     "not_authenticated": _("Send an API key as “Authorization: Bearer KEY”, or log in."),
     "parse_error": _("Send a body that is valid for its Content-Type."),
@@ -37,6 +40,7 @@ BY_CODE = {
     ),
     "precondition_failed": _("Read it again, repeat the change on what it is now, and send its new ETag in If-Match."),
     "throttled": _("Wait as many seconds as Retry-After says, then go on more slowly."),
+    "too_many_invitations": _("Wait until some are answered, or withdraw some with DELETE on members/."),
     "too_large": _("Send less at once: split the file or the text."),
     "rate_limit_too_high": _("Ask for a lower limit, or leave it out; an operator can give a higher one."),
     "unknown_user": _("Ask the person for the exact user name, and whether the account is active."),

@@ -25,7 +25,7 @@ from kb.api.views.external_sources import ExternalSourceViewSet
 from kb.api.views.feedback import FeedbackView
 from kb.api.views.graph import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.api.views.knowledge_bases import KnowledgeBaseViewSet
-from kb.api.views.members import MemberViewSet
+from kb.api.views.members import InvitationViewSet, MemberViewSet
 from kb.api.views.metrics import MetricsView
 from kb.api.views.performance import CacheInvalidateView
 from kb.api.views.probes import HealthView, NoSuchEndpointView, ReadyView
@@ -104,7 +104,11 @@ urlpatterns = [
     ),
     path("knowledge-bases/<int:kb_id>/members/", MemberViewSet.as_view({"get": "list", "post": "create"})),
     path("knowledge-bases/<int:kb_id>/members/<int:user_id>/", MemberViewSet.as_view(ROW)),
-    path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer"})),
+    path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer", "delete": "withdraw"})),
+    path("knowledge-bases/<int:kb_id>/leave/", MemberViewSet.as_view({"post": "leave"})),
+    path("invitations/", InvitationViewSet.as_view({"get": "list"})),
+    path("invitations/<int:pk>/accept/", InvitationViewSet.as_view({"post": "accept"})),
+    path("invitations/<int:pk>/decline/", InvitationViewSet.as_view({"post": "decline"})),
     path("api-keys/", ApiKeyViewSet.as_view({"get": "list", "post": "create"})),
     path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
     path("audit/", AuditViewSet.as_view({"get": "list"})),
@@ -114,6 +118,7 @@ urlpatterns = [
     path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
     path("web-sources/<int:pk>/run/", WebSourceViewSet.as_view({"post": "run"})),
     path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
+    path("web-sources/<int:pk>/accept/", WebSourceViewSet.as_view({"post": "accept"})),
     path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
     path("search/", SearchView.as_view()),
     path("search/batch/", SearchBatchView.as_view()),
@@ -140,13 +145,13 @@ urlpatterns = [
     path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
     path("traces/<uuid:trace_id>/feedback/", FeedbackView.as_view()),
     path("profiles/", ProfileViewSet.as_view({"get": "list", "post": "create"})),
-    path("profiles/<str:name>/versions/", ProfileVersionViewSet.as_view({"get": "list"})),
+    path("profiles/<path:name>/versions/", ProfileVersionViewSet.as_view({"get": "list"})),
     path(
-        "profiles/<str:name>/versions/<int:version>/",
+        "profiles/<path:name>/versions/<int:version>/",
         ProfileVersionViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
     ),
-    path("profiles/<str:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
-    path("profiles/<str:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
+    path("profiles/<path:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
+    path("profiles/<path:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
     path("performance/cache/invalidate", CacheInvalidateView.as_view()),
     path("health/", HealthView.as_view()),
     path("ready/", ReadyView.as_view()),

@@ -4,7 +4,10 @@ import http.client
 import socket
 from dataclasses import dataclass
 
+from django.conf import settings
 from django.core.management.base import CommandError
+
+from kb.loopback import refusal_to_listen
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,15 @@ class Address:
     def reachable(self) -> "Address":
         """Where a browser on this machine finds it."""
         return Address({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host), self.port)  # noqa: S104
+
+    def require_allowed(self) -> None:
+        """Checks that whoever reaches this address may reach this installation.
+
+        Raises:
+            CommandError: it is for this machine only, and the address is not; it says the remedy.
+        """
+        if refusal := refusal_to_listen(self.host, local=settings.LOCAL, debug=settings.DEBUG):
+            raise CommandError(refusal)
 
     def require_free(self, option: str = "--port") -> None:
         """Checks that a server could listen there.

@@ -3,7 +3,8 @@
 import json
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError
@@ -13,6 +14,7 @@ from tqdm import tqdm
 from kb.models import KnowledgeBase, User
 from kb.services.attribution import How, acting
 from kb.services.errors import ServiceError
+from kb.services.index_builds import Step, build_indexes
 from kb.services.knowledge_bases import knowledge_base_by_name
 from retrieval.errors import RetrievalError
 
@@ -103,6 +105,21 @@ class KnowledgeBaseCommand(BaseCommand):
             maxinterval=seconds,
             dynamic_ncols=True,
         )
+
+    def build_indexes(self, knowledge_bases: Sequence[KnowledgeBase]) -> None:
+        """Builds what the next search of knowledge bases would wait for, with a bar for each step."""
+        units = {Step.STATISTICS: "tables", Step.VECTORS: "vectors"}
+        bars: dict[Step, tqdm] = {}
+        with ExitStack() as stack:
+
+            def advance(step: Step, done: int, total: int) -> None:
+                if step not in bars:
+                    bars[step] = stack.enter_context(self.progress_bar(total=total, unit=units.get(step, "indexes")))
+                    bars[step].set_description(step.value)
+                bars[step].total = total
+                bars[step].update(done - bars[step].n)
+
+            build_indexes(knowledge_bases, advance)
 
     def print_json(self, value: Any) -> None:
         """Writes one JSON document to stdout, which holds nothing else when --json is given."""

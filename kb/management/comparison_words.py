@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from kb.messages import shown
 from kb.models import EvalRun
 from kb.services.comparison import ComparedResult, Comparison, MetricDifference, QueryDifference, SearchComparison
 from kb.services.profiles import SettingDifference
@@ -28,7 +29,7 @@ def searches_in_words(comparison: SearchComparison) -> Iterator[str]:
 
 def _side(letter: str, outcome: SearchOutcome) -> str:
     result, profile = outcome.result, outcome.wiring.profile
-    degraded = "".join(f"; degraded ({each.stage}): {each.detail}" for each in result.degraded)
+    degraded = "".join(f"; degraded ({each.stage}): {shown(each.detail)}" for each in result.degraded)
     return (
         f"{letter}: profile {profile.name} v{profile.version}, {len(result.hits)} results in "
         f"{result.timings_ms['total']:.1f} ms, gate {result.score_scale} >= {result.threshold:g}{degraded}"

@@ -24,8 +24,10 @@ from kb.services.answers.writing import answer
 from kb.services.errors import NotVisible, Rejected
 from kb.services.responses import respond
 from kb.services.search import SearchRequest
+from retrieval.packing import shorten
 
 MOST_KNOWLEDGE_BASES = 20
+DESCRIPTION_CHARACTERS = 200
 
 
 def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> KnowledgeBasesOutput:
@@ -35,7 +37,7 @@ def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> Knowl
         KnowledgeBaseOutput(
             id=kb.pk,
             name=kb.name,
-            description=kb.description,
+            description=shorten(" ".join(kb.description.split()), DESCRIPTION_CHARACTERS),
             language=kb.language,
             documents=kb.document_count,
             chunks=kb.chunk_count,
@@ -48,7 +50,7 @@ def list_knowledge_bases(principal: Principal, offset: int, limit: int) -> Knowl
 
 
 def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
-    """The knowledge bases that were named, or else all that the caller may see.
+    """The knowledge bases that were named, or else all that the caller owns or has joined.
 
     Raises:
         NotVisible: there is none.
@@ -56,12 +58,16 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
     """
     if ids:
         return list(dict.fromkeys(ids))
-    visible = KnowledgeBase.objects.visible_to(principal).order_by("pk").values_list("pk", flat=True)
-    every = list(visible[: MOST_KNOWLEDGE_BASES + 1])
+    joined = KnowledgeBase.objects.joined_by(principal).order_by("pk").values_list("pk", flat=True)
+    every = list(joined[: MOST_KNOWLEDGE_BASES + 1])
     if not every:
-        raise NotVisible(_("This API key opens no knowledge base: share one with its user, or use another key."))
+        message = _(
+            "The user of this API key owns no knowledge base and has joined none: name those to search in, accept an "
+            "invitation, or use another key."
+        )
+        raise NotVisible(message)
     if len(every) > MOST_KNOWLEDGE_BASES:
-        message = _("This API key opens more than %(most)s knowledge bases: name those to search in.")
+        message = _("The user of this API key has more than %(most)s knowledge bases: name those to search in.")
         raise Rejected("too_many_knowledge_bases", message % {"most": MOST_KNOWLEDGE_BASES})
     return every
 

@@ -1,4 +1,7 @@
-"""Outputs as text for a language model. What documents say stands in elements that nothing in it can close."""
+"""Outputs as text for a language model. What people have written stands in elements that nothing in it can close.
+
+Chat clients show these texts as Markdown: links, images and HTML in them are taken apart, so that none loads anything.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -11,9 +14,10 @@ from kb.mcp.outputs import (
     PassageOutput,
     SearchOutput,
 )
+from retrieval.inert import inert
 
 # Whatever reads like an element's own tag, also with blanks or invisible characters after the bracket.
-_TAG = re.compile(r"<(?=\W{0,8}(?:passage|chunk|facts))", re.IGNORECASE)
+_TAG = re.compile(r"<(?=\W{0,8}(?:passage|chunk|facts|knowledge_base))", re.IGNORECASE)
 _INSTEAD_OF_TAG = "\u2039"
 _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a", "\n": " ", "\r": " "})
 
@@ -21,13 +25,23 @@ _IN_ATTRIBUTE = str.maketrans({'"': "'", "<": _INSTEAD_OF_TAG, ">": "\u203a", "\
 def knowledge_bases_as_text(output: KnowledgeBasesOutput) -> str:
     if not output.knowledge_bases:
         return "This key opens no knowledge base. Ask its owner to share one, or use another key."
-    lines = [
-        f"{each.id}: {_line(each.name)} ({each.language}, {each.documents} documents, {each.chunks} chunks, {each.role})"
-        + (f" - {_line(each.description)}" if each.description else "")
+    bases = [
+        _element(
+            "knowledge_base",
+            {
+                "id": each.id,
+                "name": each.name,
+                "language": each.language,
+                "documents": each.documents,
+                "chunks": each.chunks,
+                "role": each.role,
+            },
+            each.description,
+        )
         for each in output.knowledge_bases
     ]
     further = [] if output.next_offset is None else [f"{output.total} in all: go on with offset {output.next_offset}."]
-    return "\n".join(["Knowledge bases, each by its id:", *lines, *further])
+    return _joined([f"Knowledge bases, each by its id. {output.notice}", *bases, *further])
 
 
 def search_as_text(output: SearchOutput) -> str:
@@ -47,7 +61,7 @@ def search_as_text(output: SearchOutput) -> str:
 
 def answer_as_text(output: AnswerOutput) -> str:
     sources = [f"Sources. {output.notice}", *_passages(output.sources)] if output.sources else []
-    return _joined([output.answer, *_notes(output.degraded), *sources])
+    return _joined([_safe(output.answer), *_notes(output.degraded), *sources])
 
 
 def document_as_text(output: DocumentOutput) -> str:
@@ -82,15 +96,15 @@ def _element(name: str, attributes: dict[str, object], text: str) -> str:
 
 
 def _notes(degraded: Iterable[DegradationOutput]) -> list[str]:
-    return [f"Degraded ({each.stage}, {each.code}): {each.detail}" for each in degraded]
+    return [f"Degraded ({each.stage}, {each.code}): {_line(each.detail)}" for each in degraded]
 
 
 def _safe(text: str) -> str:
-    return _TAG.sub(_INSTEAD_OF_TAG, text)
+    return inert(_TAG.sub(_INSTEAD_OF_TAG, text))
 
 
 def _line(text: str) -> str:
-    return text.translate(_IN_ATTRIBUTE)
+    return inert(text).translate(_IN_ATTRIBUTE)
 
 
 def _joined(parts: Iterable[str]) -> str:

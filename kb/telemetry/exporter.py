@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
+from django.conf import settings
 from prometheus_client import make_wsgi_app
 
 from kb.metrics import registry
@@ -27,7 +28,7 @@ def serve_metrics() -> None:
     port = os.environ.get("METRICS_PORT")
     if not port:
         return
-    host = os.environ.get("METRICS_HOST", "0.0.0.0")  # noqa: S104
+    host = os.environ.get("METRICS_HOST") or ("127.0.0.1" if settings.LOCAL else "0.0.0.0")  # noqa: S104
     try:
         server = make_server(host, int(port), _application, handler_class=_Quiet)
     except OSError as error:  # the process beside it has it, and tells for both where they share a folder

@@ -82,9 +82,9 @@ def logging_config(*, form: str, level: str) -> dict[str, Any]:
     }
 
 
-def chosen_form(*, debug: bool) -> str:
-    """LOG_FORMAT, else lines while DEBUG is on and JSON where it is off."""
-    return os.environ.get("LOG_FORMAT") or ("line" if debug else "json")
+def chosen_form(*, local: bool) -> str:
+    """LOG_FORMAT, else lines where an installation is local and JSON where it is served."""
+    return os.environ.get("LOG_FORMAT") or ("line" if local else "json")
 
 
 def _span_ids() -> dict[str, str]:

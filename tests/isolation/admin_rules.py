@@ -25,7 +25,13 @@ MODEL_KINDS = {
     "ask": "conversation",
     "r": "document",
 }
-PATH = {"content_type_id": "content_type", "id": "user", "kb_id": "kb", "query_id": "eval_query"}
+PATH = {
+    "content_type_id": "content_type",
+    "id": "user",
+    "invitation_id": "invitation",
+    "kb_id": "kb",
+    "query_id": "eval_query",
+}
 """Parameters of addresses; `pk` and `object_id` are of the model that the address names."""
 PAGE_QUERIES = {
     "app_list": {},
@@ -39,6 +45,7 @@ PAGE_QUERIES = {
     "compare_runs": {"a": "run", "b": "other_run"},
     "compare_start": {"eval_set": "eval_set"},
     "index": {"kb": "kb"},
+    "invitations": {},
     "jsi18n": {},
     "judge": {"kb": "kb", "chunk": "chunk"},
     "keyword_cache": {"kb": "kb"},

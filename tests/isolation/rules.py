@@ -12,6 +12,7 @@ FIRST_PART = {
     "concepts": "concept",
     "entities": "entity",
     "facts": "fact",
+    "invitations": "invitation",
     "eval-runs": "run",
     "eval-sets": "eval_set",
     "knowledge-bases": "kb",

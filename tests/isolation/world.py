@@ -20,6 +20,7 @@ from kb.models import (
     GraphExtraction,
     GraphFact,
     IngestBatch,
+    Invitation,
     Judgment,
     Membership,
     Message,
@@ -112,9 +113,18 @@ def _tenant(word):
     kb = factories.make_kb(user, f"{word}-base", language="en")
     tenant = Tenant(user, kb)
     tenant.ids = {"kb": kb.pk, "kb2": factories.make_kb(user, f"{word}-other-base").pk, "user": user.pk}
-    for made in (_content, _graph, _web, _evaluation, _profiles, _searches):
+    for made in (_invited, _content, _graph, _web, _evaluation, _profiles, _searches):
         tenant.ids |= made(tenant, word)
     return tenant
+
+
+def _invited(tenant, word):
+    """An open invitation to the tenant's user."""
+    hosted = factories.make_kb(factories.make_user(f"{word}-host"), f"{word}-hosted")
+    invitation = Invitation.objects.create(
+        knowledge_base=hosted, user=tenant.user, invited_by=hosted.owner, role=Membership.Role.VIEWER
+    )
+    return {"invitation": invitation.pk}
 
 
 def _content(tenant, word):

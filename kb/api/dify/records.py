@@ -1,9 +1,10 @@
-"""Results of a search as Dify's records."""
+"""Results of a search as Dify's records; its chats show titles and texts as Markdown, in which nothing is to load."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from retrieval.gate import ScoreScale
+from retrieval.inert import inert
 
 # What a document has that is first in one list of reciprocal ranks with k = 60, which is worth a half.
 RRF_HALF = 1 / 61
@@ -34,9 +35,9 @@ def unit_score(score: float, scale: str) -> float:
 def _record(result: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
     source, document_id = result["source"], result["document_id"]
     return {
-        "content": result["text"],
+        "content": inert(result["text"]),
         "score": unit_score(result["score"], result["score_scale"]),
-        "title": result["title"] or source,
+        "title": inert(result["title"] or source),
         "metadata": {
             **result["metadata"],
             # What a live or external source has found is no document here; its address tells it from others.

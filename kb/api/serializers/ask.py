@@ -11,6 +11,7 @@ from kb.models import Conversation, Message
 from kb.services.answers.types import AskRequest
 from kb.services.search import SearchRequest
 from retrieval.gate import ScoreScale
+from retrieval.inert import inert
 
 
 class StrictUUIDField(serializers.UUIDField):
@@ -118,6 +119,11 @@ class MessageSerializer(serializers.ModelSerializer[Message]):
         model = Message
         fields = ("role", "text", "sources", "hit", "confidence", "trace_id", "degraded", "created_at")
         read_only_fields = fields
+
+    def to_representation(self, message: Message) -> dict[str, Any]:
+        """Answers of earlier versions may hold links and images still."""
+        row = super().to_representation(message)
+        return row | {"text": inert(row["text"])} if message.role == Message.Role.ASSISTANT else row
 
 
 class ConversationSerializer(serializers.ModelSerializer[Conversation]):

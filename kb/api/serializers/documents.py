@@ -11,14 +11,19 @@ from kb.api.fields import (
     StrictSerializer,
     TagsField,
 )
-from kb.ingest.parse import REMARKS
+from kb.ingest.archives import ARCHIVE_EXTENSIONS
+from kb.ingest.parse import SUPPORTED_EXTENSIONS
 from kb.models import Document
 from kb.models.connectors import URL_CHARACTERS
+from kb.services.document_sentences import error_sentence, remark_sentences
 
 
 class DocumentErrorSerializer(serializers.Serializer[Document]):
     code = serializers.CharField(source="error_code")
-    message = serializers.CharField(source="error")
+    message = serializers.SerializerMethodField()
+
+    def get_message(self, document: Document) -> str:
+        return error_sentence(document)
 
 
 class DocumentSerializer(Etagged, serializers.ModelSerializer[Document]):
@@ -61,9 +66,7 @@ class DocumentSerializer(Etagged, serializers.ModelSerializer[Document]):
         return dict(DocumentErrorSerializer(document).data) if document.error else None
 
     def get_remarks(self, document: Document) -> list[str]:
-        templates: dict[str, str] = {code.value: message for code, message in REMARKS.items()}
-        told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
-        return [_(template).format(**params) for template, params in told if template is not None]
+        return remark_sentences(document)
 
 
 class DocumentDetailsSerializer(StrictSerializer):
@@ -80,7 +83,9 @@ class DocumentDetailsSerializer(StrictSerializer):
 
 
 class DocumentUploadSerializer(DocumentDetailsSerializer):
-    file = serializers.FileField(allow_empty_file=True, help_text=".txt, .md, .html, .pdf or .docx")
+    file = serializers.FileField(
+        allow_empty_file=True, help_text=f"One of {', '.join((*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS))}."
+    )
 
 
 class DocumentFileSerializer(StrictSerializer):

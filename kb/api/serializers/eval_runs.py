@@ -1,14 +1,17 @@
 from typing import Any
 
-from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from kb.api.fields import MAX_ID, StrictCharField, StrictIntegerField
 from kb.api.serializers.profiled import ProfiledSerializer
 from kb.api.serializers.search import UsedProfileSerializer
+from kb.messages import shown
 from kb.models import EvalRun, EvalRunQuery
 from kb.services.evaluation.observe import LOST_AT, STAGES
-from kb.services.profiles import MAX_NAME_CHARACTERS
+from kb.services.evaluation.report import report_as_json
+from kb.services.profiles import MAX_REFERENCE_CHARACTERS
 
 MOST_QUERIES = 10_000_000
 BY_STAGE = f"By stage: {', '.join(STAGES)}."
@@ -19,7 +22,7 @@ STATUSES = ", ".join(EvalRun.Status.values)
 class EvalRunCreateSerializer(ProfiledSerializer):
     eval_set_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
     profile = StrictCharField(
-        max_length=MAX_NAME_CHARACTERS,
+        max_length=MAX_REFERENCE_CHARACTERS,
         required=False,
         allow_blank=True,
         help_text="A shared profile, or one of the knowledge base. Left out: the one that it searches by.",
@@ -68,7 +71,7 @@ class EvalRunSerializer(serializers.Serializer[EvalRun]):
     finished_at = serializers.DateTimeField(allow_null=True)
 
     def get_error(self, run: EvalRun) -> str:
-        return _(run.error) if run.error else ""
+        return shown(run.error)
 
 
 class EvalRunDetailSerializer(EvalRunSerializer):
@@ -76,7 +79,13 @@ class EvalRunDetailSerializer(EvalRunSerializer):
     model_ids = serializers.DictField(child=serializers.CharField(), help_text="By role.")
     kb_version = serializers.IntegerField(allow_null=True, help_text="Of the knowledge base when the run began.")
     content_version = serializers.IntegerField(allow_null=True)
-    report = serializers.DictField(help_text="What `manage.py evaluate --json` prints; empty until it is done.")
+    report = serializers.SerializerMethodField(
+        help_text="What `manage.py evaluate --json` prints; empty until it is done."
+    )
+
+    @extend_schema_field(OpenApiTypes.OBJECT)
+    def get_report(self, run: EvalRun) -> dict[str, Any]:
+        return report_as_json(run.report)
 
 
 class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):

@@ -4,13 +4,13 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from kb.api.fields import StrictCharField, StrictIntegerField, StrictSerializer
-from kb.services.profiles import MAX_NAME_CHARACTERS, MAX_VERSION
+from kb.services.profiles import MAX_REFERENCE_CHARACTERS, MAX_VERSION
 
 
 class ProfiledSerializer(StrictSerializer):
     """A request that may name a profile, or one version of it."""
 
-    profile = StrictCharField(max_length=MAX_NAME_CHARACTERS, required=False, allow_blank=True)
+    profile = StrictCharField(max_length=MAX_REFERENCE_CHARACTERS, required=False, allow_blank=True)
     profile_version = StrictIntegerField(
         min_value=1,
         max_value=MAX_VERSION,

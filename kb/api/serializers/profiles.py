@@ -42,7 +42,7 @@ class ProfileCreateSerializer(StrictSerializer):
         required=False,
         allow_null=True,
         help_text="The knowledge base whose own profile a new one becomes; null: shared, which only superusers may make. "
-        "Left out: where its other versions are.",
+        "Left out: where its other versions are, if that is one place.",
     )
 
 

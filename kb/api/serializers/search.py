@@ -1,4 +1,5 @@
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
@@ -15,13 +16,15 @@ from kb.api.fields import (
     StrictSerializer,
 )
 from kb.api.serializers.profiled import ProfiledSerializer
+from kb.messages import degradation_as_json
 from kb.models import Document, Message, SearchLog
+from kb.services.profiles import MAX_REFERENCE_CHARACTERS
 from kb.services.replay import Change
 from kb.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.stores.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
 from kb.stores.filters import Filters, Operator
 from retrieval.gate import ScoreScale
-from retrieval.trace import DegradationCode
+from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Turn
 
 MOST_SEARCHES = 20
@@ -138,10 +141,11 @@ class SearchRequestSerializer(ProfiledSerializer):
         help_text="The least score. null: the default of the score's scale; 0: no gate.",
     )
     profile = StrictCharField(
-        max_length=80,
+        max_length=MAX_REFERENCE_CHARACTERS,
         required=False,
         allow_blank=True,
-        help_text="A profile for all of them. Left out: each knowledge base's own.",
+        help_text="A profile for all of them: NAME, or ID/NAME where several knowledge bases have one of that name. "
+        "Left out: each knowledge base's own.",
     )
     overrides = serializers.DictField(
         required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
@@ -185,7 +189,10 @@ class SearchRequestSerializer(ProfiledSerializer):
 class DegradationSerializer(serializers.Serializer[Any]):
     stage = serializers.CharField()
     code = serializers.ChoiceField([(code.value, code.value) for code in DegradationCode])
-    detail = serializers.CharField(help_text="What is degraded, and what to do about it.")
+    detail = serializers.CharField(help_text="What is degraded, and what to do about it, in the caller's language.")
+
+    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, str]:
+        return degradation_as_json(Degradation.from_dict(instance))
 
 
 class UsedProfileSerializer(serializers.Serializer[Any]):

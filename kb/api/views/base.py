@@ -1,7 +1,6 @@
 from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
-from django.conf import settings
 from django.db.models import Model, QuerySet
 from django.utils.translation import gettext as _
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
@@ -14,15 +13,12 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from kb.api.authentication import principal_of
-from kb.api.errors import LengthRequired, TooLarge
 from kb.api.filtering import ListFilters, listed
 from kb.api.pagination import Order
 from kb.api.parsers import ShallowJSONParser
 from kb.api.throttling import count_failure, rate_limit_headers, too_many
 from kb.models import Principal, ScopedQuerySet
 from kb.services.errors import NotAllowed, NotVisible
-
-FORM_OVERHEAD_BYTES = 1024**2
 
 M = TypeVar("M", bound=Model)
 
@@ -46,21 +42,15 @@ class ApiView(APIView):
     parser_classes = [ShallowJSONParser]
 
     @property
-    def most_form_bytes(self) -> int:
-        """How long the files of a form may be together."""
-        return int(settings.MAX_UPLOAD_BYTES)
-
-    @property
     def principal(self) -> Principal:
         return principal_of(self.request)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
-        """Refuses a body that is too large before any of it is read, and an address that fails too often."""
-        _check_length(request, self.most_form_bytes)
+        """Refuses an address that fails too often."""
         try:
             super().initial(request, *args, **kwargs)
         except (AuthenticationFailed, NotAuthenticated):
-            count_failure(request)
+            count_failure(request._request)
             raise
 
     def throttled(self, request: Request, wait: float | None) -> NoReturn:  # noqa: ARG002 - the framework's interface
@@ -142,18 +132,3 @@ def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str
     serializer.is_valid(raise_exception=True)
     fields: dict[str, Any] = serializer.validated_data
     return fields
-
-
-def _check_length(request: Request, most_form_bytes: int) -> None:
-    """A body without a length would be read as an empty one, and then blamed for what it lacks."""
-    stated = request.META.get("CONTENT_LENGTH") or ""
-    if not stated.isdecimal():
-        if "Transfer-Encoding" in request.headers:
-            raise LengthRequired(_("Send the body with a Content-Length, not in chunks of unknown number."))
-        return
-    is_form = (request.content_type or "").startswith("multipart/")
-    most = most_form_bytes + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    if int(stated) > most:
-        advice = _("split the file") if is_form else _("upload long texts as a file")
-        message = _("The body is larger than %(megabytes)s MB: %(advice)s.")
-        raise TooLarge(message % {"megabytes": most // 1024**2, "advice": advice})

@@ -1,8 +1,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from django.conf import settings
-from django.core.files.uploadhandler import TemporaryFileUploadHandler
 from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
@@ -40,7 +38,9 @@ from kb.services.batches.batches import (
 )
 from kb.services.batches.tables import batch_describe, read_table
 from kb.services.batches.uploads import Refused, batch_add_files
+from kb.services.documents import largest_upload_bytes
 from kb.services.rate_limits import UPLOAD
+from kb.stores.temporary import UnnamedFileUploadHandler
 
 STEERED = answers({200: BatchDetailSerializer}, 403, 404)
 PROGRESS_EXAMPLE = OpenApiExample(
@@ -82,15 +82,12 @@ class _FormOfFiles(ApiViewSet):
     rate_limit_kind = UPLOAD
     queryset = IngestBatch.objects.none()
     parser_classes = [MultiPartParser, ShallowJSONParser]
-
-    @property
-    def most_form_bytes(self) -> int:
-        return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))
+    most_form_bytes = staticmethod(largest_upload_bytes)
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
         if (request.content_type or "").startswith(MultiPartParser.media_type):
             # Before anything, the check of a session's token included, reads the form.
-            request._request.upload_handlers = [TemporaryFileUploadHandler(request._request)]
+            request._request.upload_handlers = [UnnamedFileUploadHandler(request._request)]
         super().initial(request, *args, **kwargs)
 
     def described(self, pk: int) -> IngestBatch:

@@ -62,7 +62,9 @@ class EvalRunViewSet(ApiViewSet):
         eval_set = one(sets, fields["eval_set_id"])
         profile = None
         if name := fields.get("profile"):
-            profile = find_version(self.principal, name, fields.get("profile_version"))
+            profile = find_version(
+                self.principal, name, fields.get("profile_version"), scope=[eval_set.knowledge_base_id]
+            )
         run = start_run(
             self.principal,
             eval_set,

@@ -86,7 +86,7 @@ class KnowledgeBaseViewSet(ApiViewSet):
             lock_knowledge_bases([pk])
             require_match(request, self._described(pk))
             kb.refresh_from_db()
-            knowledge_base_update(kb, **changes)
+            knowledge_base_update(kb, by=self.principal, **changes)
         told = self._described(pk)
         return Response(told, headers={"ETag": told["etag"]})
 

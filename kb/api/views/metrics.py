@@ -11,17 +11,18 @@ from rest_framework.request import Request
 
 from kb.api.authentication import SCHEME
 from kb.api.views.base import AnyAccept, ApiView
+from kb.net.client_address import is_local
 from kb.services.monitoring import exposition
 
 
 class MetricsToken(BaseAuthentication):
-    """`Authorization: Bearer <METRICS_TOKEN>`, where there is one; whoever has it is no user."""
+    """`Authorization: Bearer <METRICS_TOKEN>`; whoever has it is no user. Without such a token only this machine may read."""
 
     def authenticate(self, request: Request) -> None:
         scheme, _separator, token = request.headers.get("Authorization", "").partition(" ")
         wanted = settings.METRICS_TOKEN
         is_sent = scheme.lower() == SCHEME.lower() and secrets.compare_digest(token.strip().encode(), wanted.encode())
-        if wanted and not is_sent:
+        if not (is_sent if wanted else is_local(request._request)):
             raise AuthenticationFailed(
                 _("The metrics need a token: send the server’s METRICS_TOKEN as “Authorization: Bearer”.")
             )

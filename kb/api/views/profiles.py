@@ -22,7 +22,6 @@ from kb.api.serializers.profiles import (
 )
 from kb.api.views.base import ApiViewSet, one
 from kb.models import KnowledgeBase, RetrievalProfile
-from kb.models.validators import storable
 from kb.services.errors import NotVisible
 from kb.services.profile_overview import (
     comparison_as_dict,
@@ -30,13 +29,21 @@ from kb.services.profile_overview import (
     resolved_as_dict,
     version_as_dict,
 )
-from kb.services.profiles import create_version, delete_draft, find_version, name_and_version, place_of, publish
+from kb.services.profiles import (
+    create_version,
+    delete_draft,
+    find_version,
+    name_and_version,
+    named_at,
+    place_of,
+    publish,
+)
 
 
 @extend_schema_view(
     list=extend_schema(
         summary="List the retrieval profiles that the caller may use",
-        description="Shared ones, and those of the caller's knowledge bases; one entry a name.",
+        description="Shared ones, and those of the caller's knowledge bases; one entry a profile.",
         parameters=ProfileFilters.parameters(),
         responses=answers({200: ProfileOverviewSerializer(many=True)}, 400, 404),
     ),
@@ -53,10 +60,12 @@ class ProfileViewSet(ApiViewSet):
 
     def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         visible = RetrievalProfile.objects.visible_to(self.principal)
-        one_each = visible.order_by("name", "-version").distinct("name")
-        names = [row.name for row in self.found(visible.filter(pk__in=one_each.values("pk")), ProfileFilters)]
-        told = {overview.name: overview.as_dict() for overview in profile_overviews(self.principal, names)}
-        return self.get_paginated_response([told[name] for name in names])
+        place = ("name", "knowledge_base_id")
+        one_each = visible.order_by(*place, "-version").distinct(*place)
+        rows = self.found(visible.filter(pk__in=one_each.values("pk")), ProfileFilters)
+        overviews = profile_overviews(self.principal, {row.name for row in rows})
+        told = {(each.name, each.newest.knowledge_base_id): each.as_dict() for each in overviews}
+        return self.get_paginated_response([told[row.name, row.knowledge_base_id] for row in rows])
 
     def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(ProfileCreateSerializer)
@@ -106,7 +115,7 @@ class ProfileViewSet(ApiViewSet):
             OpenApiParameter(
                 "against",
                 OpenApiTypes.STR,
-                description="NAME@VERSION, or NAME for its live version. Left out: the environment's defaults.",
+                description="NAME@VERSION, or NAME for its live version; of those of a name, the one of the same knowledge base. Left out: the environment's defaults.",
             )
         ],
         responses=answers({200: ProfileDifferenceSerializer}, 400, 404),
@@ -116,10 +125,7 @@ class ProfileVersionViewSet(ApiViewSet):
     queryset = RetrievalProfile.objects.none()
 
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
-        rows = self._versions(name)
-        if not rows.exists():
-            raise NotVisible(_("There is no such object."))
-        versions = self.found(rows, ProfileVersionFilters)
+        versions = self.found(self._versions(name), ProfileVersionFilters)
         return self.get_paginated_response([version_as_dict(version) for version in versions])
 
     def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
@@ -139,12 +145,16 @@ class ProfileVersionViewSet(ApiViewSet):
     def diff(self, request: Request, name: str, version: int) -> Response:
         after = self._version(name, version)
         against = request.query_params.get("against")
-        before = find_version(self.principal, *name_and_version(against)) if against else None
+        scope = [after.knowledge_base_id] if after.knowledge_base_id else []
+        before = find_version(self.principal, *name_and_version(against), scope=scope) if against else None
         return Response(comparison_as_dict(before, after))
 
     def _versions(self, name: str) -> QuerySet[RetrievalProfile]:
-        visible = RetrievalProfile.objects.visible_to(self.principal)
-        return visible.filter(name=storable(name)).select_related("created_by")
+        """Of NAME, or of ID/NAME, where several knowledge bases have one of that name."""
+        live = named_at(self.principal, name)
+        if live is None:
+            raise NotVisible(_("There is no such object."))
+        return RetrievalProfile.objects.versions_of(live).select_related("created_by")
 
     def _version(self, name: str, version: int) -> RetrievalProfile:
         found = self._versions(name).filter(version=version).first()

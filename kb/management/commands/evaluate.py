@@ -10,6 +10,7 @@ from kb.management.base import KnowledgeBaseCommand
 from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
 from kb.services.eval_sets.queries import eval_set_by_name
 from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
+from kb.services.evaluation.report import report_as_json
 from kb.services.profiles import find_version, name_and_version
 
 LOST_LISTED = 20
@@ -85,7 +86,7 @@ class Command(KnowledgeBaseCommand):
         overrides, limit = dict(options["override"]), options["limit"]
         with self.progress_bar(total=query_count(eval_set, limit), unit="queries") as bar:
             if not options["save"]:
-                return evaluate(
+                report = evaluate(
                     principal,
                     eval_set,
                     profile=name,
@@ -94,14 +95,14 @@ class Command(KnowledgeBaseCommand):
                     limit=limit,
                     on_progress=bar.update,
                 )
-            profile = find_version(principal, name, version) if name else None
+                return report_as_json(report)
+            profile = find_version(principal, name, version, scope=[kb.pk]) if name else None
             run = evaluate_as_run(
                 principal, eval_set, profile=profile, overrides=overrides, limit=limit, on_progress=bar.update
             )
         if run.status != EvalRun.Status.DONE:
             raise CommandError(f"Run {run.pk} was cancelled; what it measured until then is in the admin.")
-        report: dict[str, Any] = run.report
-        return report
+        return report_as_json(run.report)
 
     def _print_table(self, report: Mapping[str, Any]) -> None:
         profile, depth = report["profile"], report["candidates"]

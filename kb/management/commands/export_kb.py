@@ -6,6 +6,7 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.services.archives.export import archive_rows, export_kb
+from kb.stores.files import private_file
 
 
 class Command(KnowledgeBaseCommand):
@@ -24,8 +25,9 @@ class Command(KnowledgeBaseCommand):
             raise CommandError(f"{path} is there already: choose another file, or delete it")
         unfinished = path.with_name(f"{path.name}.part")
         try:
-            with self.progress_bar(total=archive_rows(kb, vectors=options["vectors"]), unit="rows") as bar:
-                done = export_kb(kb, unfinished, vectors=options["vectors"], on_progress=bar.update)
+            total = archive_rows(kb, vectors=options["vectors"])
+            with private_file(unfinished) as target, self.progress_bar(total=total, unit="rows") as bar:
+                done = export_kb(kb, target, vectors=options["vectors"], on_progress=bar.update)
             unfinished.rename(path)
         except OSError as error:
             raise CommandError(f"{path} cannot be written ({error.strerror}): choose another folder") from error

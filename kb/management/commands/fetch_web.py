@@ -8,7 +8,7 @@ from kb.management.base import KnowledgeBaseCommand
 from kb.models import Document, KnowledgeBase, WebSource
 from kb.services.indexing import index_document
 from kb.services.web_sources.runs import run_web_source
-from kb.services.web_sources.sources import UNFINISHED, web_source_request
+from kb.services.web_sources.sources import UNFINISHED, web_source_accept, web_source_request
 
 LOOK_SECONDS = 0.5
 
@@ -19,7 +19,7 @@ COUNTED = {
     "duplicate": "the same as another document",
     "refused": "refused by robots.txt",
     "failed": "failed",
-    "gone": "gone (kept until the next run)",
+    "gone": "gone (kept for now)",
     "deleted": "deleted",
 }
 
@@ -30,15 +30,19 @@ class Command(KnowledgeBaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         self.add_kb_argument(parser)
         parser.add_argument("--source", metavar="NAME", help="only this one, also where it is switched off")
+        parser.add_argument("--accept", action="store_true", help="do what the last run has held back")
         parser.add_argument("--wait", action="store_true", help="read here and index what is new, without a worker")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
         failed = []
         for source in _sources(kb, options["source"]):
-            if not web_source_request(source):
+            if options["accept"]:
+                web_source_accept(source)
+            elif not web_source_request(source):
                 self.stdout.write(f"{source.name}: is being read already")
-            elif not options["wait"]:
+                continue
+            if not options["wait"]:
                 self.stdout.write(f"{source.name}: a worker reads it")
             elif not self._read(source):
                 failed.append(f"{source.name}: {source.error}")

@@ -38,6 +38,7 @@ class Command(KnowledgeBaseCommand):
         if options["eval_set"]:
             queries, judgments = import_eval_set(kb, directory, options["eval_set"])
             self.stdout.write(f"evaluation set {options['eval_set']}: {queries} queries, {judgments} judgments")
+        self.build_indexes([kb])
 
     def _find_or_create(self, options: dict[str, Any]) -> KnowledgeBase:
         wanted = normalize_model_id(options["embedding_model"]) if options["embedding_model"] else ""

@@ -41,6 +41,7 @@ class Command(KnowledgeBaseCommand):
                 embedding_model=options["embedding_model"],
                 on_progress=advance,
             )
+        self.build_indexes([restored.knowledge_base])
         rows = restored.rows
         self.stdout.write(
             f"{restored.knowledge_base.name}: {rows['documents']} documents, {rows['chunks']} chunks, "

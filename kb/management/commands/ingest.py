@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 from django.db.models import Q, QuerySet
 
 from kb.ingest.archives import ARCHIVE_EXTENSIONS
-from kb.ingest.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parse import SUPPORTED_EXTENSIONS, unsupported_name
 from kb.management.base import KnowledgeBaseCommand
 from kb.models import Document, IngestBatch, KnowledgeBase
 from kb.services.batches.batches import batch_create, waiting_ids
@@ -81,20 +81,24 @@ class Command(KnowledgeBaseCommand):
         )
         parser.add_argument("--title", default="", help="title of the document, for a single file")
         group = parser.add_mutually_exclusive_group()
-        group.add_argument("--wait", action="store_true", help="wait until a worker has made them searchable")
-        group.add_argument("--inline", action="store_true", help="make them searchable here, without a worker")
+        group.add_argument(
+            "--wait", action="store_true", help="wait until a worker has made them searchable, then build the indexes"
+        )
+        group.add_argument("--inline", action="store_true", help="do so here, without a worker")
 
     def handle(self, *_args: Any, **options: Any) -> None:
         files, skipped = _files(options["paths"])
         if options["title"] and len(files) != 1:
             raise CommandError(f"--title is for a single file, and there are {len(files)}")
         for path in skipped:
-            self.stderr.write(f"skipped {path}: not one of {', '.join(SUPPORTED_EXTENSIONS)}")
-        taken = self._add(files, self._target(options), options)
+            self.stderr.write(f"skipped {path}: {unsupported_name(path.name).message}")
+        kb = self._target(options)
+        taken = self._add(files, kb, options)
         self.stdout.write(f"{len(taken.added)} added, {len(taken.known)} already there, {len(skipped)} skipped")
         problems = taken.refused
         if options["wait"] or options["inline"]:
             problems = problems + self._outcome(taken)
+            self.build_indexes([kb])
         elif taken.added:
             self.stdout.write("A worker makes them searchable; the admin shows how far it is.")
         if problems:

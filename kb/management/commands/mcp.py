@@ -23,10 +23,11 @@ class Command(BaseCommand):
     def handle(self, *_args: Any, **options: Any) -> None:
         otel.start("mcp")
         if options["http"]:
+            address = Address(options["host"], options["port"])
+            address.require_allowed()
+            address.require_free()
             from kb.mcp.http import serve_http  # noqa: PLC0415 it loads the models' libraries
 
-            address = Address(options["host"], options["port"])
-            address.require_free()
             serve_http(address.host, address.port)
             return
         from kb.mcp.stdio import serve_stdio  # noqa: PLC0415 likewise

@@ -15,7 +15,7 @@ from kb.services.profile_overview import (
     state_of,
     version_as_dict,
 )
-from kb.services.profiles import create_version, find_version, name_and_version, place_of, publish
+from kb.services.profiles import create_version, find_version, name_and_version, place_of, publish, reference
 
 ENVIRONMENT = "environment"
 
@@ -129,7 +129,7 @@ class Command(KnowledgeBaseCommand):
             self.print_json(version_as_dict(draft))
             return
         name = f"{draft.name}@{draft.version}"
-        command = f"manage.py profile publish {shlex.quote(name)}"
+        command = f"manage.py profile publish {shlex.quote(f'{reference(draft)}@{draft.version}')}"
         self.stdout.write(f"{name} is saved, a draft: `{command}` makes it the live one.")
 
     def _publish(self, principal: Principal, options: Mapping[str, Any]) -> None:

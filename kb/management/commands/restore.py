@@ -12,9 +12,10 @@ from django.core.files.storage import default_storage
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
+from kb.models import KnowledgeBase
 from kb.services.archives.export import archive_folder
 from kb.services.backups.format import stored_name
-from kb.services.backups.restore import restore
+from kb.services.backups.restore import RestoredAll, restore
 from kb.stores.files import FilesUnavailable
 
 
@@ -32,15 +33,14 @@ class Command(KnowledgeBaseCommand):
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
-            with _source(options["source"], in_storage=options["storage"]) as path, self.progress_bar(unit="B") as bar:
-                bar.total = 2 * path.stat().st_size  # each byte is verified, then restored
-                done = restore(path, is_forced=options["force"], is_trusted=options["trust"], on_bytes=bar.update)
+            done = self._restore(options)
         except FileNotFoundError as error:
             raise CommandError(
                 f"there is no backup {options['source']}: name a file that `backup` has written"
             ) from error
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
+        self.build_indexes(list(KnowledgeBase.objects.order_by("pk")))
         if options["json"]:
             self.stdout.write(json.dumps(asdict(done)))
             return
@@ -49,6 +49,24 @@ class Command(KnowledgeBaseCommand):
             f"{counts['knowledge_bases']} knowledge bases, {counts['documents']} documents, {counts['chunks']} chunks, "
             f"{done.files} files, as of {done.created_at}. Start web, MCP, workers and beat now."
         )
+
+    def _restore(self, options: dict[str, Any]) -> RestoredAll:
+        with (
+            _source(options["source"], in_storage=options["storage"]) as path,
+            self.progress_bar(unit="B", scale=True) as whole,
+            self.progress_bar(unit="tables and indexes") as steps,
+        ):
+            whole.total = 2 * path.stat().st_size  # each byte is verified, then restored
+            whole.set_description("backup")
+
+            def begin(name: str, total: int) -> None:
+                steps.total = total
+                steps.set_description(name, refresh=False)
+                steps.update()
+
+            return restore(
+                path, is_forced=options["force"], is_trusted=options["trust"], on_bytes=whole.update, on_step=begin
+            )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
 from kb.management.replay_words import in_words
+from kb.messages import shown
 from kb.models import KnowledgeBase, Principal, SearchLog
 from kb.services.profiles import name_and_version
 from kb.services.replay import replay
@@ -148,7 +149,7 @@ class Command(KnowledgeBaseCommand):
             self.stdout.write(f"    {_places(hit)}")
             self.stdout.write(f"    {_excerpt(hit.passage.text)}\n\n")
         for degradation in result.degraded:
-            self.stdout.write(self.style.WARNING(f"degraded ({degradation.stage}): {degradation.detail}"))
+            self.stdout.write(self.style.WARNING(f"degraded ({degradation.stage}): {shown(degradation.detail)}"))
         if outcome.request.explain:
             self._explain(outcome)
         self.stdout.write(

@@ -40,6 +40,7 @@ class Command(BaseCommand):
 
     def handle(self, *_args: Any, **options: Any) -> None:
         address = Address(options["host"], options["port"])
+        address.require_allowed()
         address.require_free()
         mcp = None if options["no_mcp"] else Address(address.host, options["mcp_port"] or address.port + 1)
         if mcp is not None:
@@ -84,13 +85,18 @@ class Command(BaseCommand):
             time.sleep(LOOK_SECONDS)
         if mcp is not None:
             self.stdout.write(f"\nMCP server for agents: http://{mcp.reachable.bind}/mcp")
+        if settings.SECURE_SSL_REDIRECT:
+            self.stdout.write(
+                "\nPages are sent to https, which a TLS proxy has to offer (docs/deploying.md). "
+                "To use this machine's browser without one: ZHIKU_LOCAL=true"
+            )
         self.stdout.write(self.style.SUCCESS(f"\nZhiku is ready: http://{address.reachable.bind}/admin/"))
         self.stdout.write("Ctrl-C stops it. A lost password: manage.py changepassword admin\n")
         self.stdout.flush()
 
 
 def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, list[str]]:
-    settings.DATA_DIR.mkdir(parents=True, exist_ok=True)
+    settings.DATA_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
     schedule = settings.DATA_DIR / "celerybeat-schedule"
     worker = (
         f"celery -A config worker -B --concurrency {workers} -l WARNING --without-gossip --without-mingle --schedule"
@@ -100,13 +106,13 @@ def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, 
         "worker": [*worker.split(), str(schedule)],
     }
     if mcp is not None:
-        commands["MCP server"] = ["manage", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]
+        commands["MCP server"] = ["config", "mcp", "--http", "--host", mcp.host, "--port", str(mcp.port)]
     return commands
 
 
 def environment_of_children() -> dict[str, str]:
-    """This process's; at a terminal of a developer a line for each request and task would push the password out of sight."""
-    return {"LOG_LEVEL": "WARNING" if settings.DEBUG else "INFO", **os.environ, SHARED_FOLDER: _metrics_folder()}
+    """This process's; at a terminal a line for each request and task would push the password out of sight."""
+    return {"LOG_LEVEL": "WARNING" if settings.LOCAL else "INFO", **os.environ, SHARED_FOLDER: _metrics_folder()}
 
 
 def _metrics_folder() -> str:

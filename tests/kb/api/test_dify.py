@@ -116,6 +116,15 @@ class TestRecords:
         assert record["metadata"]["path"] == "s.md"
         assert record["title"] == "s.md"
 
+    def test_showing_a_record_loads_nothing(self, ask, kb):
+        link = "![](https://evil.example/p.png)"
+        factories.make_document(kb, f"annual leave {link}", title=f"leave{link}")
+
+        records = [each for each in ask(query="annual leave").json()["records"] if "evil.example" in each["title"]]
+
+        assert len(records) == 1
+        assert "](" not in records[0]["title"] + records[0]["content"]
+
     def test_nothing_found_is_an_empty_list(self, ask, kb):
         assert ask().json() == {"records": []}
 

@@ -12,6 +12,7 @@ pytestmark = pytest.mark.django_db
 def service(settings):
     with VertexServer() as running:
         settings.EXTERNAL_PROVIDERS = [vertex.KIND]
+        settings.VERTEX_PROJECTS = ["library"]
         settings.VERTEX_ENDPOINTS = [running.endpoint]
         vertex._client.cache_clear()
         yield running

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+from rest_framework.test import APIClient
 
 from kb.models import KnowledgeBase, Membership
 from tests import factories
@@ -209,6 +210,23 @@ def test_a_name_that_the_owner_uses_already_is_400(client, kb):
 
     assert (response.status_code, response.json()["code"]) == (400, "name_taken")
     assert response.json()["fields"].keys() == {"name"}
+
+
+def test_only_whom_it_belongs_to_renames_it_and_so_nobody_else_guesses_the_names_of_others(
+    client, client_of, kb, owner
+):
+    factories.make_kb(owner, "salaries")
+    _key, bound = factories.make_api_key(owner, kb, scope="write")
+    callers = [client_of(factories.make_member(kb, role)) for role in ("editor", "owner")]
+    callers.append(APIClient(headers={"Authorization": f"Bearer {bound}"}))
+
+    for caller in callers:
+        answers = [caller.patch(f"{URL}{kb.pk}/", {"name": name}, format="json") for name in ("salaries", "recipes")]
+        assert [each.status_code for each in answers] == [403, 403]
+        assert answers[0].content == answers[1].content
+        unchanged = {"name": kb.name, "description": "new"}
+        assert caller.patch(f"{URL}{kb.pk}/", unchanged, format="json").status_code == 200
+    assert client.patch(f"{URL}{kb.pk}/", {"name": "recipes"}, format="json").json()["name"] == "recipes"
 
 
 def test_another_owner_may_use_the_same_name(client_of, kb):

@@ -14,6 +14,13 @@ PATIENCE = 20
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
 
 
+@pytest.fixture
+def anonymous(anonymous):
+    """A scraper of this machine."""
+    anonymous.defaults["SERVER_NAME"] = "localhost"
+    return anonymous
+
+
 def _families(response):
     return {family.name: family for family in text_string_to_metric_families(response.content.decode())}
 
@@ -120,3 +127,37 @@ def test_the_token_opens_them(anonymous, settings):
     settings.METRICS_TOKEN = "s3cret"
 
     assert anonymous.get("/metrics", headers={"Authorization": "bearer s3cret"}).status_code == 200
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"REMOTE_ADDR": "10.0.0.9"},
+        {"REMOTE_ADDR": ""},  # behind a socket, of which only a proxy knows
+        {"SERVER_NAME": "zhiku.example.org"},
+        {"HTTP_X_FORWARDED_FOR": "127.0.0.1"},
+        {"HTTP_X_REAL_IP": "127.0.0.1"},
+        {"HTTP_FORWARDED": "for=127.0.0.1"},
+    ],
+    ids=str,
+)
+def test_without_a_token_no_other_machine_reads_them(anonymous, settings, url, where):
+    settings.ALLOWED_HOSTS = ["localhost", "zhiku.example.org"]
+
+    assert anonymous.get(url, **where).status_code == 401
+
+
+@pytest.mark.parametrize("where", [{"REMOTE_ADDR": "::1"}, {"SERVER_NAME": "127.0.0.1"}], ids=str)
+def test_without_a_token_this_machine_reads_them(anonymous, settings, where):
+    settings.ALLOWED_HOSTS = ["localhost", "127.0.0.1"]
+
+    assert anonymous.get("/metrics", **where).status_code == 200
+
+
+def test_with_a_token_another_machine_reads_them(anonymous, settings):
+    settings.METRICS_TOKEN = "s3cret"
+
+    answer = anonymous.get("/metrics", REMOTE_ADDR="10.0.0.9", headers={"Authorization": "Bearer s3cret"})
+
+    assert answer.status_code == 200

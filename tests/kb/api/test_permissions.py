@@ -56,9 +56,9 @@ READS = {
     "eval-sets/<int:pk>/judgments/",
     "eval-runs/<int:pk>/",
     "eval-runs/<int:pk>/queries/",
-    "profiles/<str:name>/versions/",
-    "profiles/<str:name>/versions/<int:version>/",
-    "profiles/<str:name>/versions/<int:version>/diff/",
+    "profiles/<path:name>/versions/",
+    "profiles/<path:name>/versions/<int:version>/",
+    "profiles/<path:name>/versions/<int:version>/diff/",
 }
 OWNERS_READ = ["audit/<int:pk>/"]
 OWNERS_ONLY = [
@@ -108,8 +108,8 @@ WRITES = [
     ("put", "eval-sets/<int:pk>/judgments/"),
     ("delete", "eval-sets/<int:pk>/judgments/<int:judgment_id>/"),
     ("post", "eval-runs/<int:pk>/cancel/"),
-    ("delete", "profiles/<str:name>/versions/<int:version>/"),
-    ("post", "profiles/<str:name>/versions/<int:version>/publish/"),
+    ("delete", "profiles/<path:name>/versions/<int:version>/"),
+    ("post", "profiles/<path:name>/versions/<int:version>/publish/"),
 ]
 
 

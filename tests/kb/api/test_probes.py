@@ -3,6 +3,7 @@ from django.core.cache import caches
 from django.db.migrations.recorder import MigrationRecorder
 
 from kb import conf, draining, warming
+from kb.stores.locks import Purpose, try_lock
 from tests.factories import make_kb
 
 pytestmark = pytest.mark.django_db
@@ -42,14 +43,21 @@ def test_a_process_with_its_services_is_ready(anonymous):
     response = anonymous.get("/api/v1/ready/")
 
     assert (response.status_code, response.json()["status"]) == (200, "ready")
-    names = ("process", "models", "broker", "cache", "database", "migrations")
+    names = ("process", "models", "broker", "cache", "database", "migrations", "page_cache")
     assert states(response) == dict.fromkeys(names, ("ok", ""))
 
 
-def test_it_costs_one_query(anonymous, django_assert_num_queries):
+def test_it_costs_three_small_queries(anonymous, django_assert_num_queries):
     anonymous.get("/api/v1/ready/")
-    with django_assert_num_queries(2):  # whether the table of migrations is there, and what it holds
+    with django_assert_num_queries(3):  # whether the table of migrations is there, what it holds, and who reads in
         anonymous.get("/api/v1/ready/")
+
+
+def test_while_vectors_are_read_into_memory_it_serves_and_says_so(anonymous):
+    with try_lock(Purpose.PAGE_CACHE, 0):
+        response = anonymous.get("/api/v1/ready/")
+    assert (response.status_code, response.json()["status"]) == (200, "degraded")
+    assert states(response)["page_cache"] == ("degraded", "being read in")
 
 
 def test_a_process_that_loads_its_models_is_not_ready(anonymous, loading):

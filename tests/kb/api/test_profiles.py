@@ -1,3 +1,5 @@
+import json
+
 import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
@@ -152,6 +154,67 @@ def test_a_name_that_cannot_be_taken_is_400(client, kb, name, code):
     response = create(client, name=name, knowledge_base_id=kb.pk)
 
     assert (response.status_code, response.json()["code"]) == (400, code)
+
+
+@pytest.mark.parametrize("place", ["own", None, "left out"])
+def test_a_name_that_a_stranger_uses_is_like_a_free_one(client, kb, place):
+    theirs = factories.make_kb()
+    create_version(factories.principal(theirs.owner), "secret", {"top_k": 1}, knowledge_base=theirs)
+    fields = {} if place == "left out" else {"knowledge_base_id": kb.pk if place else None}
+
+    def told(name):
+        response = create(client, name=name, **fields)
+        without_time = {key: value for key, value in response.json().items() if key not in {"created_at", "request_id"}}
+        return response.status_code, json.dumps(without_time).replace(name, "NAME")
+
+    assert told("secret") == told("free")
+    assert create(client, name="secret", knowledge_base_id=kb.pk).json()["name"] == "secret"
+
+
+@pytest.fixture
+def namesakes(kb, owner):
+    """Profiles of one name of two knowledge bases of the same owner."""
+    other, who = factories.make_kb(owner, "other"), factories.principal(owner)
+    create_version(who, "same", {"top_k": 1}, knowledge_base=kb)
+    create_version(who, "same", {"top_k": 2}, knowledge_base=other)
+    return other
+
+
+def test_profiles_of_one_name_are_listed_each(client, kb, namesakes):
+    rows = client.get(URL, {"q": "same"}).json()["results"]
+
+    assert sorted(row["knowledge_base_id"] for row in rows) == sorted([kb.pk, namesakes.pk])
+
+
+def test_a_name_of_two_is_400_and_is_exact_with_the_id_of_the_knowledge_base(client, kb, namesakes):
+    for address in (version_url(1, name="same"), f"{URL}same/versions/"):
+        refused = client.get(address)
+        assert (refused.status_code, refused.json()["code"]) == (400, "profile_ambiguous")
+        assert f"{kb.pk}/same" in refused.json()["detail"]
+    refused = create(client, name="same").json()
+    assert (refused["code"], [*refused["fields"]]) == ("profile_place_ambiguous", ["knowledge_base_id"])
+
+    name = f"{namesakes.pk}/same"
+    assert client.get(version_url(1, name=name)).json()["settings"] == {"top_k": 2}
+    assert len(client.get(f"{URL}{name}/versions/").json()["results"]) == 1
+    assert client.post(version_url(1, "publish", name=name), {}, format="json").status_code == 200
+    assert RetrievalProfile.objects.get(published=True, name="same").knowledge_base == namesakes
+    against = client.get(version_url(1, "diff", name=f"{kb.pk}/same"), {"against": f"{name}@1"}).json()
+    assert [(each["name"], each["before"], each["after"]) for each in against["differences"]] == [("top_k", 2, 1)]
+
+
+def test_a_search_of_both_names_one_exactly(client, kb, document, namesakes):
+    body = {"query": "年假", "knowledge_base_ids": [kb.pk, namesakes.pk], "profile": "same"}
+    refused = client.post("/api/v1/search/", body, format="json")
+    assert (refused.status_code, refused.json()["code"], [*refused.json()["fields"]]) == (
+        400,
+        "profile_ambiguous",
+        ["profile"],
+    )
+
+    for fields in ({"profile": f"{kb.pk}/same"}, {"knowledge_base_ids": [kb.pk]}):
+        found = client.post("/api/v1/search/", body | fields, format="json")
+        assert (found.status_code, len(found.json()["results"])) == (200, 1)
 
 
 # -- One version ---------------------------------------------------------------------------------------------------------

@@ -190,6 +190,15 @@ def test_bad_keys_are_limited_by_address_and_good_ones_from_there_are_not(client
     assert call()().status_code == 200
 
 
+def test_bad_keys_are_limited_by_network_of_ipv6(limit):
+    limit(failures="2/hour")
+
+    codes = [APIClient(REMOTE_ADDR=f"2001:db8:1:2::{number}").get(URL).status_code for number in range(1, 5)]
+
+    assert codes == [401, 401, 429, 429]
+    assert APIClient(REMOTE_ADDR="2001:db8:1:3::1").get(URL).status_code == 401
+
+
 def test_probes_are_not_limited(anonymous, limit):
     limit(general="1/hour", failures="1/hour")
 

@@ -7,6 +7,8 @@ from django.utils.translation import override
 from jsonschema import Draft202012Validator
 
 from kb.api.urls import urlpatterns
+from kb.ingest.archives import ARCHIVE_EXTENSIONS
+from kb.ingest.parse import SUPPORTED_EXTENSIONS
 
 SILENT = {"^metrics/?$", "schema/", "docs/", ""}
 
@@ -124,3 +126,8 @@ def test_the_documentation_loads_nothing_from_elsewhere(client):
 @pytest.mark.django_db
 def test_the_schema_is_served(client):
     assert client.get("/api/v1/schema/").status_code == 200
+
+
+def test_an_upload_names_every_kind_of_file_that_can_be_read(schema):
+    told = schema["components"]["schemas"]["DocumentUploadRequest"]["properties"]["file"]["description"]
+    assert set(re.findall(r"\.\w+", told)) == {*SUPPORTED_EXTENSIONS, *ARCHIVE_EXTENSIONS}

@@ -79,7 +79,6 @@ schema.app = _closing
 @pytest.fixture(autouse=True)
 def _one_connection(settings):
     """The requests share the connection, and so the transaction, of the test; nothing outside is asked."""
-    settings.DEBUG = False
     settings.SECURE_SSL_REDIRECT = False
     for signal in (request_started, request_finished):
         signal.disconnect(close_old_connections)

@@ -32,6 +32,7 @@ def service(settings):
 
     with VertexServer() as running:
         settings.EXTERNAL_PROVIDERS = [vertex.KIND]
+        settings.VERTEX_PROJECTS = ["library"]
         settings.VERTEX_ENDPOINTS = [running.endpoint]
         yield running
 

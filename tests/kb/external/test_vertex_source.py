@@ -186,6 +186,8 @@ def test_a_test_tells_what_was_found_or_why_not(kb, service):
 def test_the_doctor_tells_what_may_be_asked(kb, service, settings):
     vertex_source(kb, service)
     assert external_sources().state == "ok"
+    settings.VERTEX_PROJECTS = []
+    assert (external_sources().state, "VERTEX_PROJECTS" in external_sources().remedy) == ("degraded", True)
     settings.EXTERNAL_PROVIDERS = ["astrology"]
     assert external_sources().state == "broken"
     settings.EXTERNAL_PROVIDERS = []

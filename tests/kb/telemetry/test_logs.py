@@ -120,9 +120,9 @@ def test_the_response_names_the_request_and_the_access_line_names_no_query(db, c
 
 def test_the_form_is_json_where_debug_is_off(monkeypatch):
     monkeypatch.delenv("LOG_FORMAT", raising=False)
-    assert [chosen_form(debug=debug) for debug in (True, False)] == ["line", "json"]
+    assert [chosen_form(local=local) for local in (True, False)] == ["line", "json"]
     monkeypatch.setenv("LOG_FORMAT", "line")
-    assert chosen_form(debug=False) == "line"
+    assert chosen_form(local=False) == "line"
 
 
 def test_a_form_that_is_none_does_not_keep_a_process_from_logging():
