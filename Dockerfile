@@ -19,15 +19,22 @@ ENV PATH=/opt/zhiku/bin:$PATH
 WORKDIR /app
 # The dependencies in a layer of their own, which a change of the code leaves as it is: the packages come from /app.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
-RUN pip install --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[${EXTRAS}]" \
-    && rm -rf build ./*.egg-info
+# What no process uses goes: tests, the headers and test programs of PyTorch, pip. The rest is compiled now, since the
+# root is read-only later; a file for another version of Python, which some package has, is none of ours.
+RUN pip install --no-compile --constraint constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} ".[${EXTRAS}]" \
+    && rm -rf build ./*.egg-info \
+    && cd /opt/zhiku/lib/python*/site-packages \
+    && rm -rf torch/test torch/include torch/bin/*[Tt]est* torch/bin/protoc* \
+    && find . -depth -type d -name tests -exec rm -rf {} + \
+    && pip uninstall --yes --quiet pip \
+    && { python -m compileall -qq -j 0 . || true; }
 COPY manage.py ./
 COPY config config
 COPY retrieval retrieval
 COPY kb kb
 COPY templates templates
 # The values are for these two commands only, which reach no server and sign nothing.
-RUN export DEBUG=false SECRET_KEY=of-no-use-after-the-build DATABASE_URL=postgres://nobody@nowhere/none \
+RUN export SECRET_KEY=of-no-use-after-the-build DATABASE_URL=postgres://nobody@nowhere/none \
         REDIS_URL=redis://nowhere/0 ZHIKU_DATA_DIR=/tmp/build \
     && python manage.py compilemessages --ignore build \
     && python manage.py collectstatic --no-input --verbosity 0 \
@@ -35,17 +42,20 @@ RUN export DEBUG=false SECRET_KEY=of-no-use-after-the-build DATABASE_URL=postgre
 
 FROM python:${PYTHON_VERSION}-slim-${DEBIAN}
 LABEL org.opencontainers.image.title="Zhiku" org.opencontainers.image.licenses="Apache-2.0"
-# pg_dump, pg_restore and psql, for `manage.py backup` and `restore`; at least as new as the server's.
+# pg_dump, pg_restore and psql, for `manage.py backup` and `restore`; at least as new as the server's. The official image
+# has its standard library uncompiled, and would compile it for every process and every health check.
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends postgresql-client \
     && rm -rf /var/lib/apt/lists/* \
     && groupadd --system --gid 10001 zhiku \
     && useradd --system --uid 10001 --gid zhiku --no-create-home --home-dir /data --shell /usr/sbin/nologin zhiku \
-    && install --directory --owner zhiku --group zhiku --mode 750 /data /models
+    && install --directory --owner zhiku --group zhiku --mode 750 /data /models \
+    && python -m compileall -q -j 0 -x '/(test|tests|idle_test|site-packages|dist-packages)/' \
+        "$(python -c 'import sysconfig; print(sysconfig.get_path("stdlib"))')"
 COPY --from=build /opt/zhiku /opt/zhiku
 COPY --from=build /app /app
 ENV PATH=/opt/zhiku/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 \
-    DEBUG=false ZHIKU_DATA_DIR=/data HF_HOME=/models
+    ZHIKU_LOCAL=false ZHIKU_DATA_DIR=/data HF_HOME=/models
 WORKDIR /app
 USER zhiku
 VOLUME ["/data", "/models"]

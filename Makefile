@@ -1,16 +1,17 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help run stop test coverage bench check audit format messages constraints clean
+.PHONY: help run stop test coverage bench upgrade check audit format messages constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 PORT ?= 8000
+FROM ?= 15ec7be
 RUN_EXTRAS := embedded,models
 DEV_EXTRAS := embedded,models,ocr,vertex,milvus,chroma,s3,otel,test,check
 INSTALLED_RUN := $(VENV)/.installed-run
 INSTALLED_DEV := $(VENV)/.installed-dev
-INSTALL := PYTHONWARNINGS=ignore $(BIN)/python -m pip install --disable-pip-version-check -q --constraint constraints.txt
+INSTALL := $(BIN)/python .ci/install.py
 # Evaluation sets beside the checkout, unless told otherwise.
 export ZHIKU_EVAL_DATA ?= $(abspath $(wildcard ../shared/data))
 
@@ -21,7 +22,7 @@ run: $(INSTALLED_RUN)  ## the web server and a worker; PORT=8000
 	@if [ "$$(uname -s)" != Linux ] && [ -z "$${DATABASE_URL:-}" ] && ! command -v redis-server >/dev/null; then \
 		echo "Not on Linux: install PostgreSQL with pgvector and Redis, then set DATABASE_URL and REDIS_URL" \
 			"(or only install redis-server: PostgreSQL comes as a wheel for macOS)." >&2; exit 1; fi
-	@DEBUG=$${DEBUG:-true} exec $(BIN)/python manage.py serve --port $(PORT)
+	@exec $(BIN)/python manage.py serve --port $(PORT)
 
 stop:  ## the embedded PostgreSQL and Redis
 	@[ -x $(BIN)/python ] || { echo "Nothing to stop: there is no $(VENV) yet."; exit 0; }; $(BIN)/python manage.py stop
@@ -46,6 +47,11 @@ bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and La
 	@$(BIN)/python -m tests.benchmarks.access
 	@$(BIN)/python -m tests.benchmarks.throughput
 	@$(BIN)/python -m tests.benchmarks.vectors
+	@$(BIN)/python -m tests.benchmarks.index_build
+	@$(BIN)/python -m tests.benchmarks.first_search
+
+upgrade: $(INSTALLED_DEV)  ## tries an upgrade with data from an earlier version; FROM=commit or tag
+	@$(BIN)/python -m tests.upgrade --from $(FROM)
 
 check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, static files, deployment settings
 	@with_own_servers() { \
@@ -58,7 +64,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, mi
 	step "import contracts" $(BIN)/lint-imports; \
 	step "templates" $(BIN)/djlint --lint --quiet templates; \
 	step "migrations" with_own_servers $(BIN)/python manage.py makemigrations --check --dry-run; \
-	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 DEBUG=false ALLOWED_HOSTS=zhiku.example; \
+	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 ALLOWED_HOSTS=zhiku.example; \
 	export SECRET_KEY=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'); \
 	export STATIC_ROOT=$(CURDIR)/.data/check/static; \
 	step "static files" $(BIN)/python manage.py collectstatic --no-input --verbosity 0; \
@@ -96,13 +102,11 @@ $(BIN)/python:
 	echo "Making $(VENV) with $$($$found --version)."; $$found -m venv $(VENV)
 
 $(INSTALLED_RUN): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing; the first time this downloads the language model library and takes some minutes."
-	@$(INSTALL) --editable '.[$(RUN_EXTRAS)]' \
+	@$(INSTALL) $(RUN_EXTRAS) \
 		|| { echo "The installation failed: the reason is above. make clean starts over." >&2; exit 1; }
 	@touch $@
 
 $(INSTALLED_DEV): pyproject.toml constraints.txt | $(BIN)/python
-	@echo "Installing with the tools for tests and checks; the first time this takes some minutes."
-	@$(INSTALL) --editable '.[$(DEV_EXTRAS)]' \
+	@$(INSTALL) $(DEV_EXTRAS) \
 		|| { echo "The installation failed: the reason is above. make clean starts over." >&2; exit 1; }
 	@touch $@ $(INSTALLED_RUN)

@@ -20,18 +20,18 @@ def main(path: str) -> int:
     for each in wrong:
         for found in each["vulns"]:
             fixed = ", ".join(found["fix_versions"]) or "no version yet"
-            print(f"{each['name']} {each['version']}: {found['id']}, mended in {fixed}")  # noqa: T201
+            print(f"{each['name']} {each['version']}: {found['id']}, mended in {fixed}")
     if wrong:
         return 1
     if len(skipped) == len(packages):
-        print(  # noqa: T201
+        print(
             "***** DEPENDENCIES NOT AUDITED: the advisories of pypi.org are out of reach from here. *****",
             file=sys.stderr,
         )
         return OUT_OF_REACH
-    print(f"{len(packages) - len(skipped)} packages audited, none known to be vulnerable")  # noqa: T201
+    print(f"{len(packages) - len(skipped)} packages audited, none known to be vulnerable")
     for each in skipped:
-        print(f"***** NOT AUDITED: {each['name']}: {each['skip_reason']}", file=sys.stderr)  # noqa: T201
+        print(f"***** NOT AUDITED: {each['name']}: {each['skip_reason']}", file=sys.stderr)
     return 0
 
 

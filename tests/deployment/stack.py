@@ -20,6 +20,7 @@ from tests.serving import free_port
 
 SECONDS = 240
 SECRETS = {"SECRET_KEY": uuid.uuid4().hex * 2, "POSTGRES_PASSWORD": "unused", "REDIS_PASSWORD": "unused"}
+METRICS_TOKEN = uuid.uuid4().hex
 # Not those of the other tests, nor of a stack in another process of xdist: a worker would take its tasks.
 _FIRST = 8 + 2 * (int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 4)  # of sixteen
 BROKER, CACHE = _FIRST, _FIRST + 1
@@ -68,6 +69,7 @@ class Stack:
                 "HF_HUB_OFFLINE": "1",
                 "EMBEDDING_MODEL": "hashing",
                 "RERANKER_MODEL": "",
+                "METRICS_TOKEN": METRICS_TOKEN,
                 "HEARTBEAT_DIR": str(self.folder / "heartbeats"),
                 "WEB_CONCURRENCY": "1",
                 "DRAIN_SECONDS": "0",

@@ -20,6 +20,7 @@ from kb.services.documents import document_add
 from kb.services.errors import Rejected
 from kb.services.indexing import index_document
 from kb.services.search import SearchRequest, search
+from kb.stores.vector_index import maintain_vector_indexes
 from tests.deployment.stack import Stack
 from tests.factories import make_kb, make_user, principal
 
@@ -125,6 +126,71 @@ def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(archive, tmp_
         assert stack.manage("shell", "--no-imports", "--command", counted).stdout == before
         assert before.split()[0] == "3"
         assert stack.manage("search", QUERY, "--kb", "handbook").stdout
+
+
+@pytest.fixture
+def _not_migratable():
+    """A migration that makes a table counts as not applied, so that it fails wherever this database is restored."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "DELETE FROM django_migrations WHERE app = 'kb' AND name >= '0029_invitations'"
+            " RETURNING id, app, name, applied"
+        )
+        rows = cursor.fetchall()
+    yield
+    with connection.cursor() as cursor:
+        statement = "INSERT INTO django_migrations (id, app, name, applied) VALUES (%s, %s, %s, %s)"
+        cursor.executemany(statement, rows)
+
+
+def test_rows_whose_migration_fails_are_not_of_the_former_installation(kb, tmp_path, settings, request):
+    request.getfixturevalue("_not_migratable")
+    installation = str(Installation.objects.get().pk)
+    backup(tmp_path / "all.tar")
+    code = "from kb.models import Document, Installation as I; print(Document.objects.count(), I.objects.get().pk)"
+    with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
+        failed = stack.manage("restore", str(tmp_path / "all.tar"), check=False)
+        assert failed.returncode == 1
+        assert "could not be migrated" in failed.stderr
+        count, restored = stack.manage("shell", "--no-imports", "--command", code).stdout.split()
+        assert count == "3"
+        assert restored != installation
+
+
+STEPS = """
+from pathlib import Path
+from kb.services.backups.restore import restore
+restore(Path({path!r}), is_forced=True, on_step=lambda name, total: print("step", name, total))
+"""
+
+
+def test_a_restore_names_each_table_and_index_and_builds_what_searches_need(kb, tmp_path, settings):
+    settings.VECTOR_INDEX_MIN_ROWS = 2
+    maintain_vector_indexes(kb.pk)
+    backup(tmp_path / "all.tar")
+    indexes = "SELECT c.relname FROM pg_class c WHERE starts_with(c.relname, 'hnsw_')"
+    built = (
+        "from django.db import connection as c; from kb.models import BM25Index as B; u = c.cursor();"
+        f' u.execute("{indexes}"); print(len(u.fetchall()), B.objects.get().chunk_count)'
+    )
+    with Stack(SECRET_KEY=settings.SECRET_KEY, VECTOR_INDEX_MIN_ROWS="2") as stack:
+        told = stack.manage("shell", "--no-imports", "--command", STEPS.format(path=str(tmp_path / "all.tar"))).stdout
+        steps = [line.split()[1:] for line in told.splitlines() if line.startswith("step ")]
+        names = [name for name, _ in steps]
+        assert {"kb_chunk", "kb_chunkembedding", "postings_lexemes", "kb_chunk_pkey"} <= set(names)
+        assert {int(total) for _, total in steps} == {len(names)}
+        assert len(set(names)) == len(names)
+        assert not any(name.startswith("hnsw_") for name in names)
+
+        stack.manage("restore", str(tmp_path / "all.tar"), "--force")
+        assert stack.manage("shell", "--no-imports", "--command", built).stdout.split() == ["1", "3"]
+    maintain_after(kb)
+
+
+def maintain_after(kb):
+    """Drops the index, which would slow the tests that follow."""
+    kb.delete()
+    maintain_vector_indexes()
 
 
 def test_documents_that_a_worker_was_at_wait_again(kb, tmp_path, settings):

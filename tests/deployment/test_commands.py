@@ -5,6 +5,8 @@ import signal
 
 import pytest
 
+from tests.deployment.stack import METRICS_TOKEN
+
 pytestmark = pytest.mark.django_db(transaction=True)
 TEXT = "智能温控器的保修期是两年，请保留发票。"
 
@@ -85,7 +87,9 @@ def test_admin_static_files_and_metrics_are_served(running):
     assert page.status_code == 200
     style = page.text.split('<link href="/static/')[1].split('"')[0]
     assert running.request("GET", f"/static/{style}").status_code == 200
-    metrics = running.request("GET", "/metrics").text
+    metrics = running.request("GET", "/metrics", headers={"Authorization": f"Bearer {METRICS_TOKEN}"}).text
+    for path in ("/metrics", "/metrics/", "/api/v1/metrics", "/api/v1/metrics/"):
+        assert running.request("GET", path).status_code == 401
     assert 'zhiku_http_requests_total{method="GET",route=' in metrics
 
 

@@ -1,5 +1,6 @@
 """What can be said of Dockerfile and compose.yaml without building or starting a container."""
 
+import json
 import re
 import shlex
 import tomllib
@@ -12,6 +13,8 @@ SECRETS = ("SECRET_KEY", "POSTGRES_PASSWORD", "REDIS_PASSWORD")
 ENVIRONMENT = dict.fromkeys(SECRETS, "0123456789abcdef") | {"ALLOWED_HOSTS": "zhiku.example"}
 OURS = {"migrate", "web", "mcp", "worker", "beat"}
 SERVERS = {"postgres", "broker", "cache"}
+# The major version of PostgreSQL's client in Debian.
+CLIENTS = {"bookworm": 15, "trixie": 17, "forky": 18}
 
 
 @pytest.fixture
@@ -60,6 +63,38 @@ def test_all_tell_how_they_are_and_come_back(every):
         assert service["deploy"]["resources"]["limits"]["memory"], name
 
 
+def test_ours_can_gain_no_rights_and_write_to_volumes_and_a_tmpfs_only(every):
+    declared = json.loads(re.search(r"^VOLUME (.+)$", final_stage(), re.MULTILINE)[1])
+    for name in OURS:
+        service = every[name]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert [each.split(":")[1] for each in service["volumes"]] == declared
+        assert [each.split(":")[0] for each in service["tmpfs"]] == ["/tmp"]
+        assert not {"user", "privileged", "cap_add", "devices"} & set(service)
+
+
+def test_the_image_starts_and_probes_the_web_process_as_compose_does(every):
+    final, web = final_stage(), every["web"]
+    assert json.loads(re.search(r"^CMD (.+)$", final, re.MULTILINE)[1]) == web["command"]
+    stated, command = re.search(r"^HEALTHCHECK (.+) CMD (.+)$", final, re.MULTILINE).groups()
+    health = web["healthcheck"]
+    assert ["CMD", *json.loads(command)] == health["test"]
+    options = dict(each.removeprefix("--").split("=") for each in stated.split())
+    assert options == {key.replace("_", "-"): str(value) for key, value in health.items() if key != "test"}
+
+
+def test_the_client_of_the_image_is_as_new_as_the_server(every):
+    """pg_dump refuses a server that is newer than itself."""
+    release = re.search(r"^ARG DEBIAN=(\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1]
+    server = int(re.search(r":pg(\d+)$", every["postgres"]["image"])[1])
+    assert CLIENTS[release] >= server
+    assert re.search(r"install .*postgresql-client", final_stage())
+
+
+def final_stage():
+    return (ROOT / "Dockerfile").read_text().split("\nFROM ")[-1]
+
+
 def test_ours_run_without_rights_and_only_the_web_and_mcp_ports_are_open_and_to_this_host(every):
     for name in OURS:
         assert every[name]["read_only"] is True
@@ -88,7 +123,7 @@ def test_every_volume_that_is_mounted_is_declared(every):
 
 def test_the_image_holds_what_the_commands_need_and_is_not_run_as_root():
     text = (ROOT / "Dockerfile").read_text()
-    final = text.split("\nFROM ")[-1]
+    final = final_stage()
     assert re.search(r"^USER zhiku$", final, re.MULTILINE)
     assert "HEALTHCHECK" in final
     assert "collectstatic" in text
@@ -114,3 +149,16 @@ def test_every_variable_that_compose_sets_is_one_that_somebody_reads(every):
     for name in OURS:
         for variable in every[name]["environment"]:
             assert variable in elsewhere or f'"{variable}"' in code or f"'{variable}'" in code, variable
+
+
+def test_the_memory_of_an_index_build_fits_the_shared_memory_and_that_fits_the_server(every):
+    def megabytes(size):
+        return int(size.removesuffix("g")) * 1024
+
+    build = int(every["worker"]["environment"]["INDEX_BUILD_MEMORY_MB"])
+    shared, whole = (
+        megabytes(every["postgres"]["shm_size"]),
+        megabytes(every["postgres"]["deploy"]["resources"]["limits"]["memory"]),
+    )
+    assert build + 256 <= shared
+    assert shared + 512 + 512 <= whole, "shared_buffers and the connections need room, too"

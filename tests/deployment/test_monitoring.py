@@ -47,7 +47,7 @@ def test_every_panel_is_of_a_metric():
 def test_a_request_is_counted_by_route_and_never_by_its_id(db, client):
     client.get("/api/v1/documents/424242/")
     client.generic("BREW", "/api/v1/health/")
-    text = client.get("/metrics").content.decode()
+    text = client.get("/metrics", SERVER_NAME="localhost").content.decode()
     samples = {
         (sample.labels["route"], sample.labels["method"], sample.labels["status"])
         for family in text_string_to_metric_families(text)
@@ -61,7 +61,7 @@ def test_a_request_is_counted_by_route_and_never_by_its_id(db, client):
 
 
 def test_the_queue_is_told_of(db, client):
-    text = client.get("/metrics").content.decode()
+    text = client.get("/metrics", SERVER_NAME="localhost").content.decode()
     for name in ("zhiku_documents_waiting", "zhiku_documents_oldest_waiting_seconds", "zhiku_queue_length"):
         assert f"\n{name} " in text
 
@@ -77,5 +77,5 @@ def test_a_document_that_is_processed_once_more_waits_since_then(transactional_d
 
 
 def _gauge(client, name):
-    families = text_string_to_metric_families(client.get("/metrics").content.decode())
+    families = text_string_to_metric_families(client.get("/metrics", SERVER_NAME="localhost").content.decode())
     return next(family.samples[0].value for family in families if family.name == name)

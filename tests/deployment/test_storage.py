@@ -266,5 +266,7 @@ def test_a_call_to_the_store_has_seconds_and_one_more_attempt():
 
 def test_without_a_bucket_files_lie_on_the_disk(monkeypatch, settings):
     monkeypatch.delenv("S3_BUCKET", raising=False)
-    assert file_storage(NamingEnv()) == {"BACKEND": "django.core.files.storage.FileSystemStorage"}
+    storage = file_storage(NamingEnv())
+    assert storage["BACKEND"] == "django.core.files.storage.FileSystemStorage"
+    assert storage["OPTIONS"] == {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
     assert Path(storages["default"].location) == settings.MEDIA_ROOT
