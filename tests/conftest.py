@@ -13,10 +13,12 @@ from tests import chroma_server
 
 def pytest_configure(config):
     os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ.setdefault("DEBUG", "true")
+    os.environ.setdefault("ZHIKU_LOCAL", "true")  # also on servers of DATABASE_URL: no test has TLS unless it says so
     os.environ.setdefault("RERANKER_MODEL", "")  # the default one is not on the disk, so every search would be degraded
     for kind in ("", "ASK_", "UPLOAD_", "FAILURE_"):  # tests of limits set their own, and no other is to come upon one
         os.environ.setdefault(f"API_{kind}RATE_LIMIT", "")
+    for kind in ("", "NAME_"):
+        os.environ.setdefault(f"LOGIN_{kind}RATE_LIMIT", "")
     from config import embedded
 
     if not os.environ.get("DATABASE_URL"):  # the workers of xdist inherit what the controller has started

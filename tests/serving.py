@@ -17,6 +17,8 @@ NOT_INHERITED = (
     "CACHE_URL",
     "CELERY_BROKER_URL",
     "ZHIKU_EMBEDDED",
+    "ZHIKU_LOCAL",
+    "DEBUG",
     "DJANGO_SETTINGS_MODULE",
     "LANGUAGE_CODE",
     "SECRET_KEY",
@@ -28,7 +30,6 @@ def environment(data_dir):
     inherited = {name: value for name, value in os.environ.items() if name not in NOT_INHERITED}
     return inherited | {
         "ZHIKU_DATA_DIR": str(data_dir),
-        "DEBUG": "true",
         "EMBEDDING_MODEL": "hashing",
         "HF_HUB_OFFLINE": "1",
         "WEB_CONCURRENCY": "1",  # with one web process the second search is sure to find the first one's index

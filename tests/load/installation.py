@@ -59,7 +59,6 @@ class Installation:
 
     def serve(self) -> None:
         environment = {name: value for name, value in os.environ.items() if name != "ZHIKU_EMBEDDED"} | {
-            "DEBUG": "false",
             "SECRET_KEY": os.environ.setdefault("SECRET_KEY", secrets.token_urlsafe(64)),
             "SECURE_SSL_REDIRECT": "false",
             "CACHE_ENABLED": "false",  # so that every search is run
@@ -101,7 +100,7 @@ class Installation:
 def installation(folder: Path) -> Iterator[Installation]:
     """Starts PostgreSQL and Redis in the folder and sets this process up for them; `serve` is left to the caller."""
     port = free_port()
-    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DEBUG": "true", "DJANGO_SETTINGS_MODULE": "config.settings"}
+    os.environ |= {"ZHIKU_DATA_DIR": str(folder), "DJANGO_SETTINGS_MODULE": "config.settings"}
     from config import embedded
 
     embedded.ensure()
