@@ -35,6 +35,44 @@ def pytest_configure(config):
         "django.contrib.auth.hashers.MD5PasswordHasher"
     ]  # slow ones would take most of the time
     settings.WHITENOISE_AUTOREFRESH = True  # else every client of a test lists all static files first
+    _delete_rows_instead_of_flushing()
+
+
+def _is_superuser():
+    from django.db import connection
+
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT current_setting('is_superuser')::boolean")
+        return cursor.fetchone()[0]
+
+
+def _delete_rows_instead_of_flushing():
+    """After a test that commits, only tables that hold rows are emptied, and content types and permissions stay.
+
+    Django's flush gives each of the sixty tables and their indexes new files, and makes all permissions again. It is
+    still what serves a role that is no superuser's, which may not pass over triggers and foreign keys.
+    """
+    from django.apps import apps
+    from django.db import connection
+    from django.test import TransactionTestCase
+
+    from kb.signals import first_rows
+
+    flush = TransactionTestCase._fixture_teardown
+
+    def empty(test):
+        if not _is_superuser():
+            return flush(test)
+        tables = set(connection.introspection.django_table_names(only_existing=True, include_views=False))
+        tables -= {"django_content_type", "auth_permission"}
+        with connection.cursor() as cursor:
+            cursor.execute(" UNION ALL ".join(f"SELECT '{each}' WHERE EXISTS (SELECT FROM {each})" for each in tables))
+            deletions = [f"DELETE FROM {name}" for (name,) in cursor.fetchall()]
+            cursor.execute("; ".join(["SET session_replication_role = replica", *deletions]))
+            cursor.execute("RESET session_replication_role")
+        return first_rows(sender=apps.get_app_config("kb"))
+
+    TransactionTestCase._fixture_teardown = empty
 
 
 def pytest_make_parametrize_id(val, argname):
