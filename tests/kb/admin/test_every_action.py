@@ -151,20 +151,22 @@ def test_a_list_by_its_links_and_each_search_order_and_filter(world, browser, ro
     url = list_url(model_admin)
     response = ask(browser, "get", url)
     asked = [{"q": term} for term in TERMS]
-    if changes := response.context and response.context.get("cl"):
+    changes = response.context and response.context.get("cl")
+    if changes and role != "viewer":
         values = ODD_VALUES if role == "owner" else (row_of(world, model_admin), world.mine.kb.pk)
-        asked += [{"o": f"{column}.-1"} for column in range(len(changes.list_display) + 1)]
+        columns = range(len(changes.list_display) + 1) if role == "superuser" else ()
+        asked += [{"o": f"{column}.-1"} for column in columns]
         asked += [
             {parameter: value}
             for spec in changes.filter_specs
             for parameter in spec.expected_parameters()
             for value in values
         ]
+    links = [link for link in links_in(response, url) if link.startswith(f"{url}?")]
     for query in asked:
         ask(browser, "get", url, query)
-    for link in links_in(response, url):
-        if link.startswith(f"{url}?"):
-            ask(browser, "get", link)
+    for link in links if role == "superuser" else ():  # who has all of them
+        ask(browser, "get", link)
 
 
 @by_model

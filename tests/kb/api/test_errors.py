@@ -1,3 +1,4 @@
+import itertools
 import json
 
 import pytest
@@ -87,10 +88,10 @@ def test_what_fails_before_a_view_is_json_under_the_api_and_a_page_elsewhere(rf,
     assert outside["Content-Type"].startswith("text/html")
 
 
-@pytest.mark.parametrize("code", [*BY_CODE, "something_new"])
-@pytest.mark.parametrize("status", [*BY_STATUS, 418])
-def test_every_error_has_a_remedy(code, status):
-    assert remedy_of(code, status).endswith(".")
+def test_every_error_has_a_remedy():
+    errors = itertools.product([*BY_CODE, "something_new"], [*BY_STATUS, 418])
+
+    assert [error for error in errors if not remedy_of(*error).endswith(".")] == []
 
 
 def test_a_throttled_caller_is_told_when_to_go_on():
