@@ -1,4 +1,4 @@
-"""One parser's child for several small files, one after the other: starting a child costs more than such files do."""
+"""One parser's child for several small files or pages, one after the other: starting a child costs more than they do."""
 
 import json
 import logging
@@ -7,12 +7,12 @@ import selectors
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.sandbox import (
@@ -25,10 +25,12 @@ from kb.ingest.sandbox import (
     decode_answer,
     decode_document,
     kill,
-    parse_file,
+    run_job,
 )
 
 logger = logging.getLogger(__name__)
+
+_Read = TypeVar("_Read")
 
 FILES_A_CHILD: Final = 500
 PATIENCE_SECONDS: Final = 10.0
@@ -46,22 +48,31 @@ class _Fault(Exception):
 
 
 class WarmParser:
-    """Parses small files under the limits of the sandbox, in a child that lives on from file to file.
+    """Runs jobs on small files under the limits of the sandbox, in a child that lives on from file to file.
 
-    Only what goes well is believed: a file that fails in the common child is parsed once more in one of its own, so that what
-    earlier files have left behind is never blamed on it, and the common child is begun anew. A slow one is given up, since
-    the others wait for it. As a file may take its child over, files that must not know of each other need parsers of their
-    own.
+    A file that fails after others is read once more in a child of its own, so that what they have left behind is never
+    blamed on it, and the common child is begun anew. A slow one is given up, since the others wait for it. As a file may
+    take its child over, files that must not know of each other need parsers of their own.
     """
 
     def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
         self._limits = limits
         self._warm = replace(limits, seconds=min(limits.seconds, PATIENCE_SECONDS))
         self._child: subprocess.Popen[bytes] | None = None
-        self._parsed = 0
+        self._files = 0
 
     def parse(self, path: Path, filename: str) -> ParsedDocument:
-        """As `parse_file` of the sandbox.
+        """As `parse_file` of the sandbox; raises as `run`."""
+        return self.run("parse", path, decode_document, filename=filename)
+
+    def run(self, job: str, path: Path, decode: Callable[[Any], _Read], **arguments: Any) -> _Read:
+        """As `run_job` of the sandbox, for a job that writes no files.
+
+        Args:
+            job: a name in JOBS.
+            path: the file.
+            decode: makes what is wanted of the child's answer, and raises ParseError where that has another shape.
+            arguments: for the job, as JSON can hold them.
 
         Raises:
             ParseError: the file cannot be read, or reading it broke a limit.
@@ -70,25 +81,26 @@ class WarmParser:
         """
         if path.stat().st_size <= self._limits.input_bytes:
             try:
-                return decode_document(decode_answer(self._ask(path, filename)))
+                return decode(decode_answer(self._ask(job, path, arguments)))
             except (ParseError, _Fault, TooSlow) as error:
+                was_alone = self._files == 1
                 self.close()
-                if isinstance(error, TooSlow):
+                if isinstance(error, TooSlow) or (isinstance(error, ParseError) and was_alone):
                     raise
-                logger.info("%r is parsed once more, by a child of its own: %s", filename, error)
-        return self._by_itself(path, filename)
+                logger.info("job %s of %r is run once more, by a child of its own: %s", job, arguments, error)
+        return decode(self._by_itself(job, path, arguments))
 
-    def _by_itself(self, path: Path, filename: str) -> ParsedDocument:
+    def _by_itself(self, job: str, path: Path, arguments: Mapping[str, Any]) -> Any:
         try:
-            return parse_file(path, filename, limits=self._warm)
+            return run_job(job, path, limits=self._warm, **arguments)
         except ParseError as error:
             if error.code is ErrorCode.TIMEOUT and self._warm.seconds < self._limits.seconds:
-                raise TooSlow(filename) from error
+                raise TooSlow(f"{self._warm.seconds} seconds were not enough") from error
             raise
 
     def close(self) -> None:
         """Ends the child."""
-        child, self._child, self._parsed = self._child, None, 0
+        child, self._child, self._files = self._child, None, 0
         if child is None:
             return
         kill(child)
@@ -98,13 +110,13 @@ class WarmParser:
                     pipe.close()
         child.wait()
 
-    def _ask(self, path: Path, filename: str) -> bytes:
-        if self._parsed >= FILES_A_CHILD:
+    def _ask(self, job: str, path: Path, arguments: Mapping[str, Any]) -> bytes:
+        if self._files >= FILES_A_CHILD:
             self.close()
         child = self._child = self._child or _start(self._warm)
-        self._parsed += 1
+        self._files += 1
         data = path.read_bytes()  # the child may open no file of ours
-        order = json.dumps({"filename": filename, "bytes": len(data)}) + "\n"
+        order = json.dumps({"job": job, "arguments": arguments, "bytes": len(data)}) + "\n"
         deadline = time.monotonic() + self._warm.seconds
         try:
             self._send(child, order.encode() + data, deadline)
@@ -173,6 +185,6 @@ def child() -> None:
     answers = bind(Limits(**json.loads(sys.argv[2])))
     for line in sys.stdin.buffer:
         order = json.loads(line)
-        told = answer("parse", BytesIO(sys.stdin.buffer.read(order["bytes"])), {"filename": order["filename"]})
+        told = answer(order["job"], BytesIO(sys.stdin.buffer.read(order["bytes"])), order["arguments"])
         answers.write(len(told).to_bytes(_LENGTH_BYTES, "big") + told)
         answers.flush()

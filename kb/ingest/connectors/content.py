@@ -3,19 +3,20 @@
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
 from pathlib import Path, PurePosixPath
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 
 from kb.ingest.connectors.listing import Candidate
-from kb.ingest.parse import ErrorCode, ParseError
-from kb.ingest.sandbox import Limits, decode_document, parse_file, run_job
+from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.sandbox import Limits, decode_document, run_job
+from kb.ingest.warm_parser import TooSlow, WarmParser
 from kb.net.client import Fetched
 
 EXTENSIONS: Final = {
@@ -30,6 +31,8 @@ EXTENSIONS: Final = {
     "application/vnd.openxmlformats-officedocument.presentationml.presentation": ".pptx",
     "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet": ".xlsx",
 }
+_Read = TypeVar("_Read")
+
 READABLE: Final = frozenset(EXTENSIONS)
 _TEXTS: Final = frozenset({".html", ".txt", ".md", ".csv"})
 _NAME_CHARACTERS: Final = 150
@@ -64,19 +67,25 @@ class PageContent:
         return hashlib.sha256(" ".join(words.casefold().split()).encode("utf-8", "replace")).hexdigest()
 
 
-def content_of_page(fetched: Fetched, limits: Limits) -> PageContent:
+def content_of_page(fetched: Fetched, limits: Limits, parser: WarmParser | None = None) -> PageContent:
     """What a page holds; it is read in the sandbox.
+
+    Args:
+        fetched: the page.
+        limits: for reading it.
+        parser: whose child reads texts; other files, and what it takes too long over, have a child of their own.
 
     Raises:
         ParseError: no text can be read from it.
     """
     extension = EXTENSIONS[fetched.media_type]
-    data = _as_utf8(fetched) if extension in _TEXTS else fetched.content
-    return _content(data, fetched.url, extension, limits)
+    if extension in _TEXTS:
+        return _content(_as_utf8(fetched), fetched.url, extension, limits, parser)
+    return _content(fetched.content, fetched.url, extension, limits, None)
 
 
-def content_of_entry(candidate: Candidate, limits: Limits) -> PageContent:
-    """What an entry of a feed holds, whose content came with it.
+def content_of_entry(candidate: Candidate, limits: Limits, parser: WarmParser | None = None) -> PageContent:
+    """What an entry of a feed holds, whose content came with it; the arguments as in `content_of_page`.
 
     Raises:
         ParseError: it holds no text.
@@ -86,29 +95,36 @@ def content_of_entry(candidate: Candidate, limits: Limits) -> PageContent:
         f'<!DOCTYPE html><html><head><meta charset="utf-8"><title>{title}</title></head>'
         f"<body><article><h1>{title}</h1>{candidate.content}</article></body></html>"
     )
-    return _content(page.encode("utf-8", "replace"), candidate.url, ".html", limits)
+    return _content(page.encode("utf-8", "replace"), candidate.url, ".html", limits, parser)
 
 
-def links_in(data: bytes, url: str, limits: Limits) -> tuple[str, ...]:
-    """Where a page leads that lies at `url`.
+def links_in(data: bytes, url: str, limits: Limits, parser: WarmParser | None = None) -> tuple[str, ...]:
+    """Where a page leads that lies at `url`; the other arguments as in `content_of_page`.
 
     Raises:
         ParseError: it takes too much time or memory to tell.
     """
     with _stored(data) as path:
-        return _links(run_job("links", path, limits=limits, url=url))[0]
+        return _run("links", path, _links, limits, parser, url=url)[0]
 
 
-def _content(data: bytes, url: str, extension: str, limits: Limits) -> PageContent:
+def _run(
+    job: str, path: Path, decode: Callable[[Any], _Read], limits: Limits, parser: WarmParser | None, **arguments: Any
+) -> _Read:
+    if parser is not None:
+        with suppress(TooSlow):
+            return parser.run(job, path, decode, **arguments)
+    return decode(run_job(job, path, limits=limits, **arguments))
+
+
+def _content(data: bytes, url: str, extension: str, limits: Limits, parser: WarmParser | None) -> PageContent:
     name = file_name(url, extension)
     with _stored(data) as path:
         if extension == ".html":
-            told = run_job("page", path, limits=limits, filename=name, url=url)
-            links, published = _links(told)
-            parsed = decode_document(told.get("document"))
+            parsed, links, published = _run("page", path, _page, limits, parser, filename=name, url=url)
         else:
             links, published = (), None
-            parsed = parse_file(path, name, limits=limits)
+            parsed = _run("parse", path, decode_document, limits, parser, filename=name)
     text = "\n\n".join(section.text for section in parsed.sections)
     return PageContent(
         data=data,
@@ -127,6 +143,11 @@ def _stored(data: bytes) -> Iterator[Path]:
         file.write(data)
         file.flush()
         yield Path(file.name)
+
+
+def _page(told: Any) -> tuple[ParsedDocument, tuple[str, ...], datetime | None]:
+    links, published = _links(told)
+    return decode_document(told.get("document")), links, published
 
 
 def _links(told: Any) -> tuple[tuple[str, ...], datetime | None]:

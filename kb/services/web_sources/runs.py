@@ -5,7 +5,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
@@ -23,6 +23,7 @@ from kb.ingest.connectors.listing import Candidate, site_of
 from kb.ingest.connectors.robots import Robots
 from kb.ingest.parse import ParseError
 from kb.ingest.sandbox import Limits
+from kb.ingest.warm_parser import WarmParser
 from kb.models import WebPage, WebPageChange, WebSource
 from kb.models.locks import lock_knowledge_bases
 from kb.net.client import Ask, Fetched, WebClient
@@ -195,6 +196,8 @@ class Reader:
         self._pages = PageWriter(run.source, run.holding, gone_before)
         self._changes = Changes(run.source, self._pages, run.counts, run.tell)
         self._limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
+        self._parser = WarmParser(self._limits)
+        self._parsed_site = ""
         self._links: tuple[str, ...] = ()
         self._silent = 0
 
@@ -209,7 +212,8 @@ class Reader:
             LeaseLost: the run is no longer this worker's.
         """
         try:
-            has_more = self._ask_all(time.monotonic() + slice_s)
+            with closing(self._parser):
+                has_more = self._ask_all(time.monotonic() + slice_s)
         except FetchError as error:
             if error.code != FetchCode.ONE_TEXT and self._changes.shows_several():
                 with suppress(FetchError):  # what ended the run comes first
@@ -277,7 +281,11 @@ class Reader:
         if page is not None and has_document and candidate.version and candidate.version == page.version:
             return self._pages.unchanged(candidate)
         if candidate.content is not None:
-            return self._keep(candidate, content_of_entry(candidate, self._limits), Fetched(candidate.url))
+            return self._keep(
+                candidate,
+                content_of_entry(candidate, self._limits, self._parser_of(self._source.url)),
+                Fetched(candidate.url),
+            )
         ask = Ask(
             types=READABLE,
             before_hop=self._before_hop,
@@ -288,7 +296,7 @@ class Reader:
         if page is not None and fetched.not_modified:
             self._links = self._stored_links(page)
             return self._pages.unchanged(candidate, fetched)
-        content = content_of_page(fetched, self._limits)
+        content = content_of_page(fetched, self._limits, self._parser_of(fetched.url))
         self._links = content.links
         return self._keep(candidate, content, fetched)
 
@@ -297,6 +305,13 @@ class Reader:
         if outcome is None:
             self._changes.check(content.text, content.text_key)
         return outcome
+
+    def _parser_of(self, url: str) -> WarmParser:
+        """Its child lives on from page to page of a site; those that a feed leads to are not to know of other sites'."""
+        if (site := site_of(url)) != self._parsed_site:
+            self._parser.close()
+            self._parsed_site = site
+        return self._parser
 
     def _before_hop(self, url: Any) -> float:
         if self._source.kind in ONE_SITE and site_of(str(url)) != site_of(self._source.url):
@@ -309,11 +324,12 @@ class Reader:
         if self._source.kind != WebSource.Kind.CRAWL or document is None or not document.file:
             return ()
         change = WebPageChange.objects.filter(page=page).first()
+        parser = self._parser_of(page.url)
         try:
             if change is not None:
-                return links_in(bytes(change.data), page.url, self._limits)
+                return links_in(bytes(change.data), page.url, self._limits, parser)
             with document.file.open("rb") as file:
-                return links_in(file.read(), page.url, self._limits)
+                return links_in(file.read(), page.url, self._limits, parser)
         except (FileNotFoundError, ParseError):
             return ()
 

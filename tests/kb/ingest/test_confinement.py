@@ -110,7 +110,7 @@ def test_a_child_that_is_taken_over_reaches_nothing(stored, target, monkeypatch)
 def test_a_child_of_many_files_that_is_taken_over_reaches_nothing(stored, target, monkeypatch):
     monkeypatch.setattr(sandbox, "_BOOTSTRAP", bootstrap())
     with warm_parser.warm_parser() as parser:
-        told = sandbox.decode_answer(parser._ask(stored, json.dumps(target)))
+        told = sandbox.decode_answer(parser._ask("parse", stored, {"filename": json.dumps(target)}))
     assert len(told) > 70
     assert successes(told) == {}
 

@@ -9,8 +9,8 @@ import psutil
 import pytest
 
 from kb.ingest import warm_parser as module
-from kb.ingest.parse import ParseError
-from kb.ingest.sandbox import Limits, parse_file
+from kb.ingest.parse import ErrorCode, ParseError
+from kb.ingest.sandbox import Limits, parse_file, run_job
 from kb.ingest.warm_parser import TooSlow, warm_parser
 
 
@@ -48,6 +48,42 @@ def test_a_file_that_cannot_be_read_ends_with_the_sandboxs_sentence_and_the_next
             parser.parse(stored(b"%PDF-1.7\n" + b"\0" * 5_000, "bad.pdf"), "bad.pdf")
         assert refused.value.code == "damaged_file"
         assert parser.parse(stored("文", "b.txt"), "a.txt") == good
+
+
+def test_the_first_file_of_a_child_is_refused_without_another_child(stored, monkeypatch):
+    monkeypatch.setattr(module, "run_job", pytest.fail)
+    with warm_parser() as parser, pytest.raises(ParseError) as refused:
+        parser.parse(stored("", "empty.txt"), "empty.txt")
+    assert refused.value.code == "empty_file"
+
+
+def test_jobs_of_several_kinds_share_a_child_and_are_done_as_by_a_child_of_their_own(stored):
+    page = stored("<html><body><a href='/b'>B</a><p>Text</p></body></html>", "a.html")
+    jobs = [
+        ("page", {"filename": "a.html", "url": "http://example.org/"}),
+        ("links", {"url": "http://example.org/c/"}),
+        ("parse", {"filename": "a.html"}),
+        ("feed", {"media_type": "text/xml", "charset": "", "url": "http://example.org/", "texts": 0}),
+    ]
+    before = children()
+    with warm_parser() as parser:
+        answers = [parser.run(job, page, lambda answer: answer, **arguments) for job, arguments in jobs]
+        assert len(children() - before) == 1
+    assert answers == [run_job(job, page, limits=Limits(), **arguments) for job, arguments in jobs]
+
+
+def test_an_answer_of_another_shape_is_asked_for_once_more_of_a_child_of_its_own(stored):
+    path, seen = stored("文", "a.txt"), []
+
+    def decode(answer):
+        seen.append(answer)
+        if len(seen) == 2:
+            raise ParseError(ErrorCode.PARSER_CRASHED)
+        return "read"
+
+    with warm_parser() as parser:
+        assert [parser.run("parse", path, decode, filename="a.txt") for _ in range(3)] == ["read"] * 3
+    assert len(seen) == 4
 
 
 def test_a_child_that_was_killed_is_begun_anew(stored):
@@ -91,7 +127,7 @@ def test_a_file_that_the_common_child_fails_at_gets_no_more_time_alone(stored, m
 
 def test_where_the_full_limit_is_no_longer_a_slow_file_has_failed(stored):
     with warm_parser(Limits(seconds=0.001)) as parser, pytest.raises(ParseError) as refused:
-        parser._by_itself(stored("文", "a.txt"), "a.txt")
+        parser._by_itself("parse", stored("文", "a.txt"), {"filename": "a.txt"})
     assert refused.value.code == "timeout"
 
 
