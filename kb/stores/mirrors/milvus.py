@@ -176,9 +176,9 @@ class MilvusMirror:
     def _create(self, name: str, schema: Any, indexes: Any) -> None:
         with _as_store_error(self._uri):
             # Strong: a change that was applied is found by the next search of any process.
-            self._client.create_collection(
-                name, schema=schema, index_params=indexes, consistency_level="Strong", timeout=self._timeout_s
-            )
+            self._client.create_collection(name, schema=schema, consistency_level="Strong", timeout=self._timeout_s)
+            # The client would wait half a second before it asks whether the index of no rows is built.
+            self._client.create_index(name, indexes, timeout=self._timeout_s, sync=False)
 
     def _ensure(self, name: str, create: Callable[[], None]) -> None:
         if name not in self._ready and not self._exists(name):
