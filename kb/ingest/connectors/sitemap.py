@@ -110,12 +110,12 @@ def xml_sitemap(content: bytes, base: str) -> Sitemap:
             root = _local(element.tag)
             parent = element.getparent()
             if root == "loc" and parent is not None and _local(parent.tag) in found:
-                address = address or element.text or ""
+                address = address or (element.text or "").strip()
             elif root in found:
                 seen += 1
                 if seen > MAX_ADDRESSES:
                     return Sitemap(tuple(found["url"]), tuple(found["sitemap"]), is_cut=True)
-                if (url := normal(address, base)) is not None:
+                if address and (url := normal(address, base)) is not None:
                     found[root].append(url)
                 address = ""
             _let_go(element, parent)
