@@ -3,8 +3,6 @@
 from collections.abc import Iterator
 from typing import Final
 
-from langchain_text_splitters import RecursiveCharacterTextSplitter
-
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings
 from kb.ingest.chunkers.passages import by_page
 from kb.ingest.parse import ParsedDocument
@@ -34,6 +32,8 @@ def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]
 
 def split_text(text: str, settings: ChunkSettings) -> Iterator[str]:
     """Pieces of a text, none of them blank or longer than settings.size."""
+    from langchain_text_splitters import RecursiveCharacterTextSplitter  # noqa: PLC0415 - LangChain is slow to import
+
     splitter = RecursiveCharacterTextSplitter(
         separators=list(_SEPARATORS),
         is_separator_regex=True,
