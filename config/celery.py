@@ -16,7 +16,7 @@ from kb.telemetry.exporter import serve_metrics
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS: Final = 5.0
+LOOK_SECONDS: Final = 1.0
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
