@@ -4,12 +4,13 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
 
-from tests.serving import environment, free_port, serving
+from tests.serving import SECONDS, connection, environment, free_port, serving
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,19 @@ def first_start(folder):
 
 def _start(kept):
     root = Path(tempfile.mkdtemp(prefix="zhiku-first-start-"))  # in which PostgreSQL's user may go
-    with serving(free_port(), environment(root / "data")) as (_process, printed):
-        pass
+    with serving(free_port(), environment(root / "data"), "--no-mcp") as (_process, printed):
+        _await_demo(root / "data")
     shutil.rmtree(root / "data" / "redis")  # by its port and password, two copies would take one Redis for theirs
     shutil.rmtree(kept, ignore_errors=True)
     subprocess.run(["mv", root / "data", kept], check=True)
     root.rmdir()
     return printed
+
+
+def _await_demo(data_dir):
+    """Else the worker of each server that begins with a copy would take the documents up again."""
+    deadline = time.monotonic() + SECONDS
+    with connection(data_dir) as database:
+        while states := database.execute("SELECT status FROM kb_document WHERE status <> 'ready'").fetchall():
+            assert time.monotonic() < deadline, states
+            time.sleep(0.2)

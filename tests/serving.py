@@ -7,6 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import environ
+import psycopg
+
+from config.embedded.postgres import Postgres
+
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = 400  # migrations and the demo on a machine that other work keeps busy
 READY = "Zhiku is ready"
@@ -41,10 +46,10 @@ def free_port() -> int:
         return chosen.getsockname()[1]
 
 
-def start(port, environment):
+def start(port, environment, *options):
     """The process, whose output is a pipe."""
     return subprocess.Popen(
-        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1"],
+        [sys.executable, "manage.py", "serve", "--port", str(port), "--workers", "1", *options],
         cwd=ROOT,
         env=environment,
         stdout=subprocess.PIPE,
@@ -54,9 +59,9 @@ def start(port, environment):
 
 
 @contextlib.contextmanager
-def serving(port, environment):
+def serving(port, environment, *options):
     """The process and what it printed until it was ready; it ends with the block."""
-    process = start(port, environment)
+    process = start(port, environment, *options)
     printed = ""
     try:
         for line in process.stdout:
@@ -68,3 +73,10 @@ def serving(port, environment):
     finally:
         process.terminate()
         process.communicate(timeout=SECONDS)
+
+
+def connection(data_dir):
+    """To the database of a server that runs: each statement takes effect at once."""
+    where = environ.Env.db_url_config(Postgres(data_dir / "postgres").url())
+    names = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
+    return psycopg.connect(**{name: where[key] for name, key in names.items()}, autocommit=True)

@@ -13,14 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import environ
 import psutil
-import psycopg
 import pytest
 from playwright.sync_api import Page, expect, sync_playwright
 
-from config.embedded.postgres import Postgres
-from tests.serving import READY, environment, free_port, start
+from tests.serving import READY, connection, environment, free_port, start
 from tests.serving import SECONDS as SECONDS_TO_START
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -122,9 +119,12 @@ def data_dir(first_start):
 
 @pytest.fixture(scope="module")
 def served(chromium, first_start, data_dir):
-    """As its user runs it, with what its first start has made; at the end all that it started must have ended."""
+    """As its user runs it, with what its first start has made; at the end all that it started must have ended.
+
+    Without the MCP server, which no page asks.
+    """
     port = free_port()
-    process = start(port, environment(data_dir))
+    process = start(port, environment(data_dir), "--no-mcp")
     output = _Output(process.stdout)
     try:
         output.until(READY)
@@ -144,11 +144,9 @@ def served(chromium, first_start, data_dir):
 
 @pytest.fixture
 def database(served, data_dir):
-    """The served application's, for what none of its pages can do: each statement takes effect at once."""
-    where = environ.Env.db_url_config(Postgres(data_dir / "postgres").url())
-    names = {"host": "HOST", "port": "PORT", "user": "USER", "dbname": "NAME"}
-    with psycopg.connect(**{name: where[key] for name, key in names.items()}, autocommit=True) as connection:
-        yield connection
+    """The served application's, for what none of its pages can do."""
+    with connection(data_dir) as connected:
+        yield connected
 
 
 def _servers(data_dir):

@@ -92,7 +92,7 @@ def test_a_local_installation_works_in_clear_text_and_shows_a_foreign_host_nothi
 
 @pytest.mark.usefixtures("started_before")
 def test_pages_of_debug_show_no_secret(port):
-    with serving(port, os.environ | {"DEBUG": "true", "LLM_API_KEY": "sk-of-nobody-4711"}):
+    with serving(port, os.environ | {"DEBUG": "true", "LLM_API_KEY": "sk-of-nobody-4711"}, "--no-mcp"):
         status, _headers, page = ask(port, "/admin/login/", Host=ELSEWHERE)
     assert status == 400
     assert "CELERY_BROKER_URL" in page, "the page that shows settings"
@@ -150,7 +150,7 @@ def test_named_servers_are_served_with_tls_and_the_start_says_how_to_do_without(
     del environment["ZHIKU_EMBEDDED"]
     static = str(tmp_path / "static")
     assert run("manage.py", "collectstatic", "--no-input", STATIC_ROOT=static).returncode == 0
-    with serving(port, os.environ | {"STATIC_ROOT": static}) as (_process, printed):
+    with serving(port, os.environ | {"STATIC_ROOT": static}, "--no-mcp") as (_process, printed):
         assert ask(port, "/admin/login/")[0] == 301
     assert "ZHIKU_LOCAL=true" in printed
 
@@ -158,7 +158,7 @@ def test_named_servers_are_served_with_tls_and_the_start_says_how_to_do_without(
 @pytest.mark.usefixtures("started_before")
 def test_named_servers_of_a_local_installation_need_no_tls(environment, port, first_start):
     del environment["ZHIKU_EMBEDDED"]
-    with serving(port, os.environ | {"ZHIKU_LOCAL": "true"}) as (_process, printed):
+    with serving(port, os.environ | {"ZHIKU_LOCAL": "true"}, "--no-mcp") as (_process, printed):
         assert log_in(port, first_start.password)[0] == 200
     assert READY in printed
 

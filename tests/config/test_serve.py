@@ -66,8 +66,21 @@ def is_free(port):
     return False
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(environment, port, number):
+@pytest.fixture(params=["empty", "used"])
+def directory(request):
+    """The data directory of a first start, and that of a later one."""
+    if request.param == "empty":
+        request.getfixturevalue("environment")
+    else:
+        request.getfixturevalue("started_before")
+        embedded.stop()
+
+
+@pytest.mark.parametrize(
+    ("directory", "number"), [("empty", signal.SIGINT), ("used", signal.SIGTERM)], indirect=["directory"]
+)
+@pytest.mark.usefixtures("directory")
+def test_it_serves_a_directory_and_a_signal_ends_all_that_it_started(port, number):
     with serving(port, os.environ) as (process, printed):
         assert f"Zhiku is ready: http://127.0.0.1:{port}/admin/" in printed
         assert f"MCP server for agents: http://127.0.0.1:{port + 1}/mcp" in printed
@@ -84,33 +97,33 @@ def test_it_serves_an_empty_directory_and_a_signal_ends_all_that_it_started(envi
     assert is_free(port + 1)
 
 
-def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(environment, port):
-    embedded.ensure(durable=False)
-    with serving(port, os.environ) as (process, first):
-        process.send_signal(signal.SIGINT)
-        end(process)
+@pytest.mark.usefixtures("started_before")
+def test_servers_that_already_ran_outlive_it_and_the_first_start_happens_once(first_start, port):
     with serving(port, os.environ) as (process, second):
         process.send_signal(signal.SIGINT)
         end(process)
     assert embedded.running()
-    assert "Preparing the database" in first
+    assert "Preparing the database" in first_start.printed
     assert "Preparing the database" not in second
-    assert "password" in first.lower()
+    assert "password" in first_start.printed.lower()
+    assert f"password:  {first_start.password}" not in second
 
 
-@pytest.mark.parametrize(("word", "name"), [("gunicorn", "web server"), ("celery", "worker"), ("mcp", "MCP server")])
 @pytest.mark.usefixtures("started_before")
-def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port, word, name):
+def test_a_child_that_is_killed_is_begun_anew_and_that_is_said(port):
+    names = {"gunicorn": "web server", "mcp": "MCP server", "celery": "worker"}
     with serving(port, os.environ) as (process, _):
-        killed = child(process, word)
-        killed.kill()
-        revived = await_another(process, word, killed)
-        await_status(port if word == "gunicorn" else port + 1, "/health" if word == "mcp" else "/")
-        assert revived.is_running()
+        for word in names:
+            killed = child(process, word)
+            killed.kill()
+            revived = await_another(process, word, killed)
+            await_status(port if word == "gunicorn" else port + 1, "/health" if word == "mcp" else "/")
+            assert revived.is_running(), word
         process.send_signal(signal.SIGTERM)
         output, code = end(process)
     assert code == 0, output
-    assert f"The {name} ended with code -9, and is begun anew." in output
+    for name in names.values():
+        assert output.count(f"The {name} ended with code -9, and is begun anew.") == 1, output
 
 
 @pytest.mark.usefixtures("started_before")
