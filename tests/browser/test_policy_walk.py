@@ -58,19 +58,22 @@ PAGES = (
     "kb/user/add/",
     "password_change/",
 )
+WINDOWS = 6
 NOTE = {"name": "差旅.txt", "mimeType": "text/plain", "buffer": "住宿费每晚不超过四百五十元，凭发票报销。".encode()}
 
 
-def test_every_page_of_the_menu_opens_without_a_violation(admin):
+def test_every_page_of_the_menu_opens_without_a_violation(visit, admin_session):
     """Each violation is an error on the console, which `visit` collects and refuses."""
-    for path in PAGES:
-        response = admin.open(path)
-
-        policy = response.headers["content-security-policy"]
-        assert "frame-ancestors 'none'" in policy, path
-        assert "script-src 'self'" in policy, path
-        admin.page.wait_for_load_state("networkidle")
-        assert admin.troubles == [], path
+    windows = [visit(storage_state=admin_session) for _ in range(WINDOWS)]
+    for first in range(0, len(PAGES), WINDOWS):
+        opened = list(zip(PAGES[first:], windows, strict=False))
+        for path, admin in opened:
+            policy = admin.open(path).headers["content-security-policy"]
+            assert "frame-ancestors 'none'" in policy, path
+            assert "script-src 'self'" in policy, path
+        for path, admin in opened:  # half a second without a request, for which one waits no longer than for all
+            admin.page.wait_for_load_state("networkidle")
+            assert admin.troubles == [], path
 
 
 def test_the_theme_works(admin):
