@@ -122,12 +122,22 @@ def add_texts(visitor, kb_id, *texts, **details):
 
 def add_documents(visitor, kb_id, *texts, **details):
     """Has texts made documents; returns the ids of each one's chunks."""
+    return chunks_of(visitor, kb_id, post_texts(visitor, kb_id, *texts, **details))
+
+
+def post_texts(visitor, kb_id, *texts, **details):
+    """The ids of the documents that the worker makes of texts."""
     path = f"knowledge-bases/{kb_id}/documents/"
     answers = [visitor.call("POST", path, {"text": text, **details}) for text in texts]
     assert [answer.status for answer in answers] == [201] * len(texts), answers[0].text()
+    return [answer.json()["id"] for answer in answers]
+
+
+def chunks_of(visitor, kb_id, document_ids):
+    """The ids of each one's chunks, once all documents of the knowledge base are ready."""
     visitor.open(f"kb/document/?knowledge_base__id__exact={kb_id}")
     expect(visitor.page.locator("[data-status]:not([data-status=ready])")).to_have_count(0)
-    chunks = [visitor.call("GET", f"documents/{answer.json()['id']}/chunks/").json()["results"] for answer in answers]
+    chunks = [visitor.call("GET", f"documents/{each}/chunks/").json()["results"] for each in document_ids]
     return [[chunk["id"] for chunk in of_one] for of_one in chunks]
 
 

@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from kb.services.why_not.types import Stage
 from tests.browser.conftest import Visitor
-from tests.browser.steps import add_documents, add_texts, save_profile, tab_to
+from tests.browser.steps import add_documents, add_texts, chunks_of, post_texts, save_profile, tab_to
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.
 pytestmark = pytest.mark.browser
@@ -19,6 +19,7 @@ SOUGHT = "安装说明书里写着许多关于电源和设备的事项，最后�
 RIVALS = tuple(f"保修期 保修期 {number}" for number in range(3))
 SHALLOW = {"vector_top_k": 2, "bm25_top_k": 2}
 OPEN = {"threshold": "0"}
+SPARE = 9  # made at once
 NEVER_LOSES = {Stage.RERANK, Stage.FOUND}
 _numbers = itertools.count(1)
 
@@ -30,18 +31,22 @@ class Scene:
     Attributes:
         which: the field of the form that says which chunk is meant, and what stands in it.
         asked: other fields of the form, by name.
+        spare: knowledge bases with their chunk that no test has seen yet.
     """
 
     visitor: Visitor
     database: Any
     kb_id: int
     chunk_id: int
+    spare: list[tuple[int, int]]
     which: tuple[str, str] = ("text", SOUGHT)
     asked: dict[str, str] = field(default_factory=lambda: {"threshold": "0", "top_k": "10"})
 
     def on_its_own(self):
         """The same in a knowledge base that no other test sees, to be changed."""
-        kb_id, chunk_id = furnish(self.visitor)
+        if not self.spare:
+            self.spare.extend(furnish(self.visitor, SPARE))
+        kb_id, chunk_id = self.spare.pop()
         return replace(self, kb_id=kb_id, chunk_id=chunk_id)
 
     def asking(self, **fields):
@@ -57,11 +62,11 @@ class Scene:
         return self
 
 
-def furnish(visitor):
-    """A knowledge base with the chunk and its rivals; the ids of both."""
-    kb_id = make_base(visitor)
-    *_rivals, chunk_id = add_texts(visitor, kb_id, *RIVALS, SOUGHT)
-    return kb_id, chunk_id
+def furnish(visitor, count):
+    """Knowledge bases with the chunk and its rivals, which the worker indexes together; the ids of both."""
+    kb_ids = [make_base(visitor) for _ in range(count)]
+    added = [post_texts(visitor, kb_id, *RIVALS, SOUGHT) for kb_id in kb_ids]
+    return [(kb_id, chunks_of(visitor, kb_id, ids)[-1][0]) for kb_id, ids in zip(kb_ids, added, strict=True)]
 
 
 def make_base(visitor, **settings):
@@ -189,15 +194,14 @@ def furnished(chromium, served, admin_session):
     """What the tests share that only ask."""
     context = chromium.new_context(storage_state=admin_session)
     visitor = Visitor(context.new_page(), served.url)
-    visitor.open("")
-    yield furnish(visitor)
+    [(kb_id, chunk_id)] = furnish(visitor, 1)
+    yield kb_id, chunk_id, []
     context.close()
 
 
 @pytest.fixture
 def scene(visit, admin_session, database, furnished):
     visitor = visit(language="en", storage_state=admin_session)
-    visitor.open("")
     return Scene(visitor, database, *furnished)
 
 
