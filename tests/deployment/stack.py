@@ -95,11 +95,18 @@ class Stack:
         return f"{os.environ['DATABASE_URL'].rsplit('/', 1)[0]}/{self.name}"  # a socket's folder stands before the name
 
     def _sql(self, statement):
-        parameters = {
+        with psycopg.connect(**self._server(), dbname="postgres", autocommit=True) as server:
+            server.execute(statement)
+
+    def _server(self):
+        return {
             name: self._parameters[name] for name in ("host", "port", "user", "password") if self._parameters.get(name)
         }
-        with psycopg.connect(**parameters, dbname="postgres", autocommit=True) as server:
-            server.execute(statement)
+
+    def rows(self, statement, *values):
+        """Of its database."""
+        with psycopg.connect(**self._server(), dbname=self.name, autocommit=True) as database:
+            return database.execute(statement, values).fetchall()
 
     def command(self, service, **replaced):
         """A service's command as compose.yaml has it, with this interpreter and these words in place of those."""

@@ -113,18 +113,18 @@ def test_a_restore_that_fails_midway_leaves_the_database_as_it_was(archive, tmp_
     request.getfixturevalue("_nowhere_else")
     backup(tmp_path / "other.tar")
     counted = (
-        "from kb.models import Document, Chunk, User; print(*[m.objects.count() for m in (Document, Chunk, User)])"
+        "SELECT (SELECT count(*) FROM kb_document), (SELECT count(*) FROM kb_chunk), (SELECT count(*) FROM kb_user)"
     )
     with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
         stack.manage("restore", str(archive))
-        before = stack.manage("shell", "--no-imports", "--command", counted).stdout
+        before = stack.rows(counted)
 
         failed = stack.manage("restore", str(tmp_path / "other.tar"), "--force", check=False)
 
         assert failed.returncode == 1
         assert "nowhere_else" in failed.stderr
-        assert stack.manage("shell", "--no-imports", "--command", counted).stdout == before
-        assert before.split()[0] == "3"
+        assert stack.rows(counted) == before
+        assert before[0][0] == 3
         assert stack.manage("search", QUERY, "--kb", "handbook").stdout
 
 
@@ -147,13 +147,12 @@ def test_rows_whose_migration_fails_are_not_of_the_former_installation(kb, tmp_p
     request.getfixturevalue("_not_migratable")
     installation = str(Installation.objects.get().pk)
     backup(tmp_path / "all.tar")
-    code = "from kb.models import Document, Installation as I; print(Document.objects.count(), I.objects.get().pk)"
     with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
         failed = stack.manage("restore", str(tmp_path / "all.tar"), check=False)
         assert failed.returncode == 1
         assert "could not be migrated" in failed.stderr
-        count, restored = stack.manage("shell", "--no-imports", "--command", code).stdout.split()
-        assert count == "3"
+        [(count, restored)] = stack.rows("SELECT (SELECT count(*) FROM kb_document), id::text FROM kb_installation")
+        assert count == 3
         assert restored != installation
 
 
@@ -169,10 +168,6 @@ def test_a_restore_names_each_table_and_index_and_builds_what_searches_need(kb, 
     maintain_vector_indexes(kb.pk)
     backup(tmp_path / "all.tar")
     indexes = "SELECT c.relname FROM pg_class c WHERE starts_with(c.relname, 'hnsw_')"
-    built = (
-        "from django.db import connection as c; from kb.models import BM25Index as B; u = c.cursor();"
-        f' u.execute("{indexes}"); print(len(u.fetchall()), B.objects.get().chunk_count)'
-    )
     with Stack(SECRET_KEY=settings.SECRET_KEY, VECTOR_INDEX_MIN_ROWS="2") as stack:
         told = stack.manage("shell", "--no-imports", "--command", STEPS.format(path=str(tmp_path / "all.tar"))).stdout
         steps = [line.split()[1:] for line in told.splitlines() if line.startswith("step ")]
@@ -183,7 +178,8 @@ def test_a_restore_names_each_table_and_index_and_builds_what_searches_need(kb, 
         assert not any(name.startswith("hnsw_") for name in names)
 
         stack.manage("restore", str(tmp_path / "all.tar"), "--force")
-        assert stack.manage("shell", "--no-imports", "--command", built).stdout.split() == ["1", "3"]
+        assert len(stack.rows(indexes)) == 1
+        assert stack.rows("SELECT chunk_count FROM bm25_indexes") == [(3,)]
     maintain_after(kb)
 
 
@@ -198,8 +194,7 @@ def test_documents_that_a_worker_was_at_wait_again(kb, tmp_path, settings):
     backup(tmp_path / "all.tar")
     with Stack(SECRET_KEY=settings.SECRET_KEY) as stack:
         stack.manage("restore", str(tmp_path / "all.tar"))
-        code = "from kb.models import Document as D; d = D.objects.get(source='0.txt'); print(d.status, d.lease_until)"
-        assert "pending None" in stack.manage("shell", "--command", code).stdout
+        assert stack.rows("SELECT status, lease_until FROM kb_document WHERE source = '0.txt'") == [("pending", None)]
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 import json
 
-import psycopg
 import pytest
 
 ROWS = 40
@@ -17,12 +16,7 @@ def stack(servers):
 
 @pytest.fixture
 def rows(stack):
-    """Reads the stack's database."""
-    parameters = {
-        name: value for name, value in stack._parameters.items() if name in ("host", "port", "user", "password")
-    }
-    with psycopg.connect(**parameters, dbname=stack.name, autocommit=True) as server:
-        yield lambda statement, *values: server.execute(statement, values).fetchall()
+    return stack.rows
 
 
 def beir(folder):

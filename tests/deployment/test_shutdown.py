@@ -170,7 +170,7 @@ def events_of(response):
 @pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize(
     ("pieces", "grace", "last"),
-    [(30, "60", "done"), (600, "4", "error")],
+    [(15, "60", "done"), (600, "2", "error")],
     ids=["is finished", "says that it breaks off"],
 )
 def test_a_streamed_answer_under_way(asking, pieces, grace, last):
