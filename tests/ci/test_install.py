@@ -116,8 +116,16 @@ def cpu(make_index):
     return index
 
 
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory):
+    """An environment in which pip is all that is installed, to be copied."""
+    folder = tmp_path_factory.mktemp("bare") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    return folder
+
+
 @pytest.fixture
-def project(tmp_path):
+def project(tmp_path, bare):
     """A checkout with an environment of its own; returns how to run its installation."""
     root = tmp_path / "checkout"
     (root / ".ci").mkdir(parents=True)
@@ -125,7 +133,7 @@ def project(tmp_path):
     (root / "pyproject.toml").write_text(PROJECT)
     (root / "backend.py").write_text(BACKEND)
     (root / "constraints.txt").write_text("torch==9.9.9\n")
-    subprocess.run([sys.executable, "-m", "venv", root / ".venv"], check=True)
+    shutil.copytree(bare, root / ".venv", symlinks=True)
     python = root / ".venv" / "bin" / "python"
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "TORCH_"))}
     environment |= {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1"}
