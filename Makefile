@@ -27,8 +27,9 @@ run: $(INSTALLED_RUN)  ## the web server and a worker; PORT=8000
 stop:  ## the embedded PostgreSQL and Redis
 	@[ -x $(BIN)/python ] || { echo "Nothing to stop: there is no $(VENV) yet."; exit 0; }; $(BIN)/python manage.py stop
 
-# Modules that are compiled once, not by each process that a test starts.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Modules that are compiled once, not by each process that a test starts. On two cores the third worker has them busy while
+# others wait for the processes that they test.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test: $(INSTALLED_DEV)  ## all tests
 	@command -v chromium chromium-browser google-chrome >/dev/null \

@@ -53,9 +53,10 @@ def _delete_rows_instead_of_flushing():
     still what serves a role that is no superuser's, which may not pass over triggers and foreign keys.
     """
     from django.apps import apps
-    from django.db import connection
+    from django.db import connection, transaction
     from django.test import TransactionTestCase
 
+    from kb.services import search_log
     from kb.signals import first_rows
 
     flush = TransactionTestCase._fixture_teardown
@@ -63,13 +64,18 @@ def _delete_rows_instead_of_flushing():
     def empty(test):
         if not _is_superuser():
             return flush(test)
+        search_log.flush()
         tables = set(connection.introspection.django_table_names(only_existing=True, include_views=False))
         tables -= {"django_content_type", "auth_permission"}
-        with connection.cursor() as cursor:
+        with transaction.atomic(), connection.cursor() as cursor:
+            # Other threads that the test has left may be about to commit a row, which is waited for.
+            cursor.execute(f"LOCK TABLE {', '.join(tables)} IN SHARE ROW EXCLUSIVE MODE")
             cursor.execute(" UNION ALL ".join(f"SELECT '{each}' WHERE EXISTS (SELECT FROM {each})" for each in tables))
-            deletions = [f"DELETE FROM {name}" for (name,) in cursor.fetchall()]
-            cursor.execute("; ".join(["SET session_replication_role = replica", *deletions]))
-            cursor.execute("RESET session_replication_role")
+            filled = {name for (name,) in cursor.fetchall()}
+            # The planner is not to reckon with thousands of dead rows.
+            commands = [f"TRUNCATE {name}" for name in filled & {"kb_chunkembedding", "kb_chunkpostings"}]
+            commands += [f"DELETE FROM {name}" for name in filled]
+            cursor.execute("; ".join(["SET LOCAL session_replication_role = replica", *commands]))
         return first_rows(sender=apps.get_app_config("kb"))
 
     TransactionTestCase._fixture_teardown = empty
