@@ -18,7 +18,7 @@ FIELDS = re.compile(r"%\(\w+\)[sd]|\{\w*(?=[!:}])")
 
 
 MARKERS = {"_", "gettext", "gettext_lazy", "gettext_noop", "ngettext", "ngettext_lazy"}
-IN_TEMPLATES = re.compile(r'{% translate "([^"]+)" %}')
+IN_TEMPLATES = re.compile(r'{% translate "([^"]+)"(?: as \w+)? %}')
 SOURCES = [path for folder in ("config", "kb", "retrieval") for path in (ROOT / folder).rglob("*.py")]
 TEMPLATES = list((ROOT / "templates").rglob("*.html"))
 
