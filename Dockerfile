@@ -62,5 +62,5 @@ VOLUME ["/data", "/models"]
 EXPOSE 8000 8001
 STOPSIGNAL SIGTERM
 # Of the web process; compose.yaml names that of the others.
-HEALTHCHECK --interval=15s --timeout=10s --start-period=180s --retries=3 CMD ["python", "-m", "kb.probe", "web"]
+HEALTHCHECK --interval=15s --timeout=10s --start-period=180s --retries=3 CMD ["python", "-m", "kb.base.probe", "web"]
 CMD ["gunicorn", "--config", "python:config.gunicorn", "--bind", "0.0.0.0:8000"]

@@ -15,7 +15,7 @@ UNFOLD = {
     ],
     "SHOW_LANGUAGES": True,
     "SHOW_HISTORY": True,
-    "DASHBOARD_CALLBACK": "kb.admin.dashboard.dashboard",
+    "DASHBOARD_CALLBACK": "kb.dashboard.dashboard",
     "STYLES": [lambda _request: static("kb/admin.css")],
     "SIDEBAR": {
         "show_search": False,

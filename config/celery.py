@@ -9,10 +9,9 @@ from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
 
 from config import embedded
-from kb import draining, heartbeat
-from kb.telemetry import otel
-from kb.telemetry import tasks as _tasks  # noqa: F401 - connects its signals
-from kb.telemetry.exporter import serve_metrics
+from kb.base import draining, heartbeat
+from kb.base.telemetry import otel
+from kb.base.telemetry.exporter import serve_metrics
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +60,8 @@ def refuse_wrong_settings(**_: Any) -> None:
 @signals.worker_init.connect
 def warn_of_an_open_sandbox(**_: Any) -> None:
     """In the log of who parses: `manage.py doctor` is run by hand."""
-    from kb.services.health.findings import State  # noqa: PLC0415 - after Django's setup
-    from kb.services.health.health import parser_sandbox  # noqa: PLC0415
+    from kb.base.findings import State
+    from kb.operations.services.health.health import parser_sandbox
 
     found = parser_sandbox()
     if found.state is not State.OK:
@@ -94,7 +93,7 @@ def begin_to_drain(**_: Any) -> None:
 
 
 class Alive(bootsteps.StartStopStep):
-    """Tells `python -m kb.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
+    """Tells `python -m kb.base.probe worker` that the worker's loop goes on, and serves its metrics where they are wanted."""
 
     requires = ("celery.worker.components:Timer",)
 
@@ -108,7 +107,7 @@ class Alive(bootsteps.StartStopStep):
 
 
 class BeatingScheduler(PersistentScheduler):
-    """Celery's scheduler, which also tells `python -m kb.probe beat` that it goes on."""
+    """Celery's scheduler, which also tells `python -m kb.base.probe beat` that it goes on."""
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
         heartbeat.beat("beat")

@@ -13,7 +13,7 @@ def file_storage(env: environ.Env) -> dict[str, Any]:
         modes = {"file_permissions_mode": 0o600, "directory_permissions_mode": 0o700}
         return {"BACKEND": "django.core.files.storage.FileSystemStorage", "OPTIONS": modes}
     return {
-        "BACKEND": "kb.stores.object_storage.ObjectStorage",
+        "BACKEND": "kb.base.object_storage.ObjectStorage",
         "OPTIONS": {
             "bucket_name": bucket,
             "location": env.str("S3_PREFIX", default=""),

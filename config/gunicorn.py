@@ -7,10 +7,10 @@ import threading
 from typing import Any
 
 from config.installation import is_debugged, is_local
-from kb import draining
-from kb.ingest.confinement import hide_from_siblings
-from kb.loopback import refusal_to_listen
-from kb.telemetry.logs import chosen_form, logging_config
+from kb.base import draining
+from kb.base.loopback import refusal_to_listen
+from kb.base.telemetry.logs import chosen_form, logging_config
+from kb.ingest.parser.confinement import hide_from_siblings
 
 hide_from_siblings()
 os.environ.setdefault("DB_STATEMENT_TIMEOUT_MS", "15000")  # a request waits no longer for one statement
@@ -60,6 +60,6 @@ def when_ready(server: Any) -> None:  # noqa: ARG001 - gunicorn's signature
 
 def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
     """Warms up beside the first requests: the tokenizer's dictionary and the models take seconds to load."""
-    from kb.conf import warm_up  # noqa: PLC0415 - only now are the settings loaded
+    from kb.search.wiring import warm_up
 
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()

@@ -13,8 +13,8 @@ from config.environment import NamingEnv
 from config.files import file_storage
 from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is_embedded, is_local
 from config.redis_urls import broker_url, cache_url
-from kb.heartbeat import INTERVAL_SECONDS
-from kb.telemetry.logs import chosen_form, logging_config
+from kb.base.heartbeat import INTERVAL_SECONDS
+from kb.base.telemetry.logs import chosen_form, logging_config
 from retrieval.config import RERANKERS
 
 env = NamingEnv()
@@ -79,22 +79,22 @@ INSTALLED_APPS = [
     "kb.apps.KnowledgeBaseConfig",
 ]
 MIDDLEWARE = [
-    "kb.telemetry.requests.RequestLog",
+    "kb.base.telemetry.requests.RequestLog",
     "django.middleware.security.SecurityMiddleware",
     "config.security.SecurityHeaders",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
-    "kb.api.body_limit.BodyLimit",
+    "kb.web.api.body_limit.BodyLimit",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kb.admin.unavailable.Unavailable",
-    "kb.admin.refused.RefusedInAdmin",
-    "kb.admin.rate_limits.RateLimits",
-    "kb.api.attribution.AttributionMiddleware",
+    "kb.web.admin.unavailable.Unavailable",
+    "kb.web.admin.refused.RefusedInAdmin",
+    "kb.web.admin.rate_limits.RateLimits",
+    "kb.web.api.attribution.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -148,8 +148,8 @@ CACHES = {
         "LOCATION": env.str("CACHE_URL", default=cache_url(REDIS_URL)),
         "TIMEOUT": env.int("BM25_CACHE_TTL_SECONDS", default=86_400),
         "OPTIONS": {
-            "CLIENT_CLASS": "kb.stores.raw_redis.RawBytesClient",
-            "SERIALIZER": "kb.stores.raw_redis.BytesOnlySerializer",
+            "CLIENT_CLASS": "kb.base.cache.raw_redis.RawBytesClient",
+            "SERIALIZER": "kb.base.cache.raw_redis.BytesOnlySerializer",
             "SOCKET_CONNECT_TIMEOUT": 0.5,
             "SOCKET_TIMEOUT": 2,
         },
@@ -209,8 +209,8 @@ AXES_ENABLED = LOGIN_ATTEMPTS > 0
 AXES_FAILURE_LIMIT = LOGIN_ATTEMPTS
 AXES_COOLOFF_TIME = timedelta(minutes=LOGIN_LOCK_MINUTES)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
-AXES_CLIENT_IP_CALLABLE = "kb.net.client_address.client_network"
-AXES_LOCKOUT_CALLABLE = "kb.admin.login.locked_out"
+AXES_CLIENT_IP_CALLABLE = "kb.base.net.client_address.client_network"
+AXES_LOCKOUT_CALLABLE = "kb.web.admin.login.locked_out"
 AXES_RESET_ON_SUCCESS = True
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # who keeps trying must not keep the owner out for ever
 AXES_DISABLE_ACCESS_LOG = True  # of logins that succeeded, which would grow for ever
@@ -266,7 +266,7 @@ ANONYMOUS_BODY_BYTES = 64 * 1024  # of a request without a session or an API key
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "tmp"  # made by kb.apps
 FILE_UPLOAD_HANDLERS = [
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
-    "kb.stores.temporary.UnnamedFileUploadHandler",
+    "kb.base.temporary.UnnamedFileUploadHandler",
 ]
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
@@ -403,15 +403,15 @@ API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", default=int(env.bool("BEHIND_TLS_PROXY", default=False)))
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "kb.api.authentication.ApiKeyAuthentication",
+        "kb.web.api.authentication.ApiKeyAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["kb.api.permissions.PrincipalPermission"],
-    "DEFAULT_THROTTLE_CLASSES": ["kb.api.throttling.CallerThrottle"],
+    "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.permissions.PrincipalPermission"],
+    "DEFAULT_THROTTLE_CLASSES": ["kb.web.api.throttling.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PAGINATION_CLASS": "kb.api.pagination.Cursors",
+    "DEFAULT_PAGINATION_CLASS": "kb.web.api.pagination.Cursors",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
-    "EXCEPTION_HANDLER": "kb.api.errors.exception_handler",
+    "EXCEPTION_HANDLER": "kb.web.api.errors.exception_handler",
 }
 SPECTACULAR_SETTINGS = {
     "TITLE": "Zhiku API",
@@ -424,15 +424,15 @@ SPECTACULAR_SETTINGS = {
     "ENFORCE_NON_BLANK_FIELDS": True,
     # Two fields are named role; which one would keep the plain name depends on the language.
     "ENUM_NAME_OVERRIDES": {
-        "MemberRoleEnum": "kb.models.knowledge.Membership.Role",
-        "SpeakerEnum": "kb.models.conversations.Message.Role",
+        "MemberRoleEnum": "kb.access.models.knowledge.Membership.Role",
+        "SpeakerEnum": "kb.answers.models.Message.Role",
     },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "kb.api.examples.add_examples",
+        "kb.web.api.examples.add_examples",
     ],
 }
 

@@ -2,17 +2,17 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
-from kb.admin.compare.page import compare_urls
-from kb.admin.login import login
-from kb.admin.profiles.profiles import profile_urls
-from kb.admin.search.ask import ask_urls
-from kb.admin.search.debug import search_debug_urls
-from kb.admin.search.judge import judge_urls
-from kb.admin.search.keyword_cache import keyword_cache_urls
-from kb.admin.sharing.invitations import invitations_urls
-from kb.admin.why_not.page import why_not_urls
-from kb.api.dify.views import DifyRetrievalView
-from kb.api.views.metrics import MetricsView
+from kb.agents.dify.views import DifyRetrievalView
+from kb.answers.admin import ask_urls
+from kb.content.admin.sharing.invitations import invitations_urls
+from kb.index.admin.keyword_cache import keyword_cache_urls
+from kb.operations.api.metrics import MetricsView
+from kb.quality.compare.admin.page import compare_urls
+from kb.quality.debug.admin.debug import search_debug_urls
+from kb.quality.debug.admin.judge import judge_urls
+from kb.quality.profiles.admin.profiles import profile_urls
+from kb.quality.why_not.admin.page import why_not_urls
+from kb.web.admin.login import login
 
 admin_urls = [
     *ask_urls(admin.site),
@@ -30,9 +30,9 @@ urlpatterns = [
     path("", RedirectView.as_view(pattern_name="admin:index")),
     path("i18n/", include("django.conf.urls.i18n")),
     path("admin/", (admin_urls, "admin", admin.site.name)),
-    path("api/v1/", include("kb.api.urls")),
+    path("api/v1/", include("kb.api")),
     re_path("^api/dify/retrieval/?$", DifyRetrievalView.as_view(), name="dify_retrieval"),
     re_path("^metrics/?$", MetricsView.as_view()),
 ]
-handler400 = "kb.api.faults.bad_request"
-handler500 = "kb.api.faults.server_error"
+handler400 = "kb.web.api.faults.bad_request"
+handler500 = "kb.web.api.faults.server_error"

@@ -3,7 +3,7 @@ import os
 from django.core.wsgi import get_wsgi_application
 
 from config import embedded
-from kb.telemetry import otel
+from kb.base.telemetry import otel
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 embedded.ensure()

@@ -1,7 +1,7 @@
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-from kb.ingest.confinement import hide_from_siblings
+from kb.ingest.parser.confinement import hide_from_siblings
 
 
 class KnowledgeBaseConfig(AppConfig):
@@ -11,7 +11,7 @@ class KnowledgeBaseConfig(AppConfig):
     def ready(self) -> None:
         """Connects receivers and system checks, makes the folder of temporary files, and hides secrets in memory."""
         from kb import checks, signals  # noqa: F401, PLC0415
-        from kb.stores.temporary import make_temporary_folder  # noqa: PLC0415
+        from kb.base.temporary import make_temporary_folder
 
         make_temporary_folder()
         hide_from_siblings()

@@ -12,14 +12,14 @@ from django.conf import settings
 from django.core.checks import ERROR, CheckMessage, Error, Tags, Warning, register, run_checks  # noqa: A004 - Django's name
 from django.core.exceptions import ImproperlyConfigured
 
-from kb.loopback import names_loopback
-from kb.services.errors import Rejected
-from kb.services.external_sources import NAME_PROJECTS, NO_PROJECTS
-from kb.services.rate_limits import VARIABLES as RATE_LIMIT_VARIABLES
-from kb.services.rate_limits import rate_limit_check
-from kb.stores.external.vertex import KIND as VERTEX
-from kb.stores.mirrors.registry import DRIVERS
-from kb.telemetry.logs import FORMATS
+from kb.access.services.rate_limits import VARIABLES as RATE_LIMIT_VARIABLES
+from kb.access.services.rate_limits import rate_limit_check
+from kb.base.errors import Rejected
+from kb.base.loopback import names_loopback
+from kb.base.telemetry.logs import FORMATS
+from kb.index.mirrors.registry import DRIVERS
+from kb.sources.external.providers.vertex import KIND as VERTEX
+from kb.sources.external.services import NAME_PROJECTS, NO_PROJECTS
 from retrieval.bm25 import require_dependencies
 from retrieval.config import RetrievalConfig
 from retrieval.errors import DependencyMissing, InvalidConfiguration

@@ -6,14 +6,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kb.conf import environment_config
-from kb.models import Principal, User
-from kb.services.answers.types import AskRequest
-from kb.services.answers.writing import answer
-from kb.services.errors import NotVisible
-from kb.services.responses import respond
-from kb.services.search import SearchRequest
-from kb.services.texts import PermittedTexts
+from kb.access.models.accounts import User
+from kb.access.models.principal import Principal
+from kb.answers.services.types import AskRequest
+from kb.answers.services.writing import answer
+from kb.base.errors import NotVisible
+from kb.search.services.responses import respond
+from kb.search.services.search import SearchRequest
+from kb.search.services.texts import PermittedTexts
+from kb.search.wiring import environment_config
 from retrieval import packing
 
 if TYPE_CHECKING:

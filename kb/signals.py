@@ -8,11 +8,17 @@ from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 
-from kb.models import Document, DuplicateScan, EvalRun, Installation, KnowledgeBase, Reembedding, StoreState, WebSource
-from kb.models.commits import after_commit
-from kb.services.profiles import ensure_built_in_profiles
-from kb.services.waiting import batch_waiting, documents_waiting
-from kb.stores.bm25 import BM25Store
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.db.commits import after_commit
+from kb.content.models.duplicates import DuplicateScan
+from kb.index.bm25 import BM25Store
+from kb.index.models.index import Installation
+from kb.index.models.reembedding import Reembedding
+from kb.index.models.stores import StoreState
+from kb.jobs.waiting import batch_waiting, documents_waiting
+from kb.profiles.services import ensure_built_in_profiles
+from kb.quality.models import EvalRun
+from kb.sources.models import WebSource
 from kb.tasks import (
     enqueue,
     enqueue_documents,

@@ -10,33 +10,34 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from kb.models import Document, IngestBatch, KnowledgeBase
-from kb.services import retention
-from kb.services.batches.batches import waiting_ids
-from kb.services.chunk_work.duplicates import duplicate_scan_run
-from kb.services.errors import Rejected
-from kb.services.evaluation import execute_run, sweep_runs
-from kb.services.graph.extraction import extract_document
-from kb.services.graph.requests import graph_request_if_wanted, sweep_graph_requests
-from kb.services.idempotency import idempotency_keys_purge
-from kb.services.indexing import index_document
-from kb.services.reembedding.reembedding import AlreadyRunning as AlreadyEmbedding
-from kb.services.reembedding.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
-from kb.services.small_documents import index_documents
-from kb.services.stores.applying import AlreadyRunning as AlreadyApplying
-from kb.services.stores.applying import changes_apply, waiting
-from kb.services.stores.checking import settled_count
-from kb.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
-from kb.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
-from kb.services.web_sources.runs import run_web_source
-from kb.services.web_sources.sources import sweep_web_sources
-from kb.services.writing import Superseded
-from kb.stores.bm25 import BM25Store
-from kb.stores.mirrors.protocol import StoreError
-from kb.stores.mirrors.registry import DRIVERS
-from kb.stores.postings import long_change_logs
-from kb.stores.vector_index import maintain_vector_indexes
-from kb.stores.vector_recall import measure_due
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.errors import Rejected
+from kb.content.models.batches import IngestBatch
+from kb.graph.services.extraction import extract_document
+from kb.graph.services.requests import graph_request_if_wanted, sweep_graph_requests
+from kb.index.bm25 import BM25Store
+from kb.index.mirrors.protocol import StoreError
+from kb.index.mirrors.registry import DRIVERS
+from kb.index.postings import long_change_logs
+from kb.index.services.reembedding import AlreadyRunning as AlreadyEmbedding
+from kb.index.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
+from kb.index.services.stores.applying import AlreadyRunning as AlreadyApplying
+from kb.index.services.stores.applying import changes_apply, waiting
+from kb.index.services.stores.checking import settled_count
+from kb.index.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
+from kb.index.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.index.services.writing import Superseded
+from kb.index.vector_index import maintain_vector_indexes
+from kb.index.vector_recall import measure_due
+from kb.ingest.services.batches.batches import waiting_ids
+from kb.ingest.services.chunk_work.duplicates import duplicate_scan_run
+from kb.ingest.services.indexing import index_document
+from kb.ingest.services.small_documents import index_documents
+from kb.operations.services import retention
+from kb.quality.runs.services import execute_run, sweep_runs
+from kb.sources.web.services.runs import run_web_source
+from kb.sources.web.services.sources import sweep_web_sources
+from kb.web.services import idempotency_keys_purge
 from retrieval.errors import RetrievalError
 from retrieval.messages import message_of
 

@@ -56,7 +56,7 @@ def _delete_rows_instead_of_flushing():
     from django.db import connection, transaction
     from django.test import TransactionTestCase
 
-    from kb.services import search_log
+    from kb.search.services import search_log
     from kb.signals import first_rows
 
     flush = TransactionTestCase._fixture_teardown
@@ -118,8 +118,10 @@ def _fresh_process_state(monkeypatch):
     """
     from django.utils import translation
 
-    from kb import conf
-    from kb.stores import bm25, installation, query_caches
+    from kb.base.cache import query_caches
+    from kb.base.db import installation
+    from kb.index import bm25
+    from kb.search import wiring as conf
 
     translation.deactivate()
     conf._load_tokenizer.cache_clear()
@@ -151,7 +153,7 @@ def english():
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_teardown():
     """Builders go on after they have handed out their index, to publish it; the tables must not be emptied under them."""
-    from kb.stores import bm25
+    from kb.index import bm25
 
     if bm25._shared_flights.cache_info().currsize:
         bm25._shared_flights()._executor.shutdown(wait=True)
@@ -161,7 +163,7 @@ def pytest_runtest_teardown():
 @pytest.fixture(scope="session")
 def _milvus_file(tmp_path_factory):
     """Milvus Lite, started once for a test process: its file is open to one process only."""
-    from kb.stores.mirrors import registry
+    from kb.index.mirrors import registry
 
     yield tmp_path_factory.mktemp("milvus") / "copies.db"
     registry.forget()
@@ -200,6 +202,6 @@ def embedded_chroma(settings, _chroma_directory):
 
 
 def _fresh_breakers():
-    from kb.stores.mirrors import registry
+    from kb.index.mirrors import registry
 
     registry._held.breakers.clear()

@@ -2,8 +2,8 @@
 
 import itertools
 
+from kb.index.preparing import Prepared, embed, tokenize, write_chunks
 from kb.ingest.chunkers.drafts import hash_content
-from kb.ingest.index import Prepared, embed, tokenize, write_chunks
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
 from retrieval.searchable import searchable_text
 
@@ -16,7 +16,7 @@ def make_user(name=None, *, staff=True, superuser=False):
 
 
 def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
-    from kb.services.knowledge_bases import knowledge_base_create
+    from kb.content.services.knowledge_bases import knowledge_base_create
 
     kb = knowledge_base_create(
         name=name or f"kb{next(_numbers)}",
@@ -29,8 +29,8 @@ def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
 
 def make_document(kb, *texts, title="", source="notes.txt", **fields):
     """A ready document of one chunk a text, indexed in both channels."""
-    from kb.providers import embedder
-    from kb.services.writing import tokenizers_of
+    from kb.index.services.writing import tokenizers_of
+    from kb.providers.loaded import embedder
 
     document = Document(
         knowledge_base=kb,

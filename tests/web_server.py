@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from kb.net.addresses import AllowList, Guard
-from kb.net.client import WebClient
-from kb.net.politeness import Politeness
+from kb.base.net.addresses import AllowList, Guard
+from kb.base.net.client import WebClient
+from kb.base.net.politeness import Politeness
 
 CERTIFICATE = Path(__file__).parent / "data/tls/named.example.org.pem"
 """For tests only: its key is no secret."""

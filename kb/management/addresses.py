@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from kb.loopback import refusal_to_listen
+from kb.base.loopback import refusal_to_listen
 
 
 @dataclass(frozen=True)

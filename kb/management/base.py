@@ -11,11 +11,12 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 from tqdm import tqdm
 
-from kb.models import KnowledgeBase, User
-from kb.services.attribution import How, acting
-from kb.services.errors import ServiceError
-from kb.services.index_builds import Step, build_indexes
-from kb.services.knowledge_bases import knowledge_base_by_name
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.services.attribution import How, acting
+from kb.base.errors import ServiceError
+from kb.content.services.knowledge_bases import knowledge_base_by_name
+from kb.index.services.index_builds import Step, build_indexes
 from retrieval.errors import RetrievalError
 
 T = TypeVar("T")

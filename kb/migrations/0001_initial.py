@@ -6,8 +6,8 @@ import django.core.validators
 import django.db.models.constraints
 import django.db.models.deletion
 import django.utils.timezone
-import kb.models.knowledge
-import kb.models.validators
+import kb.access.models.knowledge
+import kb.base.validators
 import pgtrigger.compiler
 from kb.migrations import _triggers
 import pgvector.django
@@ -100,11 +100,11 @@ class Migration(migrations.Migration):
                 ('title', models.CharField(blank=True, max_length=500, verbose_name='title')),
                 ('source', models.CharField(blank=True, max_length=1000, verbose_name='source')),
                 ('source_type', models.CharField(choices=[('book', 'book'), ('video', 'video'), ('qa', 'Q&A'), ('web', 'web')], default='book', max_length=12, verbose_name='source type')),
-                ('file', models.FileField(blank=True, max_length=500, upload_to=kb.models.knowledge.upload_path, verbose_name='file')),
+                ('file', models.FileField(blank=True, max_length=500, upload_to=kb.access.models.knowledge.upload_path, verbose_name='file')),
                 ('mime', models.CharField(blank=True, max_length=120, verbose_name='type')),
                 ('size', models.PositiveBigIntegerField(default=0, verbose_name='size')),
                 ('sha256', models.CharField(max_length=64)),
-                ('metadata', models.JSONField(blank=True, default=dict, validators=[kb.models.validators.validate_metadata], verbose_name='metadata')),
+                ('metadata', models.JSONField(blank=True, default=dict, validators=[kb.base.validators.validate_metadata], verbose_name='metadata')),
                 ('tags', django.contrib.postgres.fields.ArrayField(base_field=models.CharField(max_length=60), blank=True, default=list, size=None, verbose_name='tags')),
                 ('status', models.CharField(choices=[('pending', 'waiting'), ('processing', 'processing'), ('ready', 'ready'), ('failed', 'failed')], default='pending', max_length=12, verbose_name='status')),
                 ('stage', models.CharField(blank=True, choices=[('parse', 'parsing'), ('chunk', 'chunking'), ('tokenize', 'tokenising'), ('embed', 'embedding'), ('write', 'writing')], max_length=12, verbose_name='stage')),

@@ -1,6 +1,6 @@
 import django.contrib.postgres.indexes
 import django.db.models.deletion
-import kb.models.search
+import kb.search.models
 from django.db import migrations, models
 
 
@@ -38,7 +38,7 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="searchlog",
             index=django.contrib.postgres.indexes.GinIndex(
-                django.contrib.postgres.indexes.OpClass(kb.models.search.ResultIds("trace"), name="jsonb_path_ops"),
+                django.contrib.postgres.indexes.OpClass(kb.search.models.ResultIds("trace"), name="jsonb_path_ops"),
                 name="searchlog_by_result",
             ),
         ),

@@ -31,7 +31,7 @@ import django
 django.setup()
 from kb import conf
 from kb.models import KnowledgeBase, Principal, User
-from kb.services.search import SearchRequest, search
+from kb.search.services.search import SearchRequest, search
 kb = KnowledgeBase.objects.get(name=sys.argv[1])
 principal = Principal(User.objects.get(is_superuser=True))
 warming = time.perf_counter()

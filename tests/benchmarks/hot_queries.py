@@ -48,7 +48,7 @@ def with_an_empty_endpoint() -> type:
     from django.urls import include, path
     from rest_framework.response import Response
 
-    from kb.api.views.base import ApiView
+    from kb.web.api.views import ApiView
 
     class Empty(ApiView):
         def get(self, request):

@@ -34,9 +34,9 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
         questions: in the words of those who asked them.
     """
 
+    from kb.index.vector_index import ensure_vector_indexes
     from kb.models import Chunk, Principal
-    from kb.services.search import SearchRequest, search
-    from kb.stores.vector_index import ensure_vector_indexes
+    from kb.search.services.search import SearchRequest, search
     from retrieval.embedders.hashing import HashingEmbedder
 
     embedder = HashingEmbedder()
@@ -68,7 +68,7 @@ def store_vectors(kb, chunks, vectors: np.ndarray) -> None:
     """The vectors as PostgreSQL keeps them, and statistics for its planner."""
     from django.db import connection
 
-    from kb.ingest.index import write_vectors
+    from kb.index.preparing import write_vectors
 
     for start in range(0, len(chunks), 5_000):
         write_vectors(

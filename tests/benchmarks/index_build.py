@@ -19,9 +19,9 @@ SMALL, LARGE = 50_000, 215_616
 
 def build(count: int) -> tuple[float, int]:
     """Seconds for the index of so many vectors, and the bytes of memory that the build got."""
-    from kb.stores.vector_index import maintain_vector_indexes, spaces_without_index
+    from kb.index.vector_index import maintain_vector_indexes, spaces_without_index
     from tests.factories import make_kb
-    from tests.kb.stores.vectors import add_chunks, add_vectors
+    from tests.kb.index.vectors import add_chunks, add_vectors
 
     kb = make_kb(name=f"{count} vectors")
     chunk_ids = add_chunks(kb, count)

@@ -17,12 +17,15 @@ from unittest import mock
 import psutil
 
 STAGES = {
-    "parse": [("kb.services.indexing", "_parse"), ("kb.services.small_documents", "_parse")],
-    "cut": [("kb.services.indexing", "split"), ("kb.services.small_documents", "split")],
-    "tokenise": [("kb.ingest.index", "tokenize")],
-    "embed (encode)": [("kb.ingest.index", "embed")],
-    "write chunks, postings and vectors": [("kb.ingest.index", "copy_rows")],
-    "write documents": [("kb.services.whole_documents", "copy_rows"), ("kb.services.small_documents", "_finish")],
+    "parse": [("kb.ingest.services.indexing", "_parse"), ("kb.ingest.services.small_documents", "_parse")],
+    "cut": [("kb.ingest.services.indexing", "split"), ("kb.ingest.services.small_documents", "split")],
+    "tokenise": [("kb.index.preparing", "tokenize")],
+    "embed (encode)": [("kb.index.preparing", "embed")],
+    "write chunks, postings and vectors": [("kb.index.preparing", "copy_rows")],
+    "write documents": [
+        ("kb.ingest.services.whole_documents", "copy_rows"),
+        ("kb.ingest.services.small_documents", "_finish"),
+    ],
 }
 """What is timed, by the name that it is told under; none of them runs inside another."""
 

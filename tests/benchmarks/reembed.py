@@ -174,7 +174,7 @@ def furnish(folder: Path, directory: Path, passages: int) -> tuple[int, str]:
     import django
 
     django.setup()
-    from kb.services.api_keys import api_key_create
+    from kb.access.services.api_keys import api_key_create
     from tests.benchmarks.ingest import import_sample
     from tests.factories import make_kb
 

@@ -35,7 +35,7 @@ def texts(count: int) -> Corpus:
 def fill(count: int) -> None:
     """A knowledge base with postings and vectors of 1,024 dimensions."""
     from kb.models import Chunk
-    from tests.kb.stores.vectors import add_vectors
+    from tests.kb.index.vectors import add_vectors
 
     kb = store_corpus(texts(count))
     random = np.random.default_rng(1)
@@ -59,7 +59,7 @@ def main(count: int) -> None:
     from django.db import connection, connections
 
     from config import embedded
-    from kb.stores.vector_index import maintain_vector_indexes
+    from kb.index.vector_index import maintain_vector_indexes
 
     try:
         fill(count)

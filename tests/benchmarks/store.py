@@ -36,8 +36,8 @@ def start_servers() -> Path:
 
 def store_corpus(corpus: Corpus):
     """The corpus as a knowledge base of one document, with postings and without vectors."""
+    from kb.index.preparing import write_postings
     from kb.ingest.chunkers.drafts import hash_content
-    from kb.ingest.index import write_postings
     from kb.models import Chunk, Document
     from retrieval.postings import count_postings
     from tests.factories import make_kb
@@ -58,8 +58,8 @@ class Store:
     """What a search does to get at the index, the version included."""
 
     def __init__(self, kb) -> None:
+        from kb.index.bm25 import BM25Store
         from kb.models import KnowledgeBaseVersion
-        from kb.stores.bm25 import BM25Store
 
         self._kb = kb
         self._versions = KnowledgeBaseVersion.objects.filter(pk=kb.pk).values_list("version", flat=True)
@@ -67,7 +67,7 @@ class Store:
 
     def load(self):
         """The index of the present version."""
-        from kb.stores.bm25 import BM25Store
+        from kb.index.bm25 import BM25Store
 
         requested = BM25Store().request(self._kb.pk, self._versions.get(), self._kb.tokenizer_id)
         return requested.wait(time.monotonic() + 600)
@@ -79,7 +79,7 @@ def measure(corpus: Corpus) -> list[Row]:
 
     from kb.models import Document
     from tests.factories import make_document
-    from tests.kb.stores.searching import new_process
+    from tests.kb.index.searching import new_process
 
     note(f"{corpus.name}: writing {len(corpus.chunks):,} chunks with their postings to PostgreSQL ...")
     kb = store_corpus(corpus)

@@ -22,7 +22,7 @@ ROWS_A_CALL = 2_000
 
 
 def fill(kb, vectors):
-    from tests.kb.stores.vectors import add_chunks, add_vectors
+    from tests.kb.index.vectors import add_chunks, add_vectors
 
     chunk_ids = add_chunks(kb, len(vectors))
     for start in range(0, len(vectors), ROWS_A_CALL):
@@ -32,8 +32,8 @@ def fill(kb, vectors):
 
 def asked(store, kb, queries):
     """Milliseconds and found chunks of each query."""
-    from tests.kb.stores.copies import vectors_of
-    from tests.kb.stores.vectors import MODEL
+    from tests.kb.index.copies import vectors_of
+    from tests.kb.index.vectors import MODEL
 
     searching = vectors_of(store)
     times, found = [], []
@@ -47,7 +47,7 @@ def asked(store, kb, queries):
 
 def load_lite(kb):
     """Has Milvus Lite make its indexes: what it has just taken in it compares one by one, in Python."""
-    from kb.stores.mirrors.registry import mirror
+    from kb.index.mirrors.registry import mirror
 
     client = mirror("milvus")._client
     for name in mirror("milvus").collections(kb.pk):
@@ -68,7 +68,7 @@ def main(count, dimension):
             measure(count, dimension)
     finally:
         from config import embedded
-        from kb.stores.mirrors import registry
+        from kb.index.mirrors import registry
 
         registry.forget()
         embedded.stop()
@@ -76,10 +76,10 @@ def main(count, dimension):
 
 
 def measure(count, dimension):
-    from kb.stores.vector_index import ensure_vector_indexes
+    from kb.index.vector_index import ensure_vector_indexes
     from tests.factories import make_kb
-    from tests.kb.stores.copies import use
-    from tests.kb.stores.vectors import clustered, unit
+    from tests.kb.index.copies import use
+    from tests.kb.index.vectors import clustered, unit
 
     vectors = clustered(count, clusters=200, dimension=dimension)
     noise = np.random.default_rng(3).standard_normal((QUERIES, dimension)) * 0.3

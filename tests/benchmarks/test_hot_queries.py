@@ -1,6 +1,6 @@
 import pytest
 
-from kb.services import search_log
+from kb.search.services import search_log
 from tests.benchmarks import hot_queries
 
 

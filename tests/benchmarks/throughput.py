@@ -102,8 +102,8 @@ def bare_searches(vectors: dict[str, str], tokens: dict[str, str]) -> Callable[[
 
 def measure(corpus: Corpus, questions: list[str], folder: Path, seconds: float) -> list[Row]:
     """The rows; raises where an answer is missing, empty or worse than it should be."""
+    from kb.index.vector_index import ensure_vector_indexes
     from kb.models import Chunk
-    from kb.stores.vector_index import ensure_vector_indexes
     from retrieval.embedders.hashing import HashingEmbedder
     from tests.factories import make_api_key
 

@@ -37,12 +37,12 @@ def noise(count: int, random: np.random.Generator) -> np.ndarray:
 
 def measure(name: str, make, count: int) -> list[Row]:
     """The rows of one kind of vectors."""
+    from kb.index.pgvector import PgVectorStore
+    from kb.index.vector_index import ensure_vector_indexes
+    from kb.index.vector_recall import measure_due
     from kb.models import VectorIndex
-    from kb.stores.pgvector import PgVectorStore
-    from kb.stores.vector_index import ensure_vector_indexes
-    from kb.stores.vector_recall import measure_due
     from tests.factories import make_kb
-    from tests.kb.stores.vectors import MODEL, add_chunks, add_vectors
+    from tests.kb.index.vectors import MODEL, add_chunks, add_vectors
 
     random = np.random.default_rng(1)
     kb = make_kb(name=name)

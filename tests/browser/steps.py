@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import expect
 
-from tests.kb.ingest.documents import make_pdf
+from tests.kb.ingest.parser.documents import make_pdf
 
 TRAVEL_PDF = {
     "name": "差旅制度.pdf",

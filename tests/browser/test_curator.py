@@ -6,7 +6,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from playwright.sync_api import expect
 
-from kb.services.bootstrap import demo_files
+from kb.operations.services.bootstrap import demo_files
 from tests.browser.steps import TRAVEL_PDF, make_base, read_rows, search, upload, wait_until_ready
 
 # All in this file share one server; `--dist loadfile` keeps them in one process.

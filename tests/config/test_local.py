@@ -11,7 +11,7 @@ from urllib.parse import urlencode, urlsplit
 import pytest
 
 from config import embedded
-from kb.loopback import is_loopback
+from kb.base.loopback import is_loopback
 from tests.serving import READY, ROOT, SECONDS, serving
 
 ELSEWHERE = "203.0.113.5:8000"

@@ -162,7 +162,7 @@ class Stack:
 
     def probe(self, service, *more):
         port = ["--port", str(self.ports[service])] if self.ports.get(service) else []
-        return self.run([sys.executable, "-m", "kb.probe", service, *port, *more], check=False)
+        return self.run([sys.executable, "-m", "kb.base.probe", service, *port, *more], check=False)
 
     def until_well(self, service):
         self.until(lambda: self.probe(service).returncode == 0, service)

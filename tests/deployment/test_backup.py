@@ -12,15 +12,15 @@ from django.core.files.base import ContentFile
 from django.core.management import CommandError, call_command
 from django.db import connection, connections
 
+from kb.base.errors import Rejected
+from kb.index.vector_index import maintain_vector_indexes
+from kb.ingest.services.documents import document_add
+from kb.ingest.services.indexing import index_document
 from kb.models import Document, Installation
-from kb.services.backups import programs
-from kb.services.backups.backup import backup
-from kb.services.backups.format import reading
-from kb.services.documents import document_add
-from kb.services.errors import Rejected
-from kb.services.indexing import index_document
-from kb.services.search import SearchRequest, search
-from kb.stores.vector_index import maintain_vector_indexes
+from kb.operations.services.backups import programs
+from kb.operations.services.backups.backup import backup
+from kb.operations.services.backups.format import reading
+from kb.search.services.search import SearchRequest, search
 from tests.deployment.stack import Stack
 from tests.factories import make_kb, make_user, principal
 
@@ -158,7 +158,7 @@ def test_rows_whose_migration_fails_are_not_of_the_former_installation(kb, tmp_p
 
 STEPS = """
 from pathlib import Path
-from kb.services.backups.restore import restore
+from kb.operations.services.backups.restore import restore
 restore(Path({path!r}), is_forced=True, on_step=lambda name, total: print("step", name, total))
 """
 

@@ -48,7 +48,7 @@ def test_the_checks_of_a_deployment_pass(servers):
 
 
 def test_probes_say_what_is_not_there(servers):
-    done = servers.run([*servers.command("migrate")[:1], "-m", "kb.probe", "web", "--port", "1"], check=False)
+    done = servers.run([*servers.command("migrate")[:1], "-m", "kb.base.probe", "web", "--port", "1"], check=False)
     assert done.returncode == 1
     assert "does not answer" in done.stderr
 

@@ -8,9 +8,9 @@ import yaml
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from kb import metrics
+from kb.base import metrics
+from kb.ingest.services.documents import document_requeue
 from kb.models import Document
-from kb.services.documents import document_requeue
 from tests.deployment.compose import ROOT
 from tests.factories import make_document, make_kb
 
@@ -18,7 +18,7 @@ SUFFIX = re.compile(r"_(total|bucket|sum|count)$")
 
 
 def counted():
-    code = (ROOT / "kb/metrics.py").read_text() + (ROOT / "kb/services/monitoring.py").read_text()
+    code = (ROOT / "kb/base/metrics.py").read_text() + (ROOT / "kb/operations/services/monitoring.py").read_text()
     return set(re.findall(r'"(zhiku_[a-z0-9_]+)"', code))
 
 

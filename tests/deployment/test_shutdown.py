@@ -6,13 +6,13 @@ import threading
 
 import pytest
 
-from kb import draining
+from kb.base import draining
+from kb.ingest.services.indexing import index_document
+from kb.ingest.services.small_documents import index_documents
 from kb.models import Document
-from kb.services.indexing import index_document
-from kb.services.small_documents import index_documents
 from kb.tasks import ingest_document
 from tests.factories import make_kb
-from tests.kb.services.test_indexing import add as add_document
+from tests.kb.ingest.services.test_indexing import add as add_document
 from tests.servers import ModelServer, Reply
 
 CLIENTS = 4
@@ -44,7 +44,7 @@ def test_a_worker_without_time_takes_no_document_and_passes_it_on(settings, endi
 def test_a_document_half_way_is_given_back_at_its_next_step(settings, ending, monkeypatch):
     settings.WORKER_GRACE_SECONDS = 0
     document = add_document(make_kb(), b"The warranty lasts for two years.")
-    from kb.services import indexing
+    from kb.ingest.services import indexing
 
     parse = indexing._parse
 

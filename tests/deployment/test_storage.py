@@ -15,16 +15,16 @@ from moto.server import ThreadedMotoServer
 
 from config.environment import NamingEnv
 from config.files import file_storage
+from kb.base import object_storage
+from kb.base.files import FilesUnavailable, delete_folder, local_file, replace_file
+from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.ingest.services.chunk_preview import preview_document
+from kb.ingest.services.documents import document_add, document_delete
+from kb.ingest.services.indexing import index_document
+from kb.ingest.services.small_documents import index_documents
 from kb.models import Document
-from kb.services.archives.export import export_kb
-from kb.services.archives.restore import restore_kb
-from kb.services.chunk_preview import preview_document
-from kb.services.documents import document_add, document_delete
-from kb.services.indexing import index_document
-from kb.services.knowledge_bases import knowledge_base_delete
-from kb.services.small_documents import index_documents
-from kb.stores import object_storage
-from kb.stores.files import FilesUnavailable, delete_folder, local_file, replace_file
+from kb.operations.services.archives.export import export_kb
+from kb.operations.services.archives.restore import restore_kb
 from tests.factories import make_kb, make_user
 
 BUCKET = "zhiku"

@@ -9,8 +9,8 @@ def _settings(settings):
 @pytest.fixture(autouse=True)
 def _settled(db):
     """Logs are written and indexes are published in the background: neither may outlive its test's database."""
-    from kb.services import search_log
-    from tests.kb.stores.searching import settle
+    from kb.search.services import search_log
+    from tests.kb.index.searching import settle
 
     yield
     search_log.flush()

@@ -7,20 +7,20 @@ import zipfile
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.mcp import reading
+from kb.agents.mcp import reading
+from kb.answers.services.types import AskRequest
+from kb.answers.services.writing import answer
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.index.bm25 import BM25Store
 from kb.models import ApiKey, Chunk, Membership, SearchLog, SearchProvider
+from kb.operations.services.archives.export import export_open
 from kb.rag import RAGService
-from kb.services.answers.types import AskRequest
-from kb.services.answers.writing import answer
-from kb.services.archives.export import export_open
-from kb.services.errors import NotAllowed, NotVisible, Rejected
-from kb.services.replay import replay
-from kb.services.responses import respond
-from kb.services.search import SearchRequest
-from kb.stores.bm25 import BM25Store
+from kb.search.services.replay import replay
+from kb.search.services.responses import respond
+from kb.search.services.search import SearchRequest
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.isolation.world import STRANGER
-from tests.kb.stores.searching import find
+from tests.kb.index.searching import find
 
 pytestmark = pytest.mark.django_db
 REFUSALS = (NotVisible, NotAllowed, Rejected)

@@ -10,6 +10,8 @@ from django.core.files.base import ContentFile
 from django.db import connection
 from django.utils import timezone
 
+from kb.graph.services.entities import entity_create
+from kb.graph.services.requests import graph_request
 from kb.models import (
     AuditEntry,
     Concept,
@@ -31,11 +33,9 @@ from kb.models import (
     WebPage,
     WebSource,
 )
-from kb.services.graph.entities import entity_create
-from kb.services.graph.requests import graph_request
-from kb.services.search import SearchRequest, search
+from kb.search.services.search import SearchRequest, search
 from tests import factories
-from tests.kb.eval_runs import answered, make_run
+from tests.kb.quality.runs.eval_runs import answered, make_run
 
 STRANGER = "zqstranger"
 """Stands in every text of the second tenant, and nowhere else."""

@@ -10,10 +10,10 @@ from langchain_core.indexing import InMemoryRecordManager, index
 from langchain_core.vectorstores import VectorStoreRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
-from kb.providers import embedder
+from kb.base.errors import NotAllowed, NotVisible
+from kb.providers.loaded import embedder
 from kb.rag import RAGService
-from kb.services import search_log
-from kb.services.errors import NotAllowed, NotVisible
+from kb.search.services import search_log
 from retrieval.langchain import KnowledgeBaseRetriever, KnowledgeBaseVectorStore
 from tests.factories import make_document, make_kb, make_member, make_user
 

@@ -4,11 +4,11 @@ from uuid import UUID
 import pytest
 from langchain_core.vectorstores import VectorStoreRetriever
 
+from kb.base.errors import NotVisible
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.rag import RAGService
-from kb.services.errors import NotVisible
 from tests.factories import make_document, make_kb, make_user
-from tests.kb.language_model import language_model
+from tests.kb.providers.language_model import language_model
 from tests.servers import Reply
 
 pytestmark = pytest.mark.django_db

@@ -5,7 +5,7 @@ from django.core.files.base import ContentFile
 from kombu.exceptions import OperationalError
 
 from kb import signals
-from kb.services.documents import document_add
+from kb.ingest.services.documents import document_add
 from kb.tasks import enqueue, ingest_document
 from tests.factories import make_kb
 

@@ -39,7 +39,7 @@ def world(committed):
     from django.db import connections
 
     from tests import factories
-    from tests.kb.stores.searching import settle
+    from tests.kb.index.searching import settle
 
     with committed():
         owner, stranger = factories.make_user("owner"), factories.make_user("stranger")
@@ -115,6 +115,6 @@ def new_key(in_a_thread, world):
 
 @pytest.fixture
 def revoke(in_a_thread):
-    from kb.services.api_keys import api_key_revoke
+    from kb.access.services.api_keys import api_key_revoke
 
     return lambda key: in_a_thread(lambda: api_key_revoke(key))

@@ -194,7 +194,7 @@ def timeline(moments: Mapping[str, float], answers: Sequence[Answer], started: f
 
 def furnish() -> tuple[int, int, str, list[str]]:
     """A knowledge base to search, one to upload to, a key for both, and questions."""
-    from kb.services.api_keys import api_key_create
+    from kb.access.services.api_keys import api_key_create
     from tests.benchmarks.ingest import import_sample
     from tests.benchmarks.store import STARD
     from tests.factories import make_kb

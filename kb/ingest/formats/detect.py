@@ -12,7 +12,7 @@ import filetype
 
 from kb.ingest.formats.decode import UTF16_MARKS, is_binary
 from kb.ingest.formats.qa import is_pair
-from kb.ingest.parse import (
+from kb.ingest.parser.parse import (
     LEGACY_EXTENSIONS,
     PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,

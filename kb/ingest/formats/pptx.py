@@ -9,7 +9,7 @@ from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
+from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
 
 # python-pptx's shapes have no types that mypy reads.
 Shape = Any

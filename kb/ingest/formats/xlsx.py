@@ -11,7 +11,7 @@ from openpyxl.utils.exceptions import InvalidFileException
 
 from kb.ingest.formats import records
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
+from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
 
 _MIME = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 # Excel's own limit; a row may number itself far beyond, and openpyxl fills the gap.

@@ -8,11 +8,11 @@ from typing import Any
 from django.core.files import File
 from django.core.management.base import CommandError
 
+from kb.base.files import FilesUnavailable, replace_file
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.archives.export import archive_folder
-from kb.services.backups.backup import BackedUp, backup
-from kb.services.backups.format import stored_name
-from kb.stores.files import FilesUnavailable, replace_file
+from kb.operations.services.archives.export import archive_folder
+from kb.operations.services.backups.backup import BackedUp, backup
+from kb.operations.services.backups.format import stored_name
 
 
 class Command(KnowledgeBaseCommand):

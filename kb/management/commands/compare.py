@@ -4,13 +4,15 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
-from kb.management.comparison_words import runs_in_words, searches_in_words
-from kb.models import EvalRun, KnowledgeBase, Principal
-from kb.services.comparison import compare_runs, compare_searches
-from kb.services.profiles import name_and_version
-from kb.services.search import SearchRequest
+from kb.profiles.services import name_and_version
+from kb.quality.compare.services import compare_runs, compare_searches
+from kb.quality.compare.text import runs_in_words, searches_in_words
+from kb.quality.models import EvalRun
+from kb.search.services.search import SearchRequest
 
 SIDES = ("a", "b")
 

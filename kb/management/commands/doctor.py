@@ -3,9 +3,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.base.findings import Finding, State
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.health.findings import Finding, State
-from kb.services.health.health import findings
+from kb.operations.services.health.health import findings
 
 
 class Command(KnowledgeBaseCommand):

@@ -5,13 +5,15 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import EvalQuery, EvalRun, EvalSet, KnowledgeBase, Principal
-from kb.services.eval_sets.queries import eval_set_by_name
-from kb.services.evaluation import evaluate, evaluate_as_run, floors, query_count
-from kb.services.evaluation.report import report_as_json
-from kb.services.profiles import find_version, name_and_version
+from kb.profiles.services import find_version, name_and_version
+from kb.quality.eval_sets.services.queries import eval_set_by_name
+from kb.quality.models import EvalQuery, EvalRun, EvalSet
+from kb.quality.runs.services import evaluate, evaluate_as_run, floors, query_count
+from kb.quality.runs.services.report import report_as_json
 
 LOST_LISTED = 20
 

@@ -4,9 +4,9 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.base.files import private_file
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.archives.export import archive_rows, export_kb
-from kb.stores.files import private_file
+from kb.operations.services.archives.export import archive_rows, export_kb
 
 
 class Command(KnowledgeBaseCommand):

@@ -4,11 +4,12 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.ingest.services.indexing import index_document
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Document, KnowledgeBase, WebSource
-from kb.services.indexing import index_document
-from kb.services.web_sources.runs import run_web_source
-from kb.services.web_sources.sources import UNFINISHED, web_source_accept, web_source_request
+from kb.sources.models import WebSource
+from kb.sources.web.services.runs import run_web_source
+from kb.sources.web.services.sources import UNFINISHED, web_source_accept, web_source_request
 
 LOOK_SECONDS = 0.5
 

@@ -4,13 +4,14 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.graph.models import GraphExtraction
+from kb.graph.services.exporting import graph_export
+from kb.graph.services.extraction import extract_document
+from kb.graph.services.importing import graph_import, graph_import_plan
+from kb.graph.services.requests import graph_request, graph_request_all
+from kb.graph.services.tables import Table, read_bytes
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Document, GraphExtraction, KnowledgeBase
-from kb.services.graph.exporting import graph_export
-from kb.services.graph.extraction import extract_document
-from kb.services.graph.importing import graph_import, graph_import_plan
-from kb.services.graph.requests import graph_request, graph_request_all
-from kb.services.graph.tables import Table, read_bytes
 
 
 class Command(KnowledgeBaseCommand):

@@ -5,7 +5,7 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.archives.restore import restore_kb
+from kb.operations.services.archives.restore import restore_kb
 
 
 class Command(KnowledgeBaseCommand):

@@ -5,8 +5,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import connections
 
+from kb.base.telemetry import otel
 from kb.management.addresses import Address
-from kb.telemetry import otel
 
 
 class Command(BaseCommand):
@@ -26,11 +26,11 @@ class Command(BaseCommand):
             address = Address(options["host"], options["port"])
             address.require_allowed()
             address.require_free()
-            from kb.mcp.http import serve_http  # noqa: PLC0415 it loads the models' libraries
+            from kb.agents.mcp.http import serve_http
 
             serve_http(address.host, address.port)
             return
-        from kb.mcp.stdio import serve_stdio  # noqa: PLC0415 likewise
+        from kb.agents.mcp.stdio import serve_stdio
 
         _require_key()
         serve_stdio()
@@ -38,8 +38,8 @@ class Command(BaseCommand):
 
 def _require_key() -> None:
     """Says at once, and not at the first call, that the key opens nothing."""
-    from kb.mcp.callers import KEY_VARIABLE, key_in  # noqa: PLC0415 likewise
-    from kb.services.api_keys import api_key_use  # noqa: PLC0415 likewise
+    from kb.access.services.api_keys import api_key_use
+    from kb.agents.mcp.callers import KEY_VARIABLE, key_in
 
     make_one = "`manage.py create_api_key --user NAME` makes one"
     if not os.environ.get(KEY_VARIABLE):

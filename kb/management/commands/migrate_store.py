@@ -4,11 +4,18 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import KnowledgeBase
+from kb.index.models.stores import StoreState
+from kb.index.services.stores.applying import AlreadyRunning, changes_apply
+from kb.index.services.stores.checking import copy_check
+from kb.index.services.stores.migration import (
+    applied,
+    migration_cancel,
+    migration_follow,
+    migration_start,
+    store_rebuild,
+)
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import KnowledgeBase, StoreState
-from kb.services.stores.applying import AlreadyRunning, changes_apply
-from kb.services.stores.checking import copy_check
-from kb.services.stores.migration import applied, migration_cancel, migration_follow, migration_start, store_rebuild
 
 Store = KnowledgeBase.Store
 

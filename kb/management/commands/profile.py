@@ -4,10 +4,11 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
+from kb.access.models.principal import Principal
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Principal
-from kb.services.profile_overview import (
+from kb.profiles.services import create_version, find_version, name_and_version, place_of, publish, reference
+from kb.quality.profiles.services import (
     comparison_as_dict,
     profile_names,
     profile_overviews,
@@ -15,7 +16,6 @@ from kb.services.profile_overview import (
     state_of,
     version_as_dict,
 )
-from kb.services.profiles import create_version, find_version, name_and_version, place_of, publish, reference
 
 ENVIRONMENT = "environment"
 

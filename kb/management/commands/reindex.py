@@ -4,16 +4,11 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.index.services.reembedding import follow_reembedding, reembedding_drop, reembedding_rollback, reembedding_swap
+from kb.index.services.reindex import reindex_embeddings, reindex_postings
+from kb.ingest.services.documents import documents_recut
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Chunk, Document, KnowledgeBase
-from kb.services.documents import documents_recut
-from kb.services.reembedding.reembedding import (
-    follow_reembedding,
-    reembedding_drop,
-    reembedding_rollback,
-    reembedding_swap,
-)
-from kb.services.reindex import reindex_embeddings, reindex_postings
 from retrieval.embedders.registry import normalize_model_id
 
 CHANGES = ("swap", "rollback", "drop_old")

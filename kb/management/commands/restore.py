@@ -11,12 +11,12 @@ from typing import Any
 from django.core.files.storage import default_storage
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.files import FilesUnavailable
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import KnowledgeBase
-from kb.services.archives.export import archive_folder
-from kb.services.backups.format import stored_name
-from kb.services.backups.restore import RestoredAll, restore
-from kb.stores.files import FilesUnavailable
+from kb.operations.services.archives.export import archive_folder
+from kb.operations.services.backups.format import stored_name
+from kb.operations.services.backups.restore import RestoredAll, restore
 
 
 class Command(KnowledgeBaseCommand):

@@ -3,9 +3,9 @@ from typing import Any
 
 from django.core.management import CommandError
 
+from kb.access.models.accounts import ApiKey
+from kb.access.services.api_keys import api_key_revoke
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import ApiKey
-from kb.services.api_keys import api_key_revoke
 
 
 class Command(KnowledgeBaseCommand):

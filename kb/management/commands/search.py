@@ -5,16 +5,18 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.filter_values import InvalidFilter
+from kb.base.messages import shown
+from kb.index.conditions import SIGNS, read_condition
+from kb.index.filters import Filters
 from kb.management.base import KnowledgeBaseCommand
-from kb.management.replay_words import in_words
-from kb.messages import shown
-from kb.models import KnowledgeBase, Principal, SearchLog
-from kb.services.profiles import name_and_version
-from kb.services.replay import replay
-from kb.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
-from kb.stores.conditions import SIGNS, read_condition
-from kb.stores.filter_values import InvalidFilter
-from kb.stores.filters import Filters
+from kb.profiles.services import name_and_version
+from kb.search.models import SearchLog
+from kb.search.replay_text import in_words
+from kb.search.services.replay import replay
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160

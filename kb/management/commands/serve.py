@@ -13,9 +13,9 @@ from django.core.management.base import BaseCommand
 from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
+from kb.base.metrics import SHARED_FOLDER
 from kb.management.addresses import Address
 from kb.management.children import SIGNALS, Children, running
-from kb.metrics import SHARED_FOLDER
 
 if TYPE_CHECKING:
     from django.db.backends.postgresql.base import DatabaseWrapper
@@ -66,8 +66,8 @@ class Command(BaseCommand):
 
     def _prepare(self, verbosity: int) -> None:
         # They load the models and their libraries.
-        from kb.services.attribution import How, acting  # noqa: PLC0415
-        from kb.services.bootstrap import first_start  # noqa: PLC0415
+        from kb.access.services.attribution import How, acting
+        from kb.operations.services.bootstrap import first_start
 
         with _advisory_lock():
             executor = MigrationExecutor(connection)

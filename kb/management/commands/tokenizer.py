@@ -4,12 +4,18 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.index.services.tokenizing.state import tokenizer_as_json, tokens_as_json
+from kb.index.services.tokenizing.tokenizing import (
+    follow_to_target,
+    read_settings,
+    tokenizer_change,
+    tokenizer_settings,
+)
 from kb.ingest.formats.decode import decode
-from kb.ingest.parse import ParseError
+from kb.ingest.parser.parse import ParseError
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Chunk, KnowledgeBase, TokenizerSettings
-from kb.services.tokenizing.state import tokenizer_as_json, tokens_as_json
-from kb.services.tokenizing.tokenizing import follow_to_target, read_settings, tokenizer_change, tokenizer_settings
+from kb.providers.models import TokenizerSettings
 
 SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
 

@@ -4,15 +4,15 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.principal import Principal
 from kb.management.base import KnowledgeBaseCommand
-from kb.models import Principal
-from kb.services.search import SearchRequest
-from kb.services.why_not import why_not_found
-from kb.services.why_not.as_json import why_not_as_json
-from kb.services.why_not.finding import the_chunk
-from kb.services.why_not.remedies import remedies
-from kb.services.why_not.types import Remedy, RemedyCode, State, Terms, WhyNot
-from kb.services.why_not.words import sentence, stage_in_words, verdict_sentence
+from kb.quality.why_not.services import why_not_found
+from kb.quality.why_not.services.as_json import why_not_as_json
+from kb.quality.why_not.services.finding import the_chunk
+from kb.quality.why_not.services.remedies import remedies
+from kb.quality.why_not.services.types import Remedy, RemedyCode, State, Terms, WhyNot
+from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence
+from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}
 

@@ -7,11 +7,11 @@ from django.core.cache import cache
 from django.urls import reverse
 from django.utils import timezone
 
-from kb import conf
 from kb.models import Document, FailedQuery, SearchLog
-from kb.services.search import SearchRequest, search
+from kb.search import wiring as conf
+from kb.search.services.search import SearchRequest, search
 from tests.factories import principal
-from tests.kb.admin.pages import words
+from tests.kb.web.admin.pages import words
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,11 @@ from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
-from kb.admin.deletion import BUILT_FROM_THE_REST
+from kb.web.admin.deletion import BUILT_FROM_THE_REST
 from tests.factories import make_api_key, make_user
 from tests.isolation.admin_rules import MODEL_KINDS
 from tests.isolation.test_admin import ADDRESSES, kinds_of, with_content_type
-from tests.kb.admin.forms import links_in, submissions_in
+from tests.kb.web.admin.forms import links_in, submissions_in
 
 MODEL_ADMINS = list(admin.site._registry.values())
 ROLES = ("superuser", "owner", "viewer")
@@ -62,8 +62,8 @@ def world(_standing, settings):
 
 @pytest.fixture(autouse=True)
 def _settled(db):
-    from kb.services import search_log
-    from tests.kb.stores.searching import settle
+    from kb.search.services import search_log
+    from tests.kb.index.searching import settle
 
     yield
     search_log.flush()

@@ -4,8 +4,8 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 
-from kb.admin.scoped import ScopedModelAdmin
 from kb.models import ApiKey
+from kb.web.admin.scoped import ScopedModelAdmin
 from tests.factories import make_api_key, make_kb, make_member, make_user
 
 pytestmark = pytest.mark.django_db

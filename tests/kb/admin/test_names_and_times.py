@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from kb.models import Concept, Document
 from tests.factories import make_user
-from tests.kb.admin.pages import words
+from tests.kb.web.admin.pages import words
 
 LANGUAGES = ("en", "zh-hans")
 

@@ -10,6 +10,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
+from kb.graph.services.entities import entity_create
+from kb.graph.services.requests import graph_request
 from kb.models import (
     AuditEntry,
     Concept,
@@ -21,14 +23,12 @@ from kb.models import (
     WebPage,
     WebSource,
 )
-from kb.services.graph.entities import entity_create
-from kb.services.graph.requests import graph_request
-from kb.services.profiles import create_version
-from kb.services.search import SearchRequest, search
+from kb.profiles.services import create_version
+from kb.search.services.search import SearchRequest, search
 from tests.factories import make_api_key, make_member, make_user, principal
-from tests.kb.admin.eval_runs.run_pages import done, judged_set, missed
-from tests.kb.admin.failed_queries.test_queries import make_failed
-from tests.kb.eval_runs import answered, make_run
+from tests.kb.quality.failed_queries.admin.test_queries import make_failed
+from tests.kb.quality.runs.admin.run_pages import done, judged_set, missed
+from tests.kb.quality.runs.eval_runs import answered, make_run
 
 # Names and codes that are the same in every language.
 SAME_IN_CHINESE = re.compile(

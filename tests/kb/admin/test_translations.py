@@ -8,7 +8,7 @@ import polib
 from django.utils import translation
 from django.utils.translation import gettext
 
-from kb.admin.theme_strings import BORROWED
+from kb.web.admin.theme_strings import BORROWED
 
 ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "kb/locale/zh_Hans/LC_MESSAGES"

@@ -5,8 +5,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.utils import translation
 
+from kb.base.errors import Rejected
 from kb.management.base import KnowledgeBaseCommand
-from kb.services.errors import Rejected
 from retrieval.errors import ModelUnavailable
 from tests.factories import make_kb, make_user
 

@@ -5,9 +5,9 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from kb.models import SearchLog
-from kb.services.profiles import create_version
+from kb.profiles.services import create_version
 from tests.factories import make_document, make_kb, make_user, principal
-from tests.kb.eval_runs import answered, make_run, make_set
+from tests.kb.quality.runs.eval_runs import answered, make_run, make_set
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from django.db import connection
 
 from kb.models import ChunkEmbedding, EvalQuery, EvalRun, EvalSet, Judgment, RetrievalProfile
-from kb.services.evaluation import runs
+from kb.quality.runs.services import runs
 from tests.factories import make_document, make_kb, make_user
 
 ROOT = Path(__file__).parents[3]

@@ -2,7 +2,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from kb.models import Document
-from kb.services.web_sources.sources import web_source_cancel, web_source_create
+from kb.sources.web.services.sources import web_source_cancel, web_source_create
 from tests.factories import make_kb
 from tests.web_server import Page, WebServer, article
 

@@ -5,7 +5,7 @@ from django.core.management import CommandError, call_command
 
 from kb.models import Entity, GraphExtraction, GraphFact
 from tests.factories import make_document, make_kb
-from tests.kb.language_model import language_model, no_language_model
+from tests.kb.providers.language_model import language_model, no_language_model
 from tests.servers import Reply
 
 pytestmark = pytest.mark.django_db

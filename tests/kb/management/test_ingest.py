@@ -3,9 +3,9 @@ from io import StringIO
 import pytest
 from django.core.management import CommandError, call_command
 
+from kb.ingest.services.indexing import index_document
 from kb.management.commands import ingest as module
 from kb.models import Document, KnowledgeBase
-from kb.services.indexing import index_document
 from tests.factories import make_kb, make_user
 
 PNG = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR"

@@ -5,7 +5,7 @@ from django.core.management import CommandError, call_command
 
 from kb.models import BM25Index, KnowledgeBaseVersion
 from tests.factories import make_document, make_kb, make_user
-from tests.kb.stores.searching import settle, tier, version
+from tests.kb.index.searching import settle, tier, version
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

@@ -1,8 +1,8 @@
 import pytest
 from django.core.management import CommandError, call_command
 
+from kb.index.mirrors.registry import mirror
 from kb.models import KnowledgeBase, StoreChange
-from kb.stores.mirrors.registry import mirror
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

@@ -6,7 +6,7 @@ from django.core.management import CommandError, call_command
 
 from kb.management.commands.profile import Command
 from kb.models import KnowledgeBase, RetrievalProfile
-from kb.services.profiles import BUILT_IN
+from kb.profiles.services import BUILT_IN
 from tests.factories import make_document, make_kb, make_user
 
 pytestmark = pytest.mark.django_db

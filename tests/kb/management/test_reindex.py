@@ -4,12 +4,12 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.management import CommandError, call_command
 
+from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change
+from kb.ingest.services.documents import document_add
+from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase, Reembedding
-from kb.services.documents import document_add
-from kb.services.indexing import index_document
-from kb.services.tokenizing.tokenizing import read_settings, tokenizer_change
 from tests.factories import make_document, make_kb
-from tests.kb.letters_model import letters_models
+from tests.kb.providers.letters_model import letters_models
 
 pytestmark = pytest.mark.django_db
 

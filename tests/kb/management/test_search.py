@@ -5,9 +5,9 @@ from uuid import uuid4
 import pytest
 from django.core.management import CommandError, call_command
 
+from kb.index.bm25 import BM25Store
 from kb.models import Document, RetrievalProfile, SearchLog
-from kb.services import search_log
-from kb.stores.bm25 import BM25Store
+from kb.search.services import search_log
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.interleaving import Gate
 

@@ -7,9 +7,9 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from kb.base.db.locks import Purpose, try_lock
+from kb.index.services.tokenizing import tokenizing
 from kb.models import ChunkPostings, KnowledgeBase
-from kb.services.tokenizing import tokenizing
-from kb.stores.locks import Purpose, try_lock
 from tests.factories import make_document, make_kb
 
 PATIENCE = 20

@@ -1,7 +1,7 @@
 import pytest
 
 from kb.ingest.formats.records import MAX_COLUMNS
-from kb.ingest.parse import ErrorCode, ParseError, Section, SectionKind, parse
+from kb.ingest.parser.parse import ErrorCode, ParseError, Section, SectionKind, parse
 
 
 def sections(text):

@@ -1,8 +1,8 @@
 import pytest
 
 from kb.ingest.formats.detect import BINARY, HTML, PDF, TEXT, XLSB, detect
-from kb.ingest.parse import ErrorCode, ParseError, parse
-from tests.kb.ingest.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
+from kb.ingest.parser.parse import ErrorCode, ParseError, parse
+from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)
 EXE = b"MZ\x90\x00\x03\x00\x00\x00\x04\x00\x00\x00\xff\xff\x00\x00" + bytes(64)

@@ -1,7 +1,7 @@
 import pytest
 
-from kb.ingest.parse import ErrorCode, ParseError, Section, parse
-from tests.kb.ingest.documents import make_epub, make_zip, replace_part
+from kb.ingest.parser.parse import ErrorCode, ParseError, Section, parse
+from tests.kb.ingest.parser.documents import make_epub, make_zip, replace_part
 
 PACKAGE = "OEBPS/content.opf"
 ENCRYPTION = """<encryption xmlns="urn:oasis:names:tc:opendocument:xmlns:container"
@@ -82,6 +82,6 @@ def test_a_container_alone_is_damage():
 
 
 def _part(data):
-    from tests.kb.ingest.documents import read_part
+    from tests.kb.ingest.parser.documents import read_part
 
     return read_part(data, PACKAGE).decode()

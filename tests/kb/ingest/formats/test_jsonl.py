@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kb.ingest.parse import ErrorCode, ParseError, Section, SectionKind, parse
+from kb.ingest.parser.parse import ErrorCode, ParseError, Section, SectionKind, parse
 
 
 def read(*values):

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.ingest.parse import ParsedDocument, Section, parse
+from kb.ingest.parser.parse import ParsedDocument, Section, parse
 
 
 def read(text):

@@ -4,9 +4,9 @@ import pypdfium2
 import pytest
 
 from kb.ingest.formats import ocr
-from kb.ingest.parse import Remark, RemarkCode, parse
-from kb.ingest.sandbox import parse_file
-from tests.kb.ingest.documents import make_pdf, make_picture_pdf
+from kb.ingest.parser.parse import Remark, RemarkCode, parse
+from kb.ingest.parser.sandbox import parse_file
+from tests.kb.ingest.parser.documents import make_pdf, make_picture_pdf
 
 installed = pytest.mark.skipif(not ocr.is_installed(), reason="the extra for text recognition is not installed")
 

@@ -1,8 +1,8 @@
 import pytest
 
 from kb.ingest.formats.pdf import ranges
-from kb.ingest.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
-from tests.kb.ingest.documents import make_pdf, make_scan, make_table_pdf
+from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
+from tests.kb.ingest.parser.documents import make_pdf, make_scan, make_table_pdf
 
 LINE = "机器学习是人工智能的一个分支，研究计算机怎样模拟"
 

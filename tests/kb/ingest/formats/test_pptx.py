@@ -4,8 +4,8 @@ import pptx
 import pytest
 from pptx.util import Inches
 
-from kb.ingest.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
-from tests.kb.ingest.documents import make_pptx, make_zip, replace_part, save
+from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
+from tests.kb.ingest.parser.documents import make_pptx, make_zip, replace_part, save
 
 
 def read(presentation):

@@ -1,4 +1,4 @@
-from kb.ingest.parse import ParsedDocument, Section, parse
+from kb.ingest.parser.parse import ParsedDocument, Section, parse
 
 
 def test_plain_text_is_one_section_with_its_lines_as_they_are():

@@ -5,8 +5,8 @@ import openpyxl
 import pytest
 
 from kb.ingest.formats import xlsx
-from kb.ingest.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, SectionKind, parse
-from tests.kb.ingest.documents import make_xlsx, make_zip, read_part, replace_part, save
+from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, SectionKind, parse
+from tests.kb.ingest.parser.documents import make_xlsx, make_zip, read_part, replace_part, save
 
 SHEET = "xl/worksheets/sheet1.xml"
 

@@ -1,0 +1,196 @@
+"""How many requests a caller may make: the server's limits are for a user, the limit of an API key is for that key.
+
+So nobody gets more by making more keys. Those requests that ask a language model and those that bring files in have windows
+of their own beside that of all others.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+from limits import RateLimitItem, parse_many
+
+from kb.access.models.accounts import ApiKey, User
+from kb.access.rate_counters import count_requests
+from kb.base.errors import Rejected
+
+GENERAL, ASK, UPLOAD, FAILURES = "general", "ask", "upload", "failures"
+LOGIN, LOGIN_NAME = "login", "login_name"
+VARIABLES = {
+    GENERAL: "API_RATE_LIMIT",
+    ASK: "API_ASK_RATE_LIMIT",
+    UPLOAD: "API_UPLOAD_RATE_LIMIT",
+    FAILURES: "API_FAILURE_RATE_LIMIT",
+    LOGIN: "LOGIN_RATE_LIMIT",
+    LOGIN_NAME: "LOGIN_NAME_RATE_LIMIT",
+}
+"""The environment variable of each limit."""
+MOST_DAYS, MOST_REQUESTS = 31, 1_000_000_000
+
+_DAY_S = 24 * 60 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What one more request has done to a caller's allowance.
+
+    Attributes:
+        limit: requests in a window.
+        seconds: how long a window is.
+        remaining: requests that are left in this one.
+        resets_in_s: seconds until the next one begins, at least 1.
+        allowed: whether this request was within the limit.
+    """
+
+    limit: int
+    seconds: int
+    remaining: int
+    resets_in_s: int
+    allowed: bool
+
+
+def rate_limit_check(text: str) -> None:
+    """Checks what is given as a limit; an empty text is none.
+
+    Raises:
+        Rejected: it stands for no limit, for several, or for one that nobody can mean.
+    """
+    limits = _parsed(text)
+    if len(limits) > 1:
+        raise Rejected("invalid_rate_limit", _("Give one rate limit, such as 60/minute."))
+    for limit in limits:
+        if limit.amount < 1 or limit.multiples < 1:
+            message = _("A rate limit allows at least one request: revoke the key to stop it.")
+            raise Rejected("invalid_rate_limit", message)
+        if limit.amount > MOST_REQUESTS or limit.get_expiry() > MOST_DAYS * _DAY_S:
+            message = _("A rate limit is of at most %(requests)d requests, and counts them over %(days)d days at most.")
+            raise Rejected("invalid_rate_limit", message % {"requests": MOST_REQUESTS, "days": MOST_DAYS})
+
+
+def request_spend(user: User, key: ApiKey | None = None, *, kind: str = GENERAL, cost: int = 1) -> Spent | None:
+    """Counts a request of a caller: for its API key where this has a limit of its own, and for its user.
+
+    What a key's own limit refuses is not counted for the user, whose other keys and sessions go on.
+
+    Args:
+        user: who calls.
+        key: with which API key; None: a session.
+        kind: `GENERAL`, `ASK` or `UPLOAD`.
+        cost: as how many requests it counts. What costs several and does not fit is refused and not counted, so that
+            smaller ones still do.
+
+    Returns:
+        What is left, by the limit that leaves the least; None where there is no limit.
+    """
+    limits = [(limit, f"{kind}:{whose}") for limit, whose in _limits_of(user, key, kind)]
+    for limit, name in limits if cost > 1 else ():
+        left = _spend(limit, name, 0)
+        if left.remaining < cost:
+            return replace(left, allowed=False)
+    least: Spent | None = None
+    for limit, name in limits:
+        spent = _spend(limit, name, cost)
+        if least is None or not spent.allowed or spent.remaining < least.remaining:
+            least = spent
+        if not spent.allowed:
+            break
+    return least
+
+
+def failure_spend(address: str) -> Spent | None:
+    """Counts a request from an address that could not say who it is from; None where such are not limited."""
+    limit = _of_server(FAILURES)
+    return _spend(limit, f"{FAILURES}:{address}") if limit else None
+
+
+def login_spend(address: str, name: str, device: str = "") -> Spent | None:
+    """Counts an attempt to log in, before its password is looked at.
+
+    An attack on a name from many addresses uses up what strangers may try with it. It does not use up what a device may on
+    which the name's owner has logged in before, so the owner is slowed elsewhere and nowhere locked out.
+
+    Args:
+        address: of the client.
+        name: as it was typed; nobody need have it.
+        device: which of those that the name was logged in on; blank: none.
+
+    Returns:
+        The first limit that refuses the attempt, else the last one that counted it; None where there is no limit.
+    """
+    by_name = f"{LOGIN_NAME}:{name_digest(name)}{':' if device else ''}{device}"
+    spent: Spent | None = None
+    for kind, key in ((LOGIN, f"{LOGIN}:{address}"), (LOGIN_NAME, by_name)):
+        if limit := _of_server(kind):
+            spent = _spend(limit, key)
+            if not spent.allowed:
+                break
+    return spent
+
+
+def name_digest(name: str) -> str:
+    """Stands for a typed name in keys and cookies, of one length however long it is."""
+    return hashlib.sha256(User.normalize_username(name).casefold().encode(errors="replace")).hexdigest()[:32]
+
+
+def general_rate_limit() -> str:
+    """The limit of a user, as the server's environment writes it; blank: none."""
+    limit: str = settings.API_RATE_LIMITS[GENERAL]
+    return limit
+
+
+def is_laxer(text: str, than: str) -> bool:
+    """Whether a limit allows more than another, in a moment or in the long run; an empty one allows all there is."""
+    limit, other = _limit(text), _limit(than)
+    if other is None:
+        return False
+    return limit is None or limit.amount > other.amount or _rate(limit) > _rate(other)
+
+
+def _limits_of(user: User, key: ApiKey | None, kind: str) -> Iterator[tuple[RateLimitItem, str]]:
+    """A key's own limit holds beside the server's, and in place of the general one where it is laxer and was granted.
+
+    For the costlier kinds it holds where it is the stricter one.
+    """
+    own, server = _limit(key.rate_limit) if key else None, _of_server(kind)
+    if key and own and (kind == GENERAL or server is None or _rate(own) < _rate(server)):
+        yield own, f"key:{key.prefix}"
+        if kind == GENERAL and key.rate_limit_granted and is_laxer(key.rate_limit, than=general_rate_limit()):
+            return
+    if server:
+        yield server, f"user:{user.pk}"
+
+
+def _of_server(kind: str) -> RateLimitItem | None:
+    return _limit(settings.API_RATE_LIMITS[kind])
+
+
+def _limit(text: str) -> RateLimitItem | None:
+    return next(iter(_parsed(text)), None)
+
+
+def _parsed(text: str) -> list[RateLimitItem]:
+    if not text.strip():
+        return []
+    try:
+        return parse_many(text)
+    except ValueError as error:
+        message = _("“%(text)s” is no rate limit: write a number and a time, such as 60/minute or 5000/hour.")
+        raise Rejected("invalid_rate_limit", message % {"text": text}) from error
+
+
+def _rate(limit: RateLimitItem) -> Fraction:
+    return Fraction(limit.amount, limit.get_expiry())
+
+
+def _spend(limit: RateLimitItem, name: str, cost: int = 1) -> Spent:
+    count, resets_in_s = count_requests(limit, name, cost)
+    return Spent(
+        limit=limit.amount,
+        seconds=limit.get_expiry(),
+        remaining=max(0, limit.amount - count),
+        resets_in_s=resets_in_s,
+        allowed=count <= limit.amount,
+    )

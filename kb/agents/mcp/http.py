@@ -1,0 +1,163 @@
+"""The MCP server behind a port: streamable HTTP at /mcp, and /health."""
+
+import logging
+import os
+import signal
+import time
+from urllib.parse import urlsplit
+
+import anyio.to_thread
+import uvicorn
+from django.conf import settings
+from django.db import DatabaseError, connections
+from django.http.request import split_domain_port, validate_host
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse, Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from kb.access.services.api_keys import api_key_use
+from kb.access.services.rate_limits import failure_spend
+from kb.agents.mcp.callers import key_in
+from kb.agents.mcp.pace import PacedProtocol, paced
+from kb.agents.mcp.server import build_server
+from kb.agents.mcp.warming import warm_up_beside
+from kb.base.net.client_address import caller_address, network_of
+from kb.base.telemetry import context, otel
+from kb.base.telemetry.exporter import serve_metrics
+from kb.base.telemetry.requests import note
+
+logger = logging.getLogger(__name__)
+
+PATH, HEALTH = "/mcp", "/health"
+RETRY_AFTER_S = 30
+GRACE_S = 10
+"""How long calls that are under way may take when the server is asked to end."""
+
+
+def serve_http(host: str, port: int) -> None:
+    """Serves until SIGTERM or SIGINT, and then ends what is under way.
+
+    Args:
+        host: address to listen on.
+        port: likewise.
+    """
+    warm_up_beside()
+    serve_metrics()
+    # uvicorn raises a signal again once it has ended; that must not be taken for a crash.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    uvicorn.run(
+        application(),
+        host=host,
+        port=port,
+        http=PacedProtocol,
+        ws="none",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # uvicorn would believe any process of this host; TRUSTED_PROXIES says whom to believe
+        timeout_graceful_shutdown=GRACE_S,
+    )
+
+
+def application() -> ASGIApp:
+    """The ASGI application. Each request stands for itself, so any process may answer it."""
+    # The door checks hosts and origins, by the rules that the web server has.
+    security = TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    return Door(
+        build_server().streamable_http_app(
+            streamable_http_path=PATH, stateless_http=True, json_response=True, transport_security=security
+        )
+    )
+
+
+class Door:
+    """Lets requests in that name this server, come from no foreign page and carry a key that opens something."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            # Each call of a tool has a thread and with it a connection of the pool.
+            anyio.to_thread.current_default_thread_limiter().total_tokens = int(os.environ.get("WEB_THREADS", "8"))
+            await self._app(scope, receive, send)
+        elif scope["path"].rstrip("/") == HEALTH:
+            await JSONResponse({"status": "ok"})(scope, receive, send)
+        else:
+            with otel.request_span("mcp", Headers(scope=scope)):
+                await self._let_in(scope, receive, send)
+
+    async def _let_in(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started, headers = time.perf_counter(), Headers(scope=scope)
+        refusal = (
+            _refusal_of_page(headers)
+            or await anyio.to_thread.run_sync(_refusal_of_key, scope)
+            or _refusal_of_method(scope)
+        )
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            with context.bound(request_id=context.request_id_of(headers)):
+                note("mcp", scope["method"], refusal.status_code, started)
+            return
+        if scope["path"] == f"{PATH}/":
+            scope = {**scope, "path": PATH, "raw_path": PATH.encode()}
+        await self._app(scope, paced(receive), send)
+
+
+def _refusal_of_page(headers: Headers) -> Response | None:
+    """A page of another site can make a browser send requests here, under a name that leads here too."""
+    if not _is_allowed(headers.get("host", "")):
+        return _refusal(421, "misdirected", "This server does not go by that name: add it to ALLOWED_HOSTS.")
+    origin = headers.get("origin")
+    if origin and origin not in settings.CSRF_TRUSTED_ORIGINS and not _is_allowed(_host_of(origin)):
+        return _refusal(403, "foreign_origin", "Pages of that origin may not call: add it to CSRF_TRUSTED_ORIGINS.")
+    return None
+
+
+def _host_of(origin: str) -> str:
+    """Blank where the origin is none."""
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:
+        return ""
+
+
+def _is_allowed(host: str) -> bool:
+    domain, _port = split_domain_port(host)
+    return bool(domain) and validate_host(domain, settings.ALLOWED_HOSTS)
+
+
+def _refusal_of_key(scope: Scope) -> Response | None:
+    headers = Headers(scope=scope)
+    try:
+        if api_key_use(key_in(headers)) is not None:
+            return None
+        peer = scope["client"][0] if scope.get("client") else ""
+        # A proxy may write a line of its own below that of the client.
+        address = caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))
+        spent = failure_spend(network_of(address))
+    except DatabaseError:
+        logger.exception("the database could not answer")
+        wait = {"Retry-After": str(RETRY_AFTER_S)}
+        return _refusal(503, "unavailable", "The database is out of reach or overloaded: try again later.", wait)
+    finally:
+        connections.close_all()
+    if spent is not None and not spent.allowed:
+        wait = {"Retry-After": str(spent.resets_in_s)}
+        return _refusal(429, "throttled", "Too many requests without a valid API key: wait as Retry-After says.", wait)
+    message = "Send “Authorization: Bearer ” with an API key of this server that is neither revoked nor expired."
+    return _refusal(401, "not_authenticated", message, {"WWW-Authenticate": 'Bearer realm="zhiku"'})
+
+
+def _refusal_of_method(scope: Scope) -> Response | None:
+    """Without sessions there is nothing to listen to, for which a GET would be held open for ever, and nothing to end."""
+    if scope["path"].rstrip("/") != PATH or scope["method"] == "POST":
+        return None
+    return _refusal(405, "method_not_allowed", "Send a POST: this server sends nothing by itself.", {"Allow": "POST"})
+
+
+def _refusal(status: int, code: str, detail: str, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"code": code, "detail": detail}, status, headers)

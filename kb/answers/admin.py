@@ -1,0 +1,361 @@
+"""Ask: answers from knowledge bases as they are written, with the passages they rest on, and one's conversations."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+from urllib.parse import urlencode
+from uuid import UUID
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.db.models import Exists, OuterRef, QuerySet
+from django.http import Http404, HttpRequest, HttpResponseRedirect, JsonResponse
+from django.http.response import HttpResponseBase
+from django.template.loader import render_to_string
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.translation import get_language, gettext_lazy, override
+from django.utils.translation import gettext as _
+from django.views.generic import TemplateView, View
+from unfold.widgets import CHECKBOX_CLASSES
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.access.services.rate_limits import ASK
+from kb.answers.models import Conversation, Message
+from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
+from kb.answers.services.types import AnswerEvent, AskRequest
+from kb.answers.services.writing import stream_answer
+from kb.base.errors import NotVisible, Rejected
+from kb.providers.loaded import generator
+from kb.search.admin.degradations import Notice, notices
+from kb.search.models import SearchLog
+from kb.search.sse import event_stream
+from kb.web.admin.scoped import principal
+from retrieval.errors import NoChannelAvailable
+from retrieval.trace import Degradation
+
+CONVERSATIONS_LISTED = 30
+# Answers were checked when they were written: what still looks like a citation here is one.
+_CITATION = re.compile(r"([\[\uff3b【][\d ,，、;；~\u2013\u2014\uff5e-]{1,40}[\]\uff3d】])")
+_NUMBER = re.compile(r"(\d+)")
+
+
+class AskForm(forms.Form):
+    """A question, to knowledge bases or in a conversation that has its own."""
+
+    query = forms.CharField(
+        label=gettext_lazy("Question"),
+        max_length=2_000,
+        widget=forms.Textarea({"rows": 2, "enterkeyhint": "send", "autocomplete": "off"}),
+    )
+    kb = forms.TypedMultipleChoiceField(
+        label=gettext_lazy("Knowledge bases"),
+        required=False,
+        coerce=int,
+        widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+    )
+    conversation = forms.UUIDField(required=False, widget=forms.HiddenInput)
+
+    def __init__(
+        self, bases: Sequence[KnowledgeBase], data: Any = None, conversation: Conversation | None = None
+    ) -> None:
+        super().__init__(data)
+        cast(forms.ChoiceField, self.fields["kb"]).choices = [(str(kb.pk), kb.name) for kb in bases]
+        if conversation is not None:
+            self.initial = {
+                "conversation": conversation.pk,
+                "kb": [str(kb_id) for kb_id in conversation.knowledge_base_ids],
+            }
+        elif len(bases) == 1:
+            self.initial["kb"] = [str(bases[0].pk)]
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if not values.get("kb") and not values.get("conversation") and "kb" not in self.errors:
+            self.add_error("kb", _("Choose at least one knowledge base."))
+        return values
+
+    def request(self) -> AskRequest:
+        conversation_id = self.cleaned_data["conversation"]
+        return AskRequest(
+            query=self.cleaned_data["query"],
+            knowledge_base_ids=[] if conversation_id else self.cleaned_data["kb"],
+            conversation_id=conversation_id,
+            remember=True,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSource:
+    number: int
+    label: str
+    text: str
+    score: str
+    chunk_url: str
+    document_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class ShownAnswer:
+    """An answer as the page shows it.
+
+    Attributes:
+        parts: its text in pieces; a citation comes with its source, other text with None.
+        notices: what was degraded, in words; `is_urgent` where the answer itself was.
+        debug_url: of search debug with the same question, to see why these passages were found.
+        trace_id: of its search; blank where that is no longer in the log, and so can be called helpful or not no more.
+        feedback: what was said of it, of `SearchLog.Feedback`.
+    """
+
+    parts: tuple[tuple[str, ShownSource | None], ...]
+    sources: tuple[ShownSource, ...]
+    hit: bool
+    confidence: str
+    notices: tuple[Notice, ...]
+    is_urgent: bool
+    debug_url: str
+    trace_url: str
+    trace_id: str
+    feedback: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    question: str
+    answer: ShownAnswer
+
+
+class AskView(TemplateView):
+    """The page. Whoever may open the admin may open it; what it answers from is what that user may see."""
+
+    admin_site: AdminSite | None = None
+    template_name = "answers/page.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        caller = principal(self.request)
+        bases = _bases(caller)
+        conversation = _conversation(caller, self.request.GET.get("conversation", ""))
+        named = {kb.pk: kb for kb in bases}
+        chosen = [] if conversation is None else [named[kb_id] for kb_id in conversation.knowledge_base_ids]
+        return super().get_context_data(
+            **kwargs,
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+            title=_("Ask"),
+            bases=bases,
+            empty_bases=[kb for kb in chosen or bases if not getattr(kb, "has_chunks", True)],
+            has_chunks=any(getattr(kb, "has_chunks", True) for kb in bases),
+            chosen=chosen,
+            conversation=conversation,
+            turns=[] if conversation is None else _turns(caller, conversation),
+            conversations=_listed(caller),
+            form=AskForm(bases, conversation=conversation),
+            has_model=generator() is not None,
+        )
+
+
+class AskStreamView(View):
+    """Streams an answer to the page; a question that cannot be asked is an ordinary error with a sentence."""
+
+    http_method_names = ["post"]
+    rate_limit_kind = ASK
+
+    def post(self, request: HttpRequest) -> HttpResponseBase:
+        caller = principal(request)
+        form = AskForm(_bases(caller), request.POST)
+        if not form.is_valid():
+            sentences = [str(message) for errors in form.errors.values() for message in errors]
+            return _refusal(" ".join(sentences), 400)
+        asked = form.request()
+        try:
+            events = stream_answer(caller, asked)
+        except NotVisible as error:
+            return _refusal(str(error), 404)
+        except Rejected as error:
+            return _refusal(str(error), 400)
+        except NoChannelAvailable as error:
+            return _refusal(_("No channel could answer: %(reasons)s") % {"reasons": error}, 503)
+        return event_stream(events, _shown(caller, asked))
+
+
+class DeleteConversationView(TemplateView):
+    """Asks on GET, deletes on POST."""
+
+    template_name = "answers/delete.html"
+    admin_site: AdminSite | None = None
+
+    @cached_property
+    def conversation(self) -> Conversation:
+        """The conversation of the URL.
+
+        Raises:
+            Http404: it does not exist for this user.
+        """
+        found = _conversation(principal(self.request), str(self.kwargs["pk"]))
+        if found is None:
+            raise Http404
+        return found
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+            title=_("Delete the conversation “%(title)s”?") % {"title": self.conversation},
+            conversation=self.conversation,
+            message_count=self.conversation.messages.count(),
+        )
+
+    def post(self, *_args: Any, **_kwargs: Any) -> HttpResponseRedirect:
+        title = str(self.conversation)
+        conversation_delete(self.conversation)
+        messages.success(self.request, _("The conversation “%(title)s” was deleted.") % {"title": title})
+        return HttpResponseRedirect(reverse("admin:ask"))
+
+
+def ask_urls(site: AdminSite) -> list[URLPattern]:
+    """The page's routes among those of an admin site."""
+    delete = DeleteConversationView.as_view(admin_site=site)
+    return [
+        path("ask/", site.admin_view(AskView.as_view(admin_site=site)), name="ask"),
+        path("ask/answer/", site.admin_view(AskStreamView.as_view()), name="ask_answer"),
+        path("ask/<uuid:pk>/delete/", site.admin_view(delete), name="ask_delete"),
+    ]
+
+
+def conversation_url(conversation_id: UUID | str) -> str:
+    return f"{reverse('admin:ask')}?conversation={conversation_id}"
+
+
+def _bases(caller: Principal) -> list[KnowledgeBase]:
+    bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).annotate(
+        has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk")))
+    )
+    return list(bases)
+
+
+def _conversation(caller: Principal, conversation_id: str) -> Conversation | None:
+    """The conversation that a URL names, if it names one.
+
+    Raises:
+        Http404: it does not exist for this user.
+    """
+    if not conversation_id:
+        return None
+    try:
+        return conversation_get(caller, UUID(conversation_id))
+    except (NotVisible, ValueError) as error:
+        raise Http404(str(error)) from error
+
+
+def _listed(caller: Principal) -> list[Any]:
+    return list(conversation_overview(caller)[:CONVERSATIONS_LISTED])
+
+
+def _refusal(detail: str, status: int) -> JsonResponse:
+    return JsonResponse({"detail": detail}, status=status)
+
+
+def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapping[str, Any]]:
+    """What the page is sent of an answer's steps, as HTML where there is markup, in the language of the request."""
+    language = get_language()
+
+    def found(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        sources = tuple(map(_source, data["sources"]))
+        return {"html": render_to_string("answers/sources.html", {"sources": sources})}
+
+    def done(data: Mapping[str, Any]) -> Mapping[str, Any]:
+        conversation_id = data["conversation_id"]
+        listed = _listed(caller)
+        kb_ids = next((row.knowledge_base_ids for row in listed if str(row.pk) == conversation_id), None)
+        answer = _answer(data["answer"], data, kb_ids or asked.knowledge_base_ids, asked.query)
+        return {
+            "html": render_to_string("answers/answer.html", {"answer": answer}),
+            "conversations": render_to_string(
+                "answers/conversations.html", {"conversations": listed, "current": conversation_id}
+            ),
+            "conversation": conversation_id or "",
+            "url": conversation_url(conversation_id) if conversation_id else "",
+        }
+
+    def shown(event: AnswerEvent) -> Mapping[str, Any]:
+        with override(language):
+            return {"sources": found, "done": done}.get(event.name, dict)(event.data)
+
+    return shown
+
+
+def _turns(caller: Principal, conversation: Conversation) -> list[Turn]:
+    turns = []
+    question = ""
+    kept = list(conversation.messages.all())
+    logged = _feedback(caller, [message.trace_id for message in kept if message.trace_id])
+    for message in kept:
+        if message.role == Message.Role.USER:
+            question = message.text
+        else:
+            data = {name: getattr(message, name) for name in ("sources", "hit", "confidence", "trace_id", "degraded")}
+            answer = _answer(message.text, data, conversation.knowledge_base_ids, question)
+            if message.trace_id in logged:
+                answer = replace(answer, feedback=logged[message.trace_id])
+            else:
+                answer = replace(answer, trace_id="", trace_url="")
+            turns.append(Turn(question, answer))
+    return turns
+
+
+def _feedback(caller: Principal, trace_ids: Iterable[UUID]) -> dict[UUID, int | None]:
+    """What was said of those searches that are still in the log."""
+    logged = SearchLog.objects.visible_to(caller).filter(pk__in=list(trace_ids))
+    return dict(logged.values_list("pk", "feedback"))
+
+
+def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> ShownAnswer:
+    """An answer of a stream or of a conversation."""
+    sources = tuple(map(_source, data["sources"]))
+    degraded = [Degradation.from_dict(each) for each in data["degraded"]]
+    scale = data["sources"][0]["score_scale"] if data["sources"] else ""
+    confidence = data["confidence"]
+    return ShownAnswer(
+        parts=tuple(_parts(text, {source.number: source for source in sources})),
+        sources=sources,
+        hit=bool(data["hit"]),
+        confidence="" if confidence is None or not scale else f"{confidence:.2f} ({scale})",
+        notices=notices(degraded, (), {}),
+        is_urgent=any(each.stage == "answer" for each in degraded),
+        debug_url=f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', question)])}",
+        trace_url=f"/api/v1/traces/{data['trace_id']}/" if data["trace_id"] else "",
+        trace_id=str(data["trace_id"] or ""),
+    )
+
+
+def _source(source: Mapping[str, Any]) -> ShownSource:
+    return ShownSource(
+        number=source["number"],
+        label=source["label"],
+        text=source["text"],
+        score=f"{source['score']:.3f} ({source['score_scale']})",
+        chunk_url=_change_url("chunk", source["chunk_id"]) or _address(source["source"]),
+        document_url=_change_url("document", source["document_id"]),
+    )
+
+
+def _change_url(model: str, pk: int | None) -> str:
+    """Blank for a live or external source, which has no such object."""
+    return "" if pk is None else reverse(f"admin:kb_{model}_change", args=[pk])
+
+
+def _address(source: str) -> str:
+    """Of a live or external source, where a browser may open it."""
+    return source if source.startswith(("https://", "http://")) else ""
+
+
+def _parts(text: str, sources: Mapping[int, ShownSource]) -> Iterable[tuple[str, ShownSource | None]]:
+    """The text in pieces, each number of a citation with its source."""
+    for place, piece in enumerate(_CITATION.split(text)):
+        if place % 2 == 0:
+            yield piece, None
+            continue
+        for word in _NUMBER.split(piece):
+            yield word, sources.get(int(word)) if word.isdecimal() else None

@@ -1,0 +1,273 @@
+import dataclasses
+from typing import Any
+from uuid import UUID
+
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.services.rate_limits import ASK
+from kb.answers.models import Conversation, Message
+from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
+from kb.answers.services.types import AskRequest
+from kb.answers.services.writing import answer, stream_answer
+from kb.api_filters import ConversationFilters
+from kb.search.api.serializers import DegradationSerializer, SearchRequestSerializer, UsedProfileSerializer
+from kb.search.services.search import SearchRequest
+from kb.search.sse import event_stream, fault_of
+from kb.web.api.fields import KnowledgeBaseIdsField, StrictBooleanField
+from kb.web.api.remedies import remedy_of
+from kb.web.api.schema import answers
+from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
+from retrieval.gate import ScoreScale
+from retrieval.inert import inert
+
+
+class StrictUUIDField(serializers.UUIDField):
+    """Takes a string; the framework's own takes an integer too."""
+
+    def to_internal_value(self, data: Any) -> UUID:
+        if not isinstance(data, str):
+            self.fail("invalid", value=data)
+        return super().to_internal_value(data)
+
+
+class AskRequestSerializer(SearchRequestSerializer):
+    """The scope of a search, and which conversation it belongs to."""
+
+    knowledge_base_ids = KnowledgeBaseIdsField(
+        min_length=1,
+        max_length=20,
+        required=False,
+        help_text="Their order breaks ties between equal scores. May be left out with a `conversation_id`: a conversation "
+        "keeps the knowledge bases that it began with.",
+    )
+    conversation_id = StrictUUIDField(
+        required=False,
+        allow_null=True,
+        help_text="Continues a conversation of the caller's: its last turns help to understand the question, and the "
+        "question and the answer are kept in it.",
+    )
+    remember = StrictBooleanField(
+        required=False,
+        help_text="Begins a conversation with this question; the answer's `conversation_id` continues it. False by default: "
+        "nothing is kept. Without a meaning where `conversation_id` is given.",
+    )
+    stream = StrictBooleanField(
+        required=False,
+        help_text="Sends the answer as server-sent events while it is written: `sources` (what was found), `delta` (further "
+        "`text`), and `done` (the whole answer, which counts where it differs from the pieces); `error` where it cannot be "
+        "finished.",
+    )
+    explain = None  # type: ignore[assignment]
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """An answer has knowledge bases, its own or its conversation's."""
+        if not attrs.get("knowledge_base_ids") and not attrs.get("conversation_id"):
+            message = _("Name at least one knowledge base, or the conversation that the question continues.")
+            raise serializers.ValidationError({"knowledge_base_ids": [message]})
+        return {"knowledge_base_ids": [], **super().validate(attrs)}
+
+    def to_request(self) -> AskRequest:
+        """The validated request."""
+        found = super().to_request()
+        scope = {field.name: getattr(found, field.name) for field in dataclasses.fields(SearchRequest)}
+        return AskRequest(
+            **scope,
+            conversation_id=self.validated_data.get("conversation_id"),
+            remember=self.validated_data.get("remember", False),
+        )
+
+
+class SourceSerializer(serializers.Serializer[Any]):
+    number = serializers.IntegerField(help_text="What the answer cites it by.")
+    label = serializers.CharField(  # type: ignore[assignment]
+        help_text="Where it stands, for readers: source or title, and page."
+    )
+    title = serializers.CharField(allow_blank=True)
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    page = serializers.IntegerField(allow_null=True)
+    chunk_id = serializers.IntegerField(allow_null=True, help_text="null: of a live or external source.")
+    document_id = serializers.IntegerField(allow_null=True)
+    knowledge_base_id = serializers.IntegerField()
+    text = serializers.CharField(help_text="As the language model was given it; long passages are cut.")
+    score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
+    score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
+
+
+class AnswerSerializer(serializers.Serializer[Any]):
+    answer = serializers.CharField(
+        help_text="With citations such as [1] and, as its last line, the names of the sources. Where nothing relevant was "
+        "found, the knowledge base's sentence for that; where no language model answered, the passages found."
+    )
+    sources = SourceSerializer(many=True)
+    hit = serializers.BooleanField(help_text="Whether something relevant was found.")
+    confidence = serializers.FloatField(
+        allow_null=True, help_text="0 to 1, on the scale of the best source; null where the scores have no scale."
+    )
+    trace_id = serializers.UUIDField(help_text="Of the search's entry in the search log: see traces/{trace_id}/.")
+    conversation_id = serializers.UUIDField(allow_null=True, help_text="Of the conversation that it was kept in.")
+    profile = UsedProfileSerializer()
+    degraded = DegradationSerializer(many=True)
+    facts = serializers.ListField(child=serializers.DictField(), help_text="Of the graph; never cited.")
+    timings_ms = serializers.DictField(
+        child=serializers.FloatField(), help_text="Milliseconds by stage of the search, of the answer, and in total."
+    )
+    removed_citations = serializers.ListField(
+        child=serializers.IntegerField(),
+        help_text="Numbers that the language model cited and that name no source; they were taken out of the answer.",
+    )
+    model = serializers.CharField(allow_null=True, help_text="The language model; null where none wrote the answer.")
+
+
+class MessageSerializer(serializers.ModelSerializer[Message]):
+    sources = SourceSerializer(many=True, read_only=True)
+    degraded = DegradationSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = Message
+        fields = ("role", "text", "sources", "hit", "confidence", "trace_id", "degraded", "created_at")
+        read_only_fields = fields
+
+    def to_representation(self, message: Message) -> dict[str, Any]:
+        """Answers of earlier versions may hold links and images still."""
+        row = super().to_representation(message)
+        return row | {"text": inert(row["text"])} if message.role == Message.Role.ASSISTANT else row
+
+
+class ConversationSerializer(serializers.ModelSerializer[Conversation]):
+    message_count = serializers.IntegerField(read_only=True)
+    knowledge_base_ids = serializers.ListField(child=serializers.IntegerField(), read_only=True)
+
+    class Meta:
+        model = Conversation
+        fields: tuple[str, ...] = ("id", "title", "knowledge_base_ids", "message_count", "created_at", "updated_at")
+        read_only_fields = fields
+
+
+class ConversationDetailSerializer(ConversationSerializer):
+    messages = MessageSerializer(many=True, read_only=True)
+
+    class Meta(ConversationSerializer.Meta):
+        fields = (*ConversationSerializer.Meta.fields, "messages")
+        read_only_fields = fields
+
+
+STREAM = """With `stream`: server-sent events, each a line `event:` with its name and a line `data:` with JSON.
+
+- `sources`, first and at once: `sources`, `hit`, `trace_id`, `degraded` and `facts` of what was found.
+- `delta`, any number of times: `text`, the next piece of the answer.
+- `done`, last: the whole answer as it is without `stream`; it counts where it differs from the pieces.
+- `error`, in place of `done`, where the answer breaks off: `code`, `detail` and `remedy`, as of any error.
+
+What fails before the first event has a status of its own, and JSON. A stream cannot be resumed: ask again."""
+STREAM_EXAMPLE = """event: sources
+data: {"sources": [{"number": 1, "label": "handbook.pdf, p. 12", "chunk_id": 7, "...": "..."}], "hit": true}
+
+event: delta
+data: {"text": "工作满一年的员工每年享有"}
+
+event: delta
+data: {"text": "五天带薪年假。[1]"}
+
+event: done
+data: {"answer": "工作满一年的员工每年享有五天带薪年假。[1]", "hit": true, "...": "..."}
+
+"""
+EXAMPLES = [
+    OpenApiExample(
+        "A streamed answer",
+        value=STREAM_EXAMPLE,
+        response_only=True,
+        media_type="text/event-stream",
+        status_codes=["200"],
+    ),
+    OpenApiExample(
+        "A question that begins a conversation",
+        value={"query": "年假可以休几天？", "knowledge_base_ids": [1, 2], "top_k": 5, "remember": True},
+        request_only=True,
+    ),
+    OpenApiExample(
+        "A question that continues one, streamed",
+        value={"query": "那病假呢？", "conversation_id": "2f1c6a52-5b0e-4f0e-8d0c-1c6ad4f2b7aa", "stream": True},
+        request_only=True,
+    ),
+]
+
+
+@extend_schema_view(
+    post=extend_schema(
+        operation_id="ask",
+        summary="Answer a question from knowledge bases",
+        description="An answer that a language model writes from what a search finds, and only from that, with citations. "
+        "Where nothing relevant is found, no language model is asked. A key with the scope read suffices.",
+        request=AskRequestSerializer,
+        responses=answers(
+            {
+                (200, "application/json"): AnswerSerializer,
+                (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR, STREAM),
+            },
+            400,
+            404,
+            413,
+            415,
+            503,
+        ),
+        examples=EXAMPLES,
+    )
+)
+class AskView(ApiView):
+    """What fails before the first event is a status of its own, as of any request; what fails later is an event."""
+
+    post_reads = True
+    rate_limit_kind = ASK
+    content_negotiation_class = AnyAccept
+
+    def post(self, request: Request) -> HttpResponseBase:
+        serializer = AskRequestSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        if serializer.validated_data.get("stream"):
+            events = stream_answer(self.principal, serializer.to_request())
+            return event_stream(events, fault=told_fault)
+        return Response(answer(self.principal, serializer.to_request()).as_dict())
+
+
+def told_fault(error: Exception) -> dict[str, Any]:
+    """What the event `error` holds: the keys of any error of the API."""
+    fault = fault_of(error)
+    return {**fault, "remedy": remedy_of(str(fault["code"]), status.HTTP_503_SERVICE_UNAVAILABLE)}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the caller's own conversations, the one continued last first",
+        description="One that holds a knowledge base which the caller may no longer see is not there.",
+        parameters=ConversationFilters.parameters(),
+        responses=answers({200: ConversationSerializer(many=True)}, 400, 404),
+    ),
+    retrieve=extend_schema(
+        summary="Read a conversation with its messages", responses=answers({200: ConversationDetailSerializer}, 404)
+    ),
+    destroy=extend_schema(
+        summary="Delete a conversation and its messages",
+        description="Needs a key with the scope write.",
+        responses=answers({204: None}, 403, 404),
+    ),
+)
+class ConversationViewSet(ApiViewSet):
+    queryset = Conversation.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(conversation_overview(self.principal), ConversationSerializer, ConversationFilters)
+
+    def retrieve(self, request: Request, pk: UUID) -> Response:  # noqa: ARG002 - the framework's interface
+        found = one(conversation_overview(self.principal).prefetch_related("messages"), pk)
+        return Response(ConversationDetailSerializer(found).data)
+
+    def destroy(self, request: Request, pk: UUID) -> Response:  # noqa: ARG002 - the framework's interface
+        conversation_delete(conversation_get(self.principal, pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,0 +1,166 @@
+from typing import Any
+
+from django.urls import path, re_path
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+
+from kb.agents.keys import ApiKeyViewSet
+from kb.answers.api import AskView, ConversationViewSet
+from kb.content.api import InvitationViewSet, MemberViewSet
+from kb.graph.api import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
+from kb.index.api import TokenizerViewSet, TokensViewSet
+from kb.ingest.api.batches import BatchViewSet, KnowledgeBaseBatchViewSet
+from kb.ingest.api.chunk_preview import ChunkPreviewViewSet
+from kb.ingest.api.chunks import BulkChunksViewSet, ChunkMergeViewSet, ChunkViewSet, NearDuplicatesViewSet
+from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
+from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
+from kb.operations.api.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
+from kb.operations.api.audit import AuditViewSet
+from kb.operations.api.metrics import MetricsView
+from kb.operations.api.probes import HealthView, NoSuchEndpointView, ReadyView
+from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
+from kb.quality.eval_sets.api import (
+    EvalQueryViewSet,
+    EvalSetExportView,
+    EvalSetImportView,
+    EvalSetViewSet,
+    JudgmentViewSet,
+)
+from kb.quality.failed_queries.api import FeedbackView
+from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
+from kb.quality.runs.api.embedding_model import EmbeddingModelViewSet
+from kb.quality.runs.api.eval_runs import EvalRunViewSet
+from kb.quality.why_not.api import WhyNotView
+from kb.search.api.performance import CacheInvalidateView
+from kb.search.api.views import ReplayView, SearchBatchView, SearchView, TraceView
+from kb.sources.external.api import ExternalSourceViewSet
+from kb.sources.web.api import WebSourceViewSet
+
+app_name = "api"
+
+ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "destroy"}
+WHOLE_ROW = ROW | {"put": "update"}
+
+urlpatterns = [
+    path("knowledge-bases/", KnowledgeBaseViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/import/", KnowledgeBaseImportView.as_view()),
+    path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:pk>/export/", KnowledgeBaseExportView.as_view()),
+    path(
+        "knowledge-bases/<int:kb_id>/documents/",
+        KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),
+    ),
+    path(
+        "knowledge-bases/<int:pk>/tokenizer/",
+        TokenizerViewSet.as_view({"get": "retrieve", "put": "update", "delete": "destroy"}),
+    ),
+    path("knowledge-bases/<int:pk>/tokens/", TokensViewSet.as_view({"post": "create"})),
+    path("knowledge-bases/<int:pk>/chunk-preview/", ChunkPreviewViewSet.as_view({"post": "create"})),
+    path(
+        "knowledge-bases/<int:pk>/embedding-model/",
+        EmbeddingModelViewSet.as_view({"get": "retrieve", "post": "create", "delete": "destroy"}),
+    ),
+    path("knowledge-bases/<int:pk>/embedding-model/swap/", EmbeddingModelViewSet.as_view({"post": "swap"})),
+    path("knowledge-bases/<int:pk>/embedding-model/rollback/", EmbeddingModelViewSet.as_view({"post": "rollback"})),
+    path("knowledge-bases/<int:pk>/embedding-model/drop/", EmbeddingModelViewSet.as_view({"post": "drop"})),
+    path("knowledge-bases/<int:pk>/embedding-model/evaluate/", EmbeddingModelViewSet.as_view({"post": "evaluate"})),
+    path("knowledge-bases/<int:kb_id>/entities/", EntityViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/facts/", FactViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/graph/import/", GraphImportViewSet.as_view({"post": "import_file"})),
+    path(
+        "knowledge-bases/<int:kb_id>/external-sources/",
+        ExternalSourceViewSet.as_view({"get": "list", "post": "create"}),
+    ),
+    path("knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/", ExternalSourceViewSet.as_view(ROW)),
+    path(
+        "knowledge-bases/<int:kb_id>/external-sources/<int:source_id>/test/",
+        ExternalSourceViewSet.as_view({"post": "test"}),
+    ),
+    path("entities/<int:pk>/", EntityViewSet.as_view(ROW)),
+    path("facts/<int:pk>/", FactViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:kb_id>/concepts/", ConceptViewSet.as_view({"get": "list", "post": "create"})),
+    path("concepts/<int:pk>/", ConceptViewSet.as_view(ROW)),
+    path("entities/<int:pk>/merge/", EntityViewSet.as_view({"post": "merge"})),
+    path("knowledge-bases/<int:kb_id>/batches/", KnowledgeBaseBatchViewSet.as_view({"get": "list", "post": "create"})),
+    path("batches/<int:pk>/", BatchViewSet.as_view({"get": "retrieve"})),
+    path("batches/<int:pk>/files/", BatchViewSet.as_view({"post": "files"})),
+    path("batches/<int:pk>/pause/", BatchViewSet.as_view({"post": "pause"})),
+    path("batches/<int:pk>/resume/", BatchViewSet.as_view({"post": "resume"})),
+    path("batches/<int:pk>/cancel/", BatchViewSet.as_view({"post": "cancel"})),
+    path("batches/<int:pk>/retry/", BatchViewSet.as_view({"post": "retry"})),
+    path("documents/<int:pk>/", DocumentViewSet.as_view(WHOLE_ROW)),
+    path("documents/<int:pk>/chunks/", DocumentViewSet.as_view({"get": "chunks"})),
+    path("documents/<int:pk>/retry/", DocumentViewSet.as_view({"post": "retry"})),
+    path("documents/<int:pk>/file/", DocumentFileView.as_view({"get": "get", "put": "put"}), name="document_file"),
+    path("documents/<int:pk>/chunks/merge/", ChunkMergeViewSet.as_view({"post": "merge"})),
+    path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
+    path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),
+    path("chunks/<int:pk>/neighbours/", ChunkViewSet.as_view({"get": "neighbours"})),
+    path("chunks/<int:pk>/queries/", ChunkViewSet.as_view({"get": "queries"})),
+    path("chunks/<int:pk>/duplicates/", ChunkViewSet.as_view({"get": "duplicates"})),
+    path("knowledge-bases/<int:pk>/chunks/bulk/", BulkChunksViewSet.as_view({"post": "change"})),
+    path(
+        "knowledge-bases/<int:pk>/near-duplicates/",
+        NearDuplicatesViewSet.as_view({"get": "retrieve", "post": "create"}),
+    ),
+    path("knowledge-bases/<int:kb_id>/members/", MemberViewSet.as_view({"get": "list", "post": "create"})),
+    path("knowledge-bases/<int:kb_id>/members/<int:user_id>/", MemberViewSet.as_view(ROW)),
+    path("knowledge-bases/<int:kb_id>/owner/", MemberViewSet.as_view({"put": "transfer", "delete": "withdraw"})),
+    path("knowledge-bases/<int:kb_id>/leave/", MemberViewSet.as_view({"post": "leave"})),
+    path("invitations/", InvitationViewSet.as_view({"get": "list"})),
+    path("invitations/<int:pk>/accept/", InvitationViewSet.as_view({"post": "accept"})),
+    path("invitations/<int:pk>/decline/", InvitationViewSet.as_view({"post": "decline"})),
+    path("api-keys/", ApiKeyViewSet.as_view({"get": "list", "post": "create"})),
+    path("api-keys/<str:prefix>/", ApiKeyViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
+    path("audit/", AuditViewSet.as_view({"get": "list"})),
+    path("audit/<int:pk>/", AuditViewSet.as_view({"get": "retrieve"})),
+    path("web-sources/", WebSourceViewSet.as_view({"get": "list", "post": "create"})),
+    path("web-sources/test/", WebSourceViewSet.as_view({"post": "test"})),
+    path("web-sources/<int:pk>/", WebSourceViewSet.as_view(ROW)),
+    path("web-sources/<int:pk>/run/", WebSourceViewSet.as_view({"post": "run"})),
+    path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
+    path("web-sources/<int:pk>/accept/", WebSourceViewSet.as_view({"post": "accept"})),
+    path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
+    path("search/", SearchView.as_view()),
+    path("search/batch/", SearchBatchView.as_view()),
+    path("compare/", CompareView.as_view()),
+    path("eval-sets/", EvalSetViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/import/", EvalSetImportView.as_view()),
+    path("eval-sets/<int:pk>/", EvalSetViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/export/", EvalSetExportView.as_view()),
+    path("eval-sets/<int:pk>/queries/", EvalQueryViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-sets/<int:pk>/queries/<int:query_id>/", EvalQueryViewSet.as_view(ROW)),
+    path("eval-sets/<int:pk>/judgments/", JudgmentViewSet.as_view({"get": "list", "put": "update"})),
+    path("eval-sets/<int:pk>/judgments/<int:judgment_id>/", JudgmentViewSet.as_view({"delete": "destroy"})),
+    path("eval-runs/", EvalRunViewSet.as_view({"get": "list", "post": "create"})),
+    path("eval-runs/<int:pk>/", EvalRunViewSet.as_view({"get": "retrieve"})),
+    path("eval-runs/<int:pk>/cancel/", EvalRunViewSet.as_view({"post": "cancel"})),
+    path("eval-runs/<int:pk>/queries/", EvalRunViewSet.as_view({"get": "queries"})),
+    path("eval-runs/<int:pk>/compare/<int:other>/", CompareRunsView.as_view()),
+    path("eval-runs/<int:pk>/calibration/", CalibrationView.as_view()),
+    path("why-not/", WhyNotView.as_view()),
+    path("ask/", AskView.as_view()),
+    path("conversations/", ConversationViewSet.as_view({"get": "list"})),
+    path("conversations/<uuid:pk>/", ConversationViewSet.as_view({"get": "retrieve", "delete": "destroy"})),
+    path("traces/<uuid:trace_id>/", TraceView.as_view()),
+    path("traces/<uuid:trace_id>/replay/", ReplayView.as_view()),
+    path("traces/<uuid:trace_id>/feedback/", FeedbackView.as_view()),
+    path("profiles/", ProfileViewSet.as_view({"get": "list", "post": "create"})),
+    path("profiles/<path:name>/versions/", ProfileVersionViewSet.as_view({"get": "list"})),
+    path(
+        "profiles/<path:name>/versions/<int:version>/",
+        ProfileVersionViewSet.as_view({"get": "retrieve", "delete": "destroy"}),
+    ),
+    path("profiles/<path:name>/versions/<int:version>/publish/", ProfileVersionViewSet.as_view({"post": "publish"})),
+    path("profiles/<path:name>/versions/<int:version>/diff/", ProfileVersionViewSet.as_view({"get": "diff"})),
+    path("performance/cache/invalidate", CacheInvalidateView.as_view()),
+    path("health/", HealthView.as_view()),
+    path("ready/", ReadyView.as_view()),
+    re_path("^metrics/?$", MetricsView.as_view()),
+    path("schema/", SpectacularAPIView.as_view(), name="schema"),
+    path(
+        "docs/",
+        SpectacularSwaggerSplitView.as_view(url_name="api:schema", template_name="api/docs.html"),
+        name="docs",
+    ),
+    re_path("", NoSuchEndpointView.as_view()),
+]

@@ -1,0 +1,228 @@
+"""The caches of queries: vectors and whole responses, in this process and in Redis.
+
+Redis holds bytes that carry a signature over their key, so what anyone else has written there is a miss. Requests wait
+for it, so it gets little time, and after a failure it is left alone for a while.
+"""
+
+import hmac
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import lru_cache
+from math import inf
+from typing import TypeVar
+
+from django.conf import settings
+from redis import Redis
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+from redis.retry import Retry
+
+from kb.base.db.installation import installation_id
+from kb.base.metrics import HOT_QUERIES, QUERY_VECTORS
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.execution import CircuitBreaker, ModelGuard
+from retrieval.hot_queries import HotQueryCache
+from retrieval.protocols import Embedder
+from retrieval.query_vectors import QueryEmbedder, QueryVectorCache
+
+logger = logging.getLogger(__name__)
+
+KEY_SPACE = "zhiku"
+ANSWER_SECONDS = 0.25
+PAUSE_SECONDS = 5.0
+LOOK_SECONDS = 1.0
+MAX_SHARED_BYTES = 1024**2
+MAX_QUERY_EMBEDDERS = 8
+LOCAL_SLOTS, SERVER_SLOTS = 2, 8
+
+_PURPOSE = b"zhiku/kb/query-caches"
+_MAC_SIZE = 32
+
+R = TypeVar("R")
+
+# lru_cache alone would let first searches at the same moment each make a cache of their own.
+_first_use = threading.Lock()
+
+
+class SharedRedis:
+    """A Redis that may be away: a failure is told once and followed by a pause in which nothing is asked.
+
+    Args:
+        url: of the database.
+        breaker: opens at the first failure, for the pause.
+    """
+
+    def __init__(self, url: str, breaker: CircuitBreaker | None = None) -> None:
+        self._client = Redis.from_url(
+            url, socket_connect_timeout=ANSWER_SECONDS, socket_timeout=ANSWER_SECONDS, retry=Retry(NoBackoff(), 0)
+        )
+        self._breaker = breaker or CircuitBreaker(failures_to_open=1, seconds_open=PAUSE_SECONDS)
+        self._lock = threading.Lock()
+        self._is_away = False
+        self._asked = -inf
+
+    @property
+    def is_away(self) -> bool:
+        """Whether it failed when it was last asked.
+
+        It is asked for that where it has not been for a second, and while it is away as soon as the pause is over.
+        """
+        if self._is_away or time.monotonic() - self._asked > LOOK_SECONDS:
+            self.ask(lambda redis: redis.ping())
+        return self._is_away
+
+    def ask(self, command: Callable[["Redis"], R]) -> R | None:
+        """What the command answers; None where Redis is away, or has no such answer."""
+        if not self._breaker.allows():
+            return None
+        self._asked = time.monotonic()
+        try:
+            answer = command(self._client)
+        except ResponseError as error:  # it is there, but the key is of another type, or its memory is full
+            self._reached()
+            logger.warning("Redis refuses a command of the query caches: %s", error)
+            return None
+        except RedisError as error:
+            self._failed(error)
+            return None
+        self._reached()
+        return answer
+
+    def _reached(self) -> None:
+        self._breaker.succeeded()
+        with self._lock:
+            recovered, self._is_away = self._is_away, False
+        if recovered:
+            logger.info("the query caches have Redis again")
+
+    def _failed(self, error: RedisError) -> None:
+        self._breaker.failed()
+        with self._lock:
+            known, self._is_away = self._is_away, True
+        if not known:
+            logger.warning("the query caches cannot reach Redis, going on without it: %s", error)
+
+
+class SealedBytes:
+    """One kind of values in Redis, each signed together with its key.
+
+    value in Redis = HMAC-SHA256 (32 bytes) | value
+
+    Args:
+        kind: keeps the keys of one cache apart from those of another.
+    """
+
+    def __init__(self, kind: str) -> None:
+        # Read now: the threads that store what they have made hold no connection to the database.
+        self._prefix = f"{KEY_SPACE}:{kind}:{installation_id()}:"
+        self._is_lied_to = False
+
+    def get(self, key: bytes) -> bytes | None:
+        name = self._name(key)
+        payload = shared_redis().ask(lambda redis: redis.get(name))
+        if not isinstance(payload, bytes):
+            return None
+        value = payload[_MAC_SIZE:]
+        known, self._is_lied_to = self._is_lied_to, not hmac.compare_digest(payload[:_MAC_SIZE], _mac(name, value))
+        if not self._is_lied_to:
+            return value
+        if not known:
+            logger.warning("Redis holds a value under %s that is damaged or not ours, ignoring it", name)
+        return None
+
+    def put(self, key: bytes, value: bytes, ttl_s: float) -> bool:
+        if len(value) > MAX_SHARED_BYTES:
+            return False
+        name = self._name(key)
+        sealed = _mac(name, value) + value
+        return bool(shared_redis().ask(lambda redis: redis.set(name, sealed, px=max(1, int(ttl_s * 1_000)))))
+
+    def _name(self, key: bytes) -> str:
+        return self._prefix + key.hex()
+
+
+def _mac(name: str, value: bytes) -> bytes:
+    # Of known length, so that no name can borrow bytes from the value.
+    covered = hmac.digest(_mac_key(settings.SECRET_KEY), name.encode(), "sha256")
+    return hmac.digest(covered, value, "sha256")
+
+
+@lru_cache(maxsize=4)
+def _mac_key(secret: str) -> bytes:
+    return hmac.digest(secret.encode(), _PURPOSE, "sha256")
+
+
+def shared_redis() -> SharedRedis:
+    """The Redis of the caches, one client a process."""
+    with _first_use:
+        return _redis_at(settings.CACHES["bm25"]["LOCATION"])
+
+
+@lru_cache(maxsize=4)
+def _redis_at(url: str) -> SharedRedis:
+    return SharedRedis(url)
+
+
+def shared_cache_unavailable() -> bool:
+    """Whether searches go without Redis at present."""
+    return shared_redis().is_away
+
+
+def hot_queries() -> HotQueryCache:
+    """The responses of searches, one cache a process."""
+    with _first_use:
+        return _hot_queries()
+
+
+@lru_cache(maxsize=1)
+def _hot_queries() -> HotQueryCache:
+    return HotQueryCache(
+        settings.HOT_QUERY_MEMORY_BYTES,
+        SealedBytes("hot-query"),
+        settings.CACHE_TTL_SECONDS,
+        observe=lambda tier, event, amount: HOT_QUERIES.labels(tier, event).inc(amount),
+    )
+
+
+@lru_cache(maxsize=1)
+def _query_vectors() -> QueryVectorCache:
+    return QueryVectorCache(
+        settings.QUERY_VECTOR_MEMORY_BYTES,
+        SealedBytes("query-vector"),
+        settings.QUERY_VECTOR_TTL_SECONDS,
+        observe=lambda tier, event, amount: QUERY_VECTORS.labels(tier, event).inc(amount),
+    )
+
+
+_query_embedders: OrderedDict[str, QueryEmbedder] = OrderedDict()
+
+
+def query_embedder(embedder: Embedder) -> QueryEmbedder:
+    """The process's cached and guarded embedder of queries for a model, so that all searches share its breaker."""
+    model_id = embedder.model_id
+    with _first_use:
+        held = _query_embedders.get(model_id)
+        if held is None or held.embedder is not embedder:  # the latter where the server or its key has changed
+            _query_embedders[model_id] = held = QueryEmbedder(embedder, _guard(model_id), _query_vectors())
+        _query_embedders.move_to_end(model_id)
+        while len(_query_embedders) > MAX_QUERY_EMBEDDERS:
+            _query_embedders.popitem(last=False)
+        return held
+
+
+def _guard(model_id: str) -> ModelGuard | None:
+    if model_id == HASHING_MODEL_ID:
+        return None
+    return ModelGuard(model_id, slots=SERVER_SLOTS if model_id.startswith(OPENAI_PREFIX) else LOCAL_SLOTS)
+
+
+def forget() -> None:
+    """Empties what this process holds, as if it had just started."""
+    with _first_use:
+        for cached in (_redis_at, _hot_queries, _query_vectors):
+            cached.cache_clear()
+        _query_embedders.clear()

@@ -1,0 +1,281 @@
+"""Triggers that write the audit log, so that bulk updates, cascades and raw SQL are in it like everything else.
+
+Who acts stands in a setting of the transaction, which `kb.access.services.attribution` puts before each writing statement; the
+functions that they call are made by a migration. A change of what is not tracked, such as progress, calls no function: the
+database compares the columns by itself. Rows that one statement makes or deletes by the hundred get one entry together.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pgtrigger
+
+MAX_ENTRIES = 500
+"""A statement that makes or deletes more rows than this leaves one entry for all of them."""
+MAX_CHUNK_ENTRIES = 20
+
+_ADDED = """
+    IF (SELECT count(*) FROM {rows} r WHERE {only}) > {limit} THEN
+        PERFORM kb_audit_add('{action}', '{kind}', '', '', g.kb, '{}'::jsonb, g.amount)
+            FROM (SELECT {kb} AS kb, count(*) AS amount FROM {rows} r WHERE {only} GROUP BY 1) g;
+    ELSE
+        PERFORM kb_audit_add('{action}', '{kind}', {key}, {name}, {kb}, {changes}, 1) FROM {rows} r WHERE {only};
+    END IF;
+    RETURN NULL;
+"""
+_UPDATED = """
+    PERFORM kb_audit_add('update', '{kind}', {key}, {name}, {kb}, {changes}, 1) FROM (SELECT NEW.*) r WHERE {only};
+    RETURN NULL;
+"""
+
+_ONLY_PEOPLE = "IF NOT kb_audit_attended() THEN RETURN NULL; END IF;"
+_CHANGED_CHUNKS = """
+    SELECT id, knowledge_base_id, text, enabled, keywords, questions, heading_path, page FROM new_rows
+    EXCEPT SELECT id, knowledge_base_id, text, enabled, keywords, questions, heading_path, page FROM old_rows"""
+_CHUNKS_UPDATED = """
+    IF (SELECT count(*) FROM ({changed}) c) > {limit} THEN
+        PERFORM kb_audit_add('update', '{kind}', '', '', g.kb, g.changes, g.amount) FROM (
+            SELECT c.knowledge_base_id AS kb, count(*) AS amount, CASE
+                WHEN bool_and(c.enabled) THEN jsonb_build_object('enabled', jsonb_build_array(NULL, TRUE))
+                WHEN NOT bool_or(c.enabled) THEN jsonb_build_object('enabled', jsonb_build_array(NULL, FALSE))
+                ELSE '{}'::jsonb END AS changes
+            FROM ({changed}) c GROUP BY 1) g;
+    ELSE
+        PERFORM kb_audit_add('update', '{kind}', {key}, {name}, {kb}, kb_audit_changed({before}, {after}), 1)
+            FROM new_rows r JOIN old_rows o ON o.id = r.id WHERE r.id IN (SELECT c.id FROM ({changed}) c);
+    END IF;
+    RETURN NULL;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Audited:
+    """What the log keeps of a table; SQL expressions call the row `r`.
+
+    Attributes:
+        kind: what the rows are called in the log.
+        columns: those whose values are kept.
+        name: what a row goes by.
+        kb: the knowledge base of a row, NULL for none.
+        key: its id in the log.
+        in_words: stands in for the value of a column, as the name of who an id refers to.
+        secret: columns of which only is kept that they have changed.
+        only: which rows the log is about.
+        routine: which updates, from OLD to NEW, belong to the ordinary course of work and to nobody; blank: none.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    name: str = "r.name"
+    kb: str = "r.knowledge_base_id"
+    key: str = "r.id::text"
+    in_words: Mapping[str, str] = field(default_factory=dict)
+    secret: tuple[str, ...] = ()
+    only: str = "TRUE"
+    routine: str = ""
+
+    def triggers(self) -> list[pgtrigger.Trigger]:
+        """One for each event; those of insertions and deletions fire once a statement."""
+        empty = "'{}'::jsonb"
+        return [
+            _statement(
+                "audit_insert",
+                pgtrigger.Insert,
+                "new_rows",
+                self._added("create", "new_rows", empty, self._values("r")),
+            ),
+            pgtrigger.Trigger(
+                name="audit_update",
+                level=pgtrigger.Row,
+                when=pgtrigger.After,
+                operation=pgtrigger.Update,
+                condition=pgtrigger.Condition(
+                    " OR ".join(f"OLD.{each} IS DISTINCT FROM NEW.{each}" for each in (*self.columns, *self.secret))
+                ),
+                func=self._filled(
+                    _UPDATED,
+                    changes=self._changed("OLD", "NEW") + self._secrets(),
+                    only=f"{self.only} AND NOT ({self.routine})" if self.routine else self.only,
+                ),
+            ),
+            _statement(
+                "audit_delete",
+                pgtrigger.Delete,
+                "old_rows",
+                self._added("delete", "old_rows", self._values("r"), empty),
+            ),
+        ]
+
+    def _added(self, action: str, rows: str, before: str, after: str) -> str:
+        changes = f"kb_audit_changed({before}, {after})"
+        return self._filled(_ADDED, action=action, rows=rows, changes=changes, limit=str(MAX_ENTRIES))
+
+    def _changed(self, before: str, after: str) -> str:
+        return f"kb_audit_changed({self._values(before)}, {self._values(after)})"
+
+    def _values(self, row: str) -> str:
+        pairs = []
+        for column in self.columns:
+            value = re.sub(r"\br\.", f"{row}.", self.in_words.get(column, f"r.{column}"))
+            pairs.append(f"'{column.removesuffix('_id')}', {value}")
+        return f"jsonb_build_object({', '.join(pairs)})"
+
+    def _secrets(self) -> str:
+        return "".join(
+            f""" || CASE WHEN OLD.{each} IS DISTINCT FROM NEW.{each} THEN '{{"{each}": [null, null]}}'::jsonb"""
+            " ELSE '{}'::jsonb END"
+            for each in self.secret
+        )
+
+    def _filled(self, template: str, **parts: str) -> str:
+        filled = template
+        for name, value in {"kind": self.kind, "only": self.only, **parts}.items():
+            filled = filled.replace(f"{{{name}}}", value)
+        for name in ("key", "name", "kb"):
+            filled = filled.replace(f"{{{name}}}", getattr(self, name))
+        return filled
+
+
+def chunk_audit_triggers() -> list[pgtrigger.Trigger]:
+    """Changes of chunks by people, which keep what was there before; what ingestion writes is not looked at."""
+    update = CHUNK._filled(
+        _CHUNKS_UPDATED,
+        changed=_CHANGED_CHUNKS,
+        before=CHUNK._values("o"),
+        after=CHUNK._values("r"),
+        limit=str(MAX_CHUNK_ENTRIES),
+    )
+    gone = f"kb_audit_changed({CHUNK._values('r')}, '{{}}'::jsonb)"
+    delete = CHUNK._filled(_ADDED, action="delete", rows="old_rows", changes=gone, limit=str(MAX_CHUNK_ENTRIES))
+    return [
+        pgtrigger.Trigger(
+            name="audit_update",
+            level=pgtrigger.Statement,
+            when=pgtrigger.After,
+            operation=pgtrigger.Update,
+            referencing=pgtrigger.Referencing(old="old_rows", new="new_rows"),
+            func=_ONLY_PEOPLE + update,
+        ),
+        _statement("audit_delete", pgtrigger.Delete, "old_rows", _ONLY_PEOPLE + delete),
+    ]
+
+
+def key_binding_triggers() -> list[pgtrigger.Trigger]:
+    """Which knowledge bases an API key opens; a key is known by its prefix, its id holds the hash of its secret."""
+
+    def noted(action: str, rows: str) -> str:
+        return f"""
+        PERFORM kb_audit_add('{action}', 'api_key', split_part(r.apikey_id, '.', 1), k.name, r.knowledgebase_id,
+            '{{}}'::jsonb, 1) FROM {rows} r JOIN kb_apikey k ON k.id = r.apikey_id;
+        RETURN NULL;
+        """
+
+    return [
+        _statement("audit_insert", pgtrigger.Insert, "new_rows", noted("bind", "new_rows")),
+        _statement("audit_delete", pgtrigger.Delete, "old_rows", noted("unbind", "old_rows")),
+    ]
+
+
+def _statement(name: str, operation: pgtrigger.Operation, rows: str, func: str) -> pgtrigger.Trigger:
+    referencing = pgtrigger.Referencing(**{"new" if rows == "new_rows" else "old": rows})
+    return pgtrigger.Trigger(
+        name=name,
+        level=pgtrigger.Statement,
+        when=pgtrigger.After,
+        operation=operation,
+        referencing=referencing,
+        func=func,
+    )
+
+
+_USERNAME = "(SELECT u.username FROM kb_user u WHERE u.id = r.{column})"
+_OF_SET = "(SELECT s.knowledge_base_id FROM kb_evalset s WHERE s.id = r.eval_set_id)"
+_OF_QUERY = (
+    "(SELECT s.knowledge_base_id FROM kb_evalset s JOIN kb_evalquery q ON q.eval_set_id = s.id WHERE q.id = r.query_id)"
+)
+
+KNOWLEDGE_BASE = Audited(
+    kind="knowledge_base",
+    columns=(
+        "name", "description", "owner_id", "language", "embedding_model", "target_embedding_model", "tokenizer_id",
+        "chunk_size", "chunk_overlap", "chunk_unit", "chunk_strategy", "parent_size", "profile_id", "keyword_vectors",
+        "keyword_method", "ask_questions", "extract_graph", "no_answer",
+    ),
+    kb="r.id",
+    in_words={
+        "owner_id": _USERNAME.format(column="owner_id"),
+        "profile_id": "(SELECT p.name || ' v' || p.version FROM kb_retrievalprofile p WHERE p.id = r.profile_id)",
+    },
+)  # fmt: skip
+MEMBERSHIP = Audited(kind="membership", columns=("role",), name=_USERNAME.format(column="user_id"))
+INVITATION = Audited(
+    kind="invitation",
+    columns=("role", "transfers", "declined_at"),
+    name=_USERNAME.format(column="user_id"),
+    only="r.knowledge_base_id IS NOT NULL",
+)
+CHUNK = Audited(
+    kind="chunk",
+    columns=("text", "enabled", "keywords", "questions", "heading_path", "page"),
+    name="(SELECT coalesce(nullif(d.title, ''), d.source) FROM kb_document d WHERE d.id = r.document_id)"
+    " || ' #' || (r.position + 1)",
+)
+DOCUMENT = Audited(
+    kind="document",
+    columns=("title", "source", "source_type", "file", "sha256", "metadata", "tags"),
+    name="coalesce(nullif(r.title, ''), r.source)",
+    routine="OLD.title = '' AND OLD.status IN ('pending', 'processing') AND NOT kb_audit_attended()",  # found in the file
+)
+API_KEY = Audited(
+    kind="api_key",
+    columns=("name", "user_id", "scope", "bound", "rate_limit", "expiry_date", "revoked"),
+    kb="NULL::bigint",
+    key="r.prefix",
+    in_words={"user_id": _USERNAME.format(column="user_id")},
+    secret=("hashed_key",),
+)
+USER = Audited(
+    kind="user",
+    columns=("username", "email", "first_name", "last_name", "is_active", "is_staff", "is_superuser"),
+    name="r.username",
+    kb="NULL::bigint",
+    secret=("password",),
+)
+PROFILE = Audited(
+    kind="retrieval_profile",
+    columns=("description", "settings", "published"),
+    name="r.name || ' v' || r.version",
+)
+CONCEPT = Audited(
+    kind="concept",
+    columns=("name", "description", "parent_id"),
+    in_words={"parent_id": "(SELECT p.name FROM kb_concept p WHERE p.id = r.parent_id)"},
+)
+TERM = Audited(kind="concept_term", columns=("text", "kind"), name="r.text")
+_BY_PEOPLE = "(r.origin <> 'llm' OR kb_audit_attended())"
+ENTITY = Audited(kind="entity", columns=("name", "kind", "description"), only=_BY_PEOPLE)
+FACT = Audited(
+    kind="fact",
+    columns=("subject", "predicate", "object"),
+    name="r.subject || ' · ' || r.predicate || ' · ' || r.object",
+    only=_BY_PEOPLE,
+)
+WEB_SOURCE = Audited(
+    kind="web_source",
+    columns=(
+        "name", "kind", "url", "enabled", "live", "every_minutes", "max_pages", "max_depth", "include", "exclude", "tags",
+        "accepted_at",
+    ),
+)  # fmt: skip
+EXTERNAL_SOURCE = Audited(
+    kind="external_source", columns=("name", "kind", "settings", "enabled", "timeout_ms", "weight")
+)
+EVAL_SET = Audited(kind="eval_set", columns=("name",))
+EVAL_QUERY = Audited(kind="eval_query", columns=("external_id", "text", "answerable"), name="r.text", kb=_OF_SET)
+JUDGMENT = Audited(
+    kind="judgment",
+    columns=("source", "quote", "grade"),
+    name="(SELECT q.text FROM kb_evalquery q WHERE q.id = r.query_id)",
+    kb=_OF_QUERY,
+)

@@ -1,0 +1,58 @@
+from typing import Final
+
+from django.db import IntegrityError, InterfaceError, OperationalError
+from psycopg.errors import ForeignKeyViolation
+
+from kb.base.messages import shown
+from retrieval.messages import Message
+
+DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
+"""What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
+
+COLLISION_SECONDS: Final = 1
+"""After which a request that met a collision finds what is there then."""
+
+
+class ServiceError(Exception):
+    """A request that cannot be met; the message says what the caller can do, in the language in force."""
+
+    def __str__(self) -> str:
+        message = self.args[0] if self.args else ""
+        return shown(message) if isinstance(message, Message) else super().__str__()
+
+
+class NotVisible(ServiceError):
+    """The object does not exist, or the caller may not see it: the two are not told apart."""
+
+
+class NotAllowed(ServiceError):
+    """The caller may see the object, but not do this with it."""
+
+
+class AlreadyThere(ServiceError):
+    """The same bytes are in the knowledge base already.
+
+    Attributes:
+        document_id: the document that holds them.
+    """
+
+    def __init__(self, document_id: int, message: str) -> None:
+        super().__init__(message)
+        self.document_id = document_id
+
+
+class Rejected(ServiceError):
+    """The content itself cannot be taken.
+
+    Attributes:
+        code: stable, for callers that branch on it.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def is_collision(error: Exception) -> bool:
+    """Whether a row was deleted while another came to point to it; one of the two was not written."""
+    return isinstance(error, IntegrityError) and isinstance(error.__cause__, ForeignKeyViolation)

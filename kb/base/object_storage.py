@@ -1,0 +1,113 @@
+"""Uploads in an object store that speaks S3."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar
+
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError
+from django.utils.crypto import get_random_string
+from storages.backends.s3 import S3File, S3Storage
+
+from kb.base.files import FilesUnavailable
+
+CONNECT_SECONDS: Final = 3
+READ_SECONDS: Final = 15
+"""Between two pieces of an answer, not for all of it."""
+ATTEMPTS: Final = 2
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    try:
+        yield
+    except (BotoCoreError, ClientError) as error:
+        raise FilesUnavailable(
+            f"The object store cannot be used ({error}): look at S3_BUCKET, S3_ENDPOINT_URL and its credentials."
+        ) from error
+
+
+def _telling(function: Callable[P, R]) -> Callable[P, R]:
+    """Faults of the store as `FilesUnavailable`; that an object is not there stays a `FileNotFoundError`."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _told():
+            return function(*args, **kwargs)
+
+    return call
+
+
+class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
+    """An object, fetched whole when it is first read."""
+
+    @_telling
+    def _get_file(self) -> Any:
+        return super()._get_file()
+
+    file = property(_get_file, S3File._set_file)
+
+
+class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
+    """S3 whose objects are never public; each gets a name of its own, since no call makes one only if it is not there.
+
+    A store that hangs holds a request up for seconds; the client's own limits are minutes.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        limits = Config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": ATTEMPTS, "mode": "standard"},
+        )
+        self.client_config: Config = self.client_config.merge(limits)
+
+    @_telling
+    def _open(self, name: str, mode: str = "rb") -> ObjectFile:
+        try:
+            return ObjectFile(self._normalize_name(name), mode, self)
+        except ClientError as error:
+            if error.response["ResponseMetadata"]["HTTPStatusCode"] == 404:
+                raise FileNotFoundError(f"there is no object {name}") from error
+            raise
+
+    def get_available_name(self, name: str, max_length: int | None = None) -> str:  # noqa: ARG002 - 500 are enough
+        """A name that nothing has: two uploads of the same bytes must not share an object, which the loser deletes."""
+        root, extension = os.path.splitext(name)  # noqa: PTH122 - a name, no path
+        return f"{root}_{get_random_string(12)}{extension}"
+
+    @_telling
+    def _save(self, name: str, content: Any) -> str:
+        return str(super()._save(name, content))
+
+    @_telling
+    def delete(self, name: str) -> None:
+        super().delete(name)
+
+    @_telling
+    def exists(self, name: str) -> bool:
+        return bool(super().exists(name))
+
+    @_telling
+    def size(self, name: str) -> int:
+        return int(super().size(name))
+
+    def replace(self, name: str, content: Any) -> None:
+        """Writes an object under exactly this name, over what is there.
+
+        Raises:
+            FilesUnavailable: the store cannot be used.
+        """
+        self._save(name, content)
+
+    @_telling
+    def delete_folder(self, name: str) -> None:
+        """Deletes all objects whose names begin with `name` and a slash, a thousand a request."""
+        prefix = f"{self._normalize_name(name).rstrip('/')}/"
+        self.bucket.objects.filter(Prefix=prefix).delete()

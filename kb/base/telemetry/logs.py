@@ -1,0 +1,96 @@
+"""One form of log line for Django, gunicorn and Celery. Nothing here needs Django, since gunicorn comes first."""
+
+import logging
+import os
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from pythonjsonlogger.json import JsonFormatter
+
+from kb.base.telemetry import context
+
+FORMATS: Final = ("json", "line")
+
+
+class ContextFilter(logging.Filter):
+    """Gives every record what is bound where it was written, and the ids of the span where OpenTelemetry is in use."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        record.zhiku = {**context.fields(), **_span_ids(), **getattr(record, "zhiku", {})}
+        return True
+
+
+class Json(JsonFormatter):
+    """One JSON object a line: time, level, logger, message, what is bound, and the traceback where there is one."""
+
+    def add_fields(self, log_data: dict[str, Any], record: logging.LogRecord, message_dict: dict[str, Any]) -> None:
+        log_data |= {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **message_dict,
+            **getattr(record, "zhiku", {}),
+            "process": record.process,
+        }
+
+
+class Line(logging.Formatter):
+    """For a terminal: what is bound comes after the message."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = super().format(record)
+        pairs = " ".join(f"{name}={value}" for name, value in getattr(record, "zhiku", {}).items())
+        head, newline, rest = line.partition("\n")
+        return f"{head} [{pairs}]{newline}{rest}" if pairs else line
+
+
+def logging_config(*, form: str, level: str) -> dict[str, Any]:
+    """A configuration for `logging.config.dictConfig`.
+
+    Args:
+        form: "json" or "line".
+        level: of the root logger.
+    """
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "filters": {"context": {"()": ContextFilter}},
+        "formatters": {
+            "json": {"()": Json, "json_ensure_ascii": False},
+            "line": {"()": Line, "format": "{asctime} {levelname} {name} {message}", "style": "{"},
+        },
+        "handlers": {
+            "console": {
+                "class": "logging.StreamHandler",
+                "formatter": form if form in FORMATS else FORMATS[0],
+                "filters": ["context"],
+            }
+        },
+        "loggers": {
+            "axes": {"level": "WARNING"},
+            "sentence_transformers": {"level": "WARNING"},
+            "gunicorn.error": {"level": "WARNING", "handlers": [], "propagate": True},
+            # The access log of ours says the same, with the ids and without the query string.
+            "django.server": {"level": "WARNING", "handlers": [], "propagate": True},
+            # Its lines name whole requests of the clients of models and object stores.
+            "httpx": {"level": "WARNING"},
+            "botocore": {"level": "WARNING"},
+        },
+        "root": {"handlers": ["console"], "level": level},
+    }
+
+
+def chosen_form(*, local: bool) -> str:
+    """LOG_FORMAT, else lines where an installation is local and JSON where it is served."""
+    return os.environ.get("LOG_FORMAT") or ("line" if local else "json")
+
+
+def _span_ids() -> dict[str, str]:
+    if "opentelemetry.trace" not in sys.modules:
+        return {}
+    from opentelemetry import trace  # noqa: PLC0415 - an extra, which is in use here
+
+    span = trace.get_current_span().get_span_context()
+    return {"trace": f"{span.trace_id:032x}", "span": f"{span.span_id:016x}"} if span.is_valid else {}

@@ -1,0 +1,196 @@
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.contrib import admin
+from django.contrib.admin.widgets import AutocompleteSelect, RelatedFieldWidgetWrapper
+from django.db import models, transaction
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.admin import TabularInline
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.text import normalized_key
+from kb.graph.models import Concept, ConceptTerm
+from kb.web.admin.formsets import OwnRowsFormSet
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal
+
+TERMS_CHARACTERS = 120
+
+
+class GraphAdmin(ScopedModelAdmin):
+    """Rows that editors of a knowledge base add to it, and that stay in it."""
+
+    list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter),)
+    list_filter_submit = True
+    list_select_related: ClassVar[Any] = ("knowledge_base",)
+    warn_unsaved_form = True
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        return ("knowledge_base",) if obj else ()
+
+    def formfield_for_foreignkey(
+        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "forms.ModelChoiceField[Any] | None":
+        if db_field.name == "knowledge_base":
+            kwargs["queryset"] = KnowledgeBase.objects.editable_by(principal(request))
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if isinstance(getattr(field, "widget", None), RelatedFieldWidgetWrapper):
+            widget = field.widget
+            widget.can_add_related = widget.can_change_related = widget.can_delete_related = False
+            widget.can_view_related = False
+        return field
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
+        with transaction.atomic():
+            lock_knowledge_bases(set(queryset.order_by().values_list("knowledge_base_id", flat=True)))
+            super().delete_queryset(request, queryset)
+
+
+class ParentWidget(AutocompleteSelect):
+    """Offers concepts of one knowledge base, once it is known."""
+
+    knowledge_base_id: int | None = None
+
+    def get_url(self) -> str:
+        url = super().get_url()
+        return url if self.knowledge_base_id is None else f"{url}?knowledge_base={self.knowledge_base_id}"
+
+
+class ConceptForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = Concept
+        fields = ("knowledge_base", "name", "description", "parent")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "description" in self.fields:
+            self.fields["description"].widget.attrs["rows"] = 3
+        if "parent" in self.fields and self.instance.pk:
+            field = cast("forms.ModelChoiceField[Concept]", self.fields["parent"])
+            of_same_base = field.queryset.filter(knowledge_base=self.instance.knowledge_base_id)  # type: ignore[union-attr]
+            field.queryset = of_same_base.exclude(pk=self.instance.pk)
+            cast(Any, field.widget).widget.knowledge_base_id = self.instance.knowledge_base_id
+
+    def clean_name(self) -> str:
+        return require_key(self.cleaned_data["name"])
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        kb = values.get("knowledge_base") or self.instance.knowledge_base_id
+        named = Concept.objects.filter(knowledge_base=kb, name=values.get("name")).exclude(pk=self.instance.pk)
+        if kb and named.exists():
+            message = _("The knowledge base has a concept named “%(name)s” already: choose another name.")
+            self.add_error("name", message % {"name": values["name"]})
+        return values
+
+
+class TermForm(forms.ModelForm):  # type: ignore[type-arg]
+    class Meta:
+        model = ConceptTerm
+        fields = ("text", "kind")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        kinds = [choice for choice in ConceptTerm.Kind.choices if choice[0] != ConceptTerm.Kind.NAME]
+        if "kind" in self.fields:
+            self.fields["kind"].choices = kinds  # type: ignore[attr-defined]
+
+    def clean_text(self) -> str:
+        return require_key(self.cleaned_data["text"])
+
+
+class TermFormSet(OwnRowsFormSet):
+    def clean(self) -> None:
+        """A concept has each term once; the stored ones count too, since they are changed one by one."""
+        super().clean()
+        stored = {form.instance.pk: form.instance.key for form in self.initial_forms}
+        met = {normalized_key(self.instance.name)}
+        for form in self.forms:
+            text = form.cleaned_data.get("text") if form.is_valid() else None
+            if not text or form.cleaned_data.get("DELETE"):
+                continue
+            key = normalized_key(text)
+            of_others = {other for pk, other in stored.items() if pk != form.instance.pk}
+            if key in met or (key in of_others and key != stored.get(form.instance.pk)):
+                message = _("“%(term)s” is a term of this concept already: delete one of the two and save, then go on.")
+                form.add_error("text", message % {"term": text})
+            met.add(key)
+
+
+class TermInline(TabularInline):  # type: ignore[misc]
+    model = ConceptTerm
+    form = TermForm
+    formset = TermFormSet
+    fields = ("text", "kind")
+    extra = 1
+    verbose_name = gettext_lazy("synonym or abbreviation")
+    verbose_name_plural = gettext_lazy("Synonyms and abbreviations: other words for it in texts and questions")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[ConceptTerm]:
+        rows: QuerySet[ConceptTerm] = super().get_queryset(request).exclude(kind=ConceptTerm.Kind.NAME)
+        return rows
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._concepts().has_view_permission(request, obj)
+
+    def _may_change(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self._concepts().has_change_permission(request, obj)
+
+    has_add_permission = has_change_permission = has_delete_permission = _may_change
+
+    def _concepts(self) -> ScopedModelAdmin:
+        return cast(ScopedModelAdmin, self.admin_site.get_model_admin(Concept))
+
+
+@admin.register(Concept)
+class ConceptAdmin(GraphAdmin):
+    form = ConceptForm
+    inlines = (TermInline,)
+    list_display = ("name", "other_names", "parent", "knowledge_base")
+    list_select_related: ClassVar[Any] = ("knowledge_base", "parent")
+    search_fields = ("name", "terms__text")
+    search_help_text = gettext_lazy("Search by name, synonym or abbreviation")
+    fields = ("knowledge_base", "name", "parent", "description")
+    autocomplete_fields = ("parent",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Concept]:
+        rows: QuerySet[Concept] = super().get_queryset(request).prefetch_related("terms")
+        return rows
+
+    def get_search_results(
+        self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
+    ) -> tuple[QuerySet[Any], bool]:
+        """The choice of a wider concept asks for those of its knowledge base."""
+        rows, has_duplicates = super().get_search_results(request, queryset, search_term)
+        kb_id = request.GET.get("knowledge_base", "")
+        return (rows.filter(knowledge_base=kb_id) if kb_id.isdecimal() else rows), has_duplicates
+
+    def formfield_for_foreignkey(
+        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "forms.ModelChoiceField[Any] | None":
+        if db_field.name == "parent":
+            kwargs["widget"] = ParentWidget(db_field, self.admin_site)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    @column(gettext_lazy("synonyms and abbreviations"))
+    def other_names(self, concept: Concept) -> str:
+        terms = [term.text for term in concept.terms.all() if term.kind != ConceptTerm.Kind.NAME]
+        return Truncator(" · ".join(terms)).chars(TERMS_CHARACTERS) or "-"
+
+
+def require_key(text: str) -> str:
+    """The text.
+
+    Raises:
+        ValidationError: nothing of it can be compared: it holds invisible characters only.
+    """
+    if not normalized_key(text):
+        raise forms.ValidationError(_("Type some visible characters."))
+    return text

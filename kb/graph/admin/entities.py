@@ -1,0 +1,173 @@
+"""Entities of the graph: their list, and their pages with a picture of what is known of them."""
+
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.urls import URLPattern
+from django.utils.html import format_html
+from django.utils.text import Truncator
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_GET, require_http_methods
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminTextareaWidget
+
+from kb.base.errors import Rejected
+from kb.graph.admin.concepts import GraphAdmin
+from kb.graph.admin.files import GraphImportView, export_view
+from kb.graph.admin.merge import merge_view, split_view
+from kb.graph.admin.picture import entity_context
+from kb.graph.models import Entity
+from kb.graph.services.entities import entity_check, entity_create, entity_delete, entity_update
+from kb.graph.services.neighbourhood import fact_counts
+from kb.web.admin.scoped import ScopedRelatedFilter, column, principal
+
+NAMES_CHARACTERS = 120
+MOST_KINDS = 60
+
+
+class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
+    aliases = forms.CharField(
+        label=gettext_lazy("Other names"),
+        required=False,
+        widget=UnfoldAdminTextareaWidget({"rows": 4}),
+        help_text=gettext_lazy("One a line. Queries and documents that use one of them mean this entity."),
+    )
+
+    class Meta:
+        model = Entity
+        fields = ("knowledge_base", "name", "kind", "description")
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "description" in self.fields:
+            self.fields["description"].widget.attrs["rows"] = 3
+        if self.instance.pk and "aliases" in self.fields:
+            texts = sorted(self.instance.names.all(), key=lambda name: name.pk)
+            self.fields["aliases"].initial = "\n".join(each.text for each in texts if each.text != self.instance.name)
+
+    def clean_aliases(self) -> list[str]:
+        return [line.strip() for line in self.cleaned_data["aliases"].splitlines() if line.strip()]
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        kb = values.get("knowledge_base") or (self.instance.pk and self.instance.knowledge_base)
+        if kb and "name" in values and "aliases" in values:
+            entity = self.instance if self.instance.pk else Entity(knowledge_base=kb)
+            try:
+                entity_check(entity, values["name"], values["aliases"])
+            except Rejected as error:
+                self.add_error("name", str(error))
+        return values
+
+    def validate_unique(self) -> None:
+        """The names are checked by their keys, with a sentence that tells whose a name is."""
+
+
+class KindFilter(admin.SimpleListFilter):
+    title = gettext_lazy("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        rows = Entity.objects.visible_to(principal(request)).exclude(kind="").order_by("kind")
+        return [(kind, kind) for kind in rows.values_list("kind", flat=True).distinct()[:MOST_KINDS]]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        return queryset.filter(kind=self.value()) if self.value() else queryset
+
+
+class EntityChangeList(ChangeList):  # type: ignore[misc]
+    result_list: list[Any]
+
+    def get_results(self, request: HttpRequest) -> None:
+        """Counts the facts of the entities that are shown, and of no others."""
+        super().get_results(request)
+        shown = list(self.result_list)
+        counts = fact_counts([entity.pk for entity in shown])
+        for entity in shown:
+            entity.fact_count = counts.get(entity.pk, 0)
+        self.result_list = shown
+
+
+@admin.register(Entity)
+class EntityAdmin(GraphAdmin):
+    form = EntityForm
+    list_display = ("shown_name", "kind", "facts", "knowledge_base", "origin")
+    list_filter: ClassVar[Any] = (
+        ("knowledge_base", ScopedRelatedFilter),
+        KindFilter,
+        ("origin", ChoicesDropdownFilter),
+    )
+    search_fields = ("names__text",)
+    search_help_text = gettext_lazy("Search by any of its names")
+    fields = ("knowledge_base", "name", "aliases", "kind", "description")
+    list_before_template = "graph/list.html"
+    change_form_outer_before_template = "graph/panel.html"
+    change_form_after_template = "graph/known.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Entity]:
+        rows: QuerySet[Entity] = (
+            super().get_queryset(request).select_related("knowledge_base").prefetch_related("names")
+        )
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return EntityChangeList
+
+    def get_urls(self) -> list[URLPattern]:
+        both = require_http_methods(["GET", "HEAD", "POST"])
+        return [
+            self.page("import/", GraphImportView.as_view(model_admin=self), "import"),
+            self.page("export/", require_GET(export_view), "export"),
+            self.page("<int:object_id>/merge/", both(self.merge_view), "merge"),
+            self.page("<int:object_id>/split/", both(self.split_view), "split"),
+            *super().get_urls(),
+        ]
+
+    def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return merge_view(self, request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def split_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return split_view(self, request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        entity = kwargs.get("obj")
+        if entity is not None:
+            context |= {"entity": entity, "may_change": self.has_change_permission(request, entity)}
+            context |= {"show_save_and_add_another": False, **entity_context(request, entity)}
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    def save_model(self, request: HttpRequest, obj: Entity, form: Any, change: Any) -> None:  # noqa: ARG002
+        values = {name: form.cleaned_data[name] for name in ("name", "aliases", "kind", "description")}
+        if change:
+            entity_update(Entity.objects.get(pk=obj.pk), **values)
+            return
+        created = entity_create(knowledge_base=form.cleaned_data["knowledge_base"], **values)
+        obj.pk, obj._state.adding = created.pk, False
+
+    def delete_model(self, request: HttpRequest, obj: Entity) -> None:
+        count = fact_counts([obj.pk]).get(obj.pk, 0)
+        entity_delete(obj)
+        if count:
+            message = ngettext("%(count)d fact that names it stays.", "%(count)d facts that name it stay.", count) % {
+                "count": count
+            }
+            self.message_user(request, message, messages.INFO)
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("name"), ordering="name")
+    def shown_name(self, entity: Entity) -> str:
+        others = " · ".join(name.text for name in entity.names.all() if name.text != entity.name)
+        text = '<span class="kb-name">{}</span><small class="kb-block">{}</small>'
+        return format_html(text, entity.name, Truncator(others).chars(NAMES_CHARACTERS))
+
+    @column(gettext_lazy("facts"))
+    def facts(self, entity: Any) -> int:
+        return cast(int, entity.fact_count)
+
+    list_select_related: ClassVar[Any] = ("knowledge_base",)

@@ -1,0 +1,135 @@
+"""Graphs as CSV files: the page that shows what one would change before it is taken in, and the download."""
+
+from typing import Any
+from urllib.parse import quote
+
+from django import forms
+from django.contrib import messages
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Rejected
+from kb.graph.services.exporting import graph_export
+from kb.graph.services.import_plan import Effect
+from kb.graph.services.importing import ImportPlan, graph_import, graph_import_plan
+from kb.graph.services.tables import COLUMNS, MAX_BYTES, Table, read_bytes
+from kb.web.admin.scoped import principal
+from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
+
+TABLES = {
+    Table.ENTITIES: gettext_lazy("Entities"),
+    Table.FACTS: gettext_lazy("Graph facts"),
+    Table.CONCEPTS: gettext_lazy("Concepts"),
+}
+EFFECTS = {
+    Effect.NEW: gettext_lazy("new"),
+    Effect.CHANGED: gettext_lazy("changed"),
+    Effect.SAME: gettext_lazy("as it is"),
+    Effect.ERROR: gettext_lazy("error"),
+}
+ROWS_SHOWN = 100
+
+
+class GraphImportForm(IntoKnowledgeBaseForm):
+    knowledge_base = forms.ModelChoiceField(
+        KnowledgeBase.objects.none(),
+        label=gettext_lazy("Knowledge base"),
+        widget=UnfoldAdminSelectWidget,
+        empty_label=gettext_lazy("Select value"),
+    )
+    table = forms.ChoiceField(
+        label=gettext_lazy("What the file holds"),
+        choices=[(table.value, words) for table, words in TABLES.items()],
+        widget=UnfoldAdminSelectWidget,
+    )
+    file = forms.FileField(
+        label=gettext_lazy("CSV file"),
+        required=False,
+        widget=UnfoldAdminFileFieldWidget({"accept": ".csv,.tsv,.txt,text/csv"}),
+    )
+    skip_errors = forms.BooleanField(
+        label=gettext_lazy("Leave lines with errors out"), required=False, widget=UnfoldBooleanSwitchWidget
+    )
+    # What was shown before is what is imported.
+    text = forms.CharField(required=False, strip=False, widget=forms.HiddenInput)
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        file = values.get("file")
+        if file is None and not values.get("text"):
+            self.add_error("file", _("Choose a file."))
+        elif file is not None:
+            try:
+                values["text"] = read_bytes(file.read(MAX_BYTES + 1))
+            except Rejected as error:
+                self.add_error("file", str(error))
+        return values
+
+
+class GraphImportView(IntoKnowledgeBaseView):
+    title = gettext_lazy("Import a graph")
+    template_name = "graph/import.html"
+    form_class = GraphImportForm
+
+    def get_initial(self) -> dict[str, Any]:
+        return super().get_initial() | {"table": self.request.GET.get("table", "")}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
+            tables=[(table.value, words) for table, words in TABLES.items()],
+            visible=KnowledgeBase.objects.visible_to(principal(self.request)),
+            has_knowledge_base=self.writable.exists(),
+        )
+
+    def form_valid(self, form: GraphImportForm) -> HttpResponse:
+        given = form.cleaned_data
+        kb, table = given["knowledge_base"], Table(given["table"])
+        try:
+            if "confirm" in self.request.POST:
+                return self._imported(graph_import(kb, table, given["text"], skip_errors=given["skip_errors"]))
+            plan = graph_import_plan(kb, table, given["text"])
+        except Rejected as error:
+            form.add_error("file", str(error))
+            return self.form_invalid(form)
+        return self.render_to_response(
+            self.get_context_data(form=form, plan=plan, kb=kb, text=given["text"], **_shown(plan))
+        )
+
+    def _imported(self, plan: ImportPlan) -> HttpResponse:
+        words = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
+        messages.success(self.request, words % plan.counts)
+        models = {Table.ENTITIES: "entity", Table.FACTS: "graphfact", Table.CONCEPTS: "concept"}
+        return HttpResponseRedirect(reverse(f"admin:kb_{models[plan.table]}_changelist"))
+
+
+def export_view(request: HttpRequest) -> StreamingHttpResponse:
+    """A knowledge base's entities, facts or concepts as CSV; `kb` and `table` name what."""
+    asked, table = request.GET.get("kb", ""), request.GET.get("table", "")
+    rows = KnowledgeBase.objects.visible_to(principal(request))
+    kb = rows.filter(pk=asked).first() if asked.isdecimal() and len(asked) < 19 else None
+    if kb is None or table not in list(Table):
+        raise Http404
+    name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
+    response = StreamingHttpResponse(graph_export(kb, Table(table)), content_type="text/csv; charset=utf-8")
+    response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{name}.{table}.csv')}"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    return response
+
+
+def _shown(plan: ImportPlan) -> dict[str, Any]:
+    """Errors first: they are what has to be looked at."""
+    order = {Effect.ERROR: 0, Effect.CHANGED: 1, Effect.NEW: 2, Effect.SAME: 3}
+    rows = sorted(plan.rows, key=lambda row: (order[row.effect], row.line))[:ROWS_SHOWN]
+    return {
+        "shown_rows": [{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
+        "counts": [(EFFECTS[effect], plan.count(effect)) for effect in order],
+        "not_shown": len(plan.rows) - len(rows),
+        "can_import": plan.count(Effect.NEW) + plan.count(Effect.CHANGED) > 0,
+    }

@@ -1,0 +1,347 @@
+"""A knowledge base's taxonomy, and the facts of its graph."""
+
+from typing import Any, ClassVar
+
+from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
+from django.db import models, transaction
+from django.db.models.functions import Left
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+
+from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.principal import ScopedQuerySet
+from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
+from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.db.triggers import content_triggers, document_concept_triggers, fact_source_triggers, fact_triggers
+from kb.base.messages import MessageField
+from kb.base.text import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
+
+
+class Origin(models.TextChoices):
+    """Where entities and facts come from; only those of a language model go when nothing states them any more."""
+
+    HAND = "hand", _("by hand")
+    IMPORT = "import", _("imported")
+    LLM = "llm", _("by a language model")
+
+
+class Concept(models.Model):
+    """A concept of a taxonomy; `parent` is the wider one. Its name is one of its terms, always."""
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="concepts", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=200)
+    description = models.TextField(_("description"), blank=True)
+    parent = models.ForeignKey(
+        "self", models.SET_NULL, null=True, blank=True, related_name="children", verbose_name=_("wider concept")
+    )
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("concept")
+        verbose_name_plural = _("concepts")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="concept_name_per_kb"),
+        ]
+        triggers: ClassVar = [*content_triggers(), *CONCEPT.triggers()]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+            self._keep_name_as_term()
+
+    def clean(self) -> None:
+        """Refuses a wider concept of another knowledge base, and one that is this concept or narrower than it."""
+        if self.parent is None:
+            return
+        if self.parent.knowledge_base_id != self.knowledge_base_id:
+            raise ValidationError({"parent": _("Choose a wider concept of the same knowledge base.")})
+        met: set[int] = set()
+        wider: Concept | None = self.parent
+        while wider is not None and wider.pk not in met:
+            if wider.pk == self.pk:
+                message = _("“%(name)s” is narrower than this concept: choose another one.") % {"name": self.parent}
+                raise ValidationError({"parent": message})
+            met.add(wider.pk)
+            wider = wider.parent
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            return super().delete(*args, **kwargs)
+
+    def _keep_name_as_term(self) -> None:
+        key = normalized_key(self.name)
+        replaced = self.terms.filter(models.Q(kind=ConceptTerm.Kind.NAME) | models.Q(key=key))
+        if [(term.kind, term.text) for term in replaced] == [(ConceptTerm.Kind.NAME, self.name)]:
+            return
+        replaced.delete()
+        ConceptTerm(concept=self, text=self.name, kind=ConceptTerm.Kind.NAME).save()
+
+
+class ConceptTerm(models.Model):
+    """One way to write a concept. The same key may belong to several concepts: an abbreviation of two names."""
+
+    class Kind(models.TextChoices):
+        NAME = "name", _("name")
+        SYNONYM = "synonym", _("synonym")
+        ABBREVIATION = "abbreviation", _("abbreviation")
+
+    concept = models.ForeignKey(Concept, models.CASCADE, related_name="terms", verbose_name=_("concept"))
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
+    text = models.CharField(_("text"), max_length=200)
+    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.SYNONYM)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("term")
+        verbose_name_plural = _("terms")
+        ordering = ("concept_id", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "key", "concept"], name="term_once_per_concept"),
+        ]
+        indexes: ClassVar = [
+            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
+        ]
+        triggers: ClassVar = [*content_triggers(), *TERM.triggers()]
+
+    def __str__(self) -> str:
+        return self.text
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.knowledge_base_id = self.concept.knowledge_base_id
+        self.key = normalized_key(self.text)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class Entity(models.Model):
+    """Something that facts are about: a person, a product, a law. Its name is one of its names, always.
+
+    Facts name entities by text; whatever text is one of an entity's names means that entity.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="entities", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=200)
+    kind = models.CharField(_("kind"), max_length=80, blank=True)
+    description = models.TextField(_("description"), blank=True)
+    origin = models.CharField(
+        _("origin"), max_length=6, choices=Origin, default=Origin.HAND, db_default=Origin.HAND, editable=False
+    )
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("entity")
+        verbose_name_plural = _("entities")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="entity_name_per_kb"),
+        ]
+        triggers: ClassVar = ENTITY.triggers()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EntityName(models.Model):
+    """One way to write an entity; in a knowledge base a key belongs to one entity."""
+
+    entity = models.ForeignKey(Entity, models.CASCADE, related_name="names", verbose_name=_("entity"))
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
+    text = models.CharField(_("text"), max_length=200)
+    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("name of an entity")
+        verbose_name_plural = _("names of entities")
+        ordering = ("entity_id", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "key"], name="entity_key_per_kb"),
+        ]
+        indexes: ClassVar = [
+            models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix"),
+        ]
+        triggers: ClassVar = content_triggers()
+
+    def __str__(self) -> str:
+        return self.text
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.knowledge_base_id = self.entity.knowledge_base_id
+        self.key = normalized_key(self.text)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class GraphFact(models.Model):
+    """An edge of a knowledge base's graph.
+
+    The database forgets the source chunk when it goes (ON DELETE SET NULL), so that deleting chunks loads no facts.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="facts", verbose_name=_("knowledge base")
+    )
+
+    subject = models.CharField(_("subject"), max_length=200)
+    predicate = models.CharField(_("predicate"), max_length=200)
+    object = models.CharField(_("object"), max_length=200)
+    subject_key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    object_key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    source_chunk = models.ForeignKey(
+        Chunk,
+        models.DO_NOTHING,
+        db_constraint=False,
+        null=True,
+        blank=True,
+        related_name="facts",
+        verbose_name=_("source"),
+    )
+    origin = models.CharField(_("origin"), max_length=6, choices=Origin, default=Origin.HAND, editable=False)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("graph fact")
+        verbose_name_plural = _("graph facts")
+        ordering = ("subject", "predicate", "object")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["knowledge_base", "subject_key", "predicate", "object_key"], name="fact_once_per_kb"
+            ),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "object_key"], name="fact_by_object"),
+            models.Index("knowledge_base", Left("subject_key", PREFIX_CHARACTERS), name="fact_by_subject_prefix"),
+            models.Index("knowledge_base", Left("object_key", PREFIX_CHARACTERS), name="fact_by_object_prefix"),
+        ]
+        triggers: ClassVar = [*fact_triggers(), *FACT.triggers()]
+
+    def __str__(self) -> str:
+        return f"{self.subject} · {self.predicate} · {self.object}"
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.subject_key, self.object_key = normalized_key(self.subject), normalized_key(self.object)
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class FactSource(models.Model):
+    """A document, and its chunk as long as that is there, in which a language model found a fact.
+
+    A fact of a language model goes with the last of its sources: see `fact_source_triggers`.
+    """
+
+    fact = models.ForeignKey(GraphFact, models.CASCADE, related_name="sources", verbose_name=_("graph fact"))
+    document = models.ForeignKey(Document, models.CASCADE, related_name="+", verbose_name=_("document"))
+    chunk = models.ForeignKey(
+        Chunk, models.DO_NOTHING, db_constraint=False, null=True, related_name="+", verbose_name=_("chunk")
+    )
+
+    objects = ScopedQuerySet.through("document__knowledge_base").as_manager()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["fact", "document", "chunk"], name="fact_source_once"),
+        ]
+        triggers: ClassVar = fact_source_triggers()
+
+    def __str__(self) -> str:
+        return str(self.document)
+
+
+class GraphReading(models.Model):
+    """What a language model found in a passage: one that stays as it is, is not read again."""
+
+    document = models.ForeignKey(Document, models.CASCADE, related_name="+")
+    content_hash = models.CharField(max_length=64)
+    version = models.CharField(max_length=32)
+    found = models.JSONField()
+
+    class Meta:
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["document", "content_hash"], name="graph_reading_once"),
+        ]
+
+    def __str__(self) -> str:
+        return self.content_hash
+
+
+class GraphExtraction(models.Model):
+    """How far a document's graph is. It is apart from the document's own state: a document is searched without it.
+
+    Attributes:
+        asked_at: what was changed of the document after it has not been read.
+        chunk_count: of the document.
+        read_count: chunks that were read, now or before.
+        unusable_count: chunks for which the model gave no usable answer.
+        skipped_count: chunks beyond what is read of one document.
+        refused_count: facts and entities that the model made up or gave in no usable form.
+        concept_ids: those that were assigned to the document here.
+    """
+
+    class Status(models.TextChoices):
+        WAITING = "waiting", _("waiting")
+        RUNNING = "running", _("being read")
+        DONE = "done", pgettext_lazy("of a document", "read")
+        FAILED = "failed", _("failed")
+
+    document = models.OneToOneField(
+        Document, models.CASCADE, related_name="graph_extraction", verbose_name=_("document")
+    )
+    status = models.CharField(_("status"), max_length=8, choices=Status, default=Status.WAITING)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = MessageField(_("error"), blank=True)
+    due_at = models.DateTimeField(_("next attempt"), null=True)
+    lease = models.UUIDField(null=True, editable=False)
+    asked_at = models.DateTimeField()
+    finished_at = models.DateTimeField(_("finished"), null=True)
+    chunk_count = models.PositiveIntegerField(default=0)
+    read_count = models.PositiveIntegerField(default=0)
+    unusable_count = models.PositiveIntegerField(default=0)
+    skipped_count = models.PositiveIntegerField(default=0)
+    refused_count = models.PositiveIntegerField(default=0)
+    fact_count = models.PositiveIntegerField(_("facts"), default=0)
+    concept_ids = ArrayField(models.BigIntegerField(), default=list)
+
+    objects = ScopedQuerySet.through("document__knowledge_base").as_manager()
+
+    class Meta:
+        verbose_name = _("reading of a document for the graph")
+        verbose_name_plural = _("readings of documents for the graph")
+        ordering = ("-asked_at", "-pk")
+        indexes: ClassVar = [
+            models.Index(
+                fields=["due_at"], condition=models.Q(status__in=("waiting", "running")), name="graph_extraction_due"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return str(self.document)
+
+
+class DocumentConcept(Document.concepts.through):  # type: ignore[misc, name-defined]
+    """The concepts of documents, as far as versions are concerned."""
+
+    class Meta:
+        proxy = True
+        triggers: ClassVar = document_concept_triggers()

@@ -1,0 +1,164 @@
+"""Facts as they are written: by the names of their entities, each fact once, with what states it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from django.db.models import Q, QuerySet
+
+from kb.base.text import normalized_key
+from kb.graph.models import EntityName, FactSource, GraphFact, Origin
+
+BATCH = 1_000
+# Which of two equal facts stays: what a person has stated outlasts what a model has found.
+_PRECEDENCE = {Origin.HAND: 0, Origin.IMPORT: 1, Origin.LLM: 2}
+
+Identity = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Triple:
+    subject: str
+    predicate: str
+    object: str
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from the other facts of its knowledge base."""
+        return normalized_key(self.subject), self.predicate, normalized_key(self.object)
+
+
+@dataclass(frozen=True, slots=True)
+class Rewriting:
+    """What becomes of facts that are stated by the names of an entity.
+
+    Attributes:
+        renamed: facts that are stated by its name from now on.
+        united: facts that are then equal to another one, by the id of that one.
+        circular: facts that would then lead from the entity to itself; they go.
+    """
+
+    renamed: Sequence[GraphFact]
+    united: Sequence[tuple[GraphFact, int]]
+    circular: Sequence[GraphFact]
+
+
+def facts_with(kb_id: int, keys: Collection[str]) -> QuerySet[GraphFact]:
+    """The facts of which an end is written as one of the keys."""
+    keys = list(keys)
+    return GraphFact.objects.filter(Q(subject_key__in=keys) | Q(object_key__in=keys), knowledge_base=kb_id)
+
+
+def entity_names(kb_id: int, keys: Iterable[str]) -> dict[str, str]:
+    """The names of the entities that keys stand for; of keys that stand for none, nothing."""
+    rows = EntityName.objects.filter(knowledge_base=kb_id, key__in=list(set(keys))).select_related("entity")
+    return {row.key: row.entity.name for row in rows}
+
+
+def by_entities(kb_id: int, triples: Sequence[Triple]) -> list[Triple]:
+    """The triples with the names of their entities in place of other names for them."""
+    keys = {key for triple in triples for key in (triple.identity[0], triple.identity[2])}
+    names = entity_names(kb_id, keys)
+    return [
+        Triple(
+            names.get(triple.identity[0], triple.subject),
+            triple.predicate,
+            names.get(triple.identity[2], triple.object),
+        )
+        for triple in triples
+    ]
+
+
+def write_facts(kb_id: int, triples: Sequence[Triple], origin: Origin) -> dict[Identity, int]:
+    """Adds the facts that are not there; belongs inside a transaction that holds the knowledge base.
+
+    Returns:
+        The ids of all of them by their identity.
+    """
+    unique = {triple.identity: triple for triple in triples}
+    found: dict[Identity, int] = {}
+    for batch in _batches(list(unique.values())):
+        rows = [
+            GraphFact(
+                knowledge_base_id=kb_id,
+                subject=triple.subject,
+                predicate=triple.predicate,
+                object=triple.object,
+                subject_key=triple.identity[0],
+                object_key=triple.identity[2],
+                origin=origin,
+            )
+            for triple in batch
+        ]
+        GraphFact.objects.bulk_create(rows, ignore_conflicts=True)
+        found |= known_facts(kb_id, batch)
+    return found
+
+
+def known_facts(kb_id: int, triples: Sequence[Triple]) -> dict[Identity, int]:
+    """The ids of those of the facts that the knowledge base holds, by their identity."""
+    wanted = {triple.identity for triple in triples}
+    rows = GraphFact.objects.filter(knowledge_base=kb_id, subject_key__in={identity[0] for identity in wanted})
+    held = {
+        (row[1], row[2], row[3]): row[0] for row in rows.values_list("pk", "subject_key", "predicate", "object_key")
+    }
+    return {identity: pk for identity, pk in held.items() if identity in wanted}
+
+
+def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
+    """What stating facts by an entity's name does, whichever of the keys they are stated by now."""
+    keys = {*keys, normalized_key(name)}
+    renamed, united, circular = [], [], []
+    held: dict[Identity, GraphFact] = {}
+    facts = sorted(facts_with(kb_id, keys), key=lambda fact: (_PRECEDENCE[Origin(fact.origin)], fact.pk))
+    for fact in facts:
+        before = (fact.subject, fact.object)
+        was_circular = fact.subject_key == fact.object_key
+        _rename(fact, keys, name)
+        identity = (fact.subject_key, fact.predicate, fact.object_key)
+        if fact.subject_key == fact.object_key and not was_circular:
+            circular.append(fact)
+        elif identity in held:
+            united.append((fact, held[identity].pk))
+        else:
+            held[identity] = fact
+            if (fact.subject, fact.object) != before:
+                renamed.append(fact)
+    return Rewriting(renamed, united, circular)
+
+
+def rewrite_facts(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
+    """As `plan_rewriting`, and does it; belongs inside a transaction that holds the knowledge base."""
+    plan = plan_rewriting(kb_id, keys, name)
+    _move_sources(plan.united)
+    gone = [fact.pk for fact, _kept in plan.united] + [fact.pk for fact in plan.circular]
+    GraphFact.objects.filter(pk__in=gone).delete()
+    # Each fact that stays has a place of its own, which none of the others has left to take another's.
+    GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
+    return plan
+
+
+def _rename(fact: GraphFact, keys: Collection[str], name: str) -> None:
+    key = normalized_key(name)
+    if fact.subject_key in keys:
+        fact.subject, fact.subject_key = name, key
+    if fact.object_key in keys:
+        fact.object, fact.object_key = name, key
+
+
+def _move_sources(united: Sequence[tuple[GraphFact, int]]) -> None:
+    """What states a fact that goes states the one that it is united with."""
+    kept_of = {fact.pk: kept for fact, kept in united}
+    sources = FactSource.objects.filter(fact__in=kept_of)
+    moved = [
+        FactSource(fact_id=kept_of[source.fact_id], document_id=source.document_id, chunk_id=source.chunk_id)
+        for source in sources
+    ]
+    FactSource.objects.bulk_create(moved, ignore_conflicts=True, batch_size=BATCH)
+    sourceless = GraphFact.objects.filter(pk__in=set(kept_of.values()), source_chunk=None).in_bulk()
+    for fact, kept in united:
+        if fact.source_chunk_id is not None and kept in sourceless:
+            GraphFact.objects.filter(pk=kept, source_chunk=None).update(source_chunk_id=fact.source_chunk_id)
+
+
+def _batches(triples: Sequence[Triple]) -> Iterable[Sequence[Triple]]:
+    return (triples[start : start + BATCH] for start in range(0, len(triples), BATCH))

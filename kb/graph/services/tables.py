@@ -1,0 +1,156 @@
+"""Graphs as CSV files: their columns, and how they are read and written."""
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from django.utils.translation import gettext as _
+
+from kb.base.errors import Rejected
+from kb.ingest.formats.decode import decode
+from kb.ingest.parser.parse import ParseError
+
+MAX_BYTES = 2 * 1024**2
+MAX_ROWS = 20_000
+CELL_CHARACTERS = 20_000
+SEPARATOR = "|"
+_BETWEEN = re.compile(r"[|;；\uff5c]")
+
+
+class Table(StrEnum):
+    ENTITIES = "entities"
+    FACTS = "facts"
+    CONCEPTS = "concepts"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A line of a file by its columns; those that it leaves out are blank."""
+
+    line: int
+    values: Mapping[str, str]
+
+    def __getitem__(self, column: str) -> str:
+        return self.values.get(column, "")
+
+    def listed(self, column: str) -> list[str]:
+        """The parts of a cell that holds several names."""
+        return [part.strip() for part in _BETWEEN.split(self[column]) if part.strip()]
+
+
+COLUMNS: Mapping[Table, Sequence[str]] = {
+    Table.ENTITIES: ("name", "kind", "description", "aliases"),
+    Table.FACTS: ("subject", "predicate", "object", "document", "chunk"),
+    Table.CONCEPTS: ("name", "parent", "synonyms"),
+}
+REQUIRED: Mapping[Table, Sequence[str]] = {
+    Table.ENTITIES: ("name",),
+    Table.FACTS: ("subject", "predicate", "object"),
+    Table.CONCEPTS: ("name",),
+}
+_CHINESE = {
+    "名称": "name",
+    "类别": "kind",
+    "描述": "description",
+    "别名": "aliases",
+    "主语": "subject",
+    "主体": "subject",
+    "谓词": "predicate",
+    "关系": "predicate",
+    "宾语": "object",
+    "客体": "object",
+    "文档": "document",
+    "块": "chunk",
+    "上位概念": "parent",
+    "同义词": "synonyms",
+}
+
+
+def read_bytes(data: bytes) -> str:
+    """The text of a file in UTF-8, UTF-16 with a mark, or GB18030.
+
+    Raises:
+        Rejected: it is too large, or in another encoding.
+    """
+    if len(data) > MAX_BYTES:
+        message = _("The file is larger than %(megabytes)d MB: split it.")
+        raise Rejected("too_large", message % {"megabytes": MAX_BYTES // 1024**2})
+    try:
+        return decode(data)
+    except ParseError as error:
+        raise Rejected("undecodable", _("The file is neither UTF-8 nor GB18030: save it as UTF-8 CSV.")) from error
+
+
+def read_table(text: str, table: Table) -> list[Row]:
+    """The rows of a file whose first line names the columns, in English or Chinese; commas, semicolons or tabs part them.
+
+    Raises:
+        Rejected: a column is missing or not known, there are no rows or too many, or it is no CSV.
+    """
+    first = text.partition("\n")[0]
+    delimiter = max(",;\t", key=first.count)
+    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    try:
+        columns = _columns(next(reader, []), table)
+        rows = list(_rows(reader, columns))
+    except csv.Error as error:
+        message = _("Line %(line)d is no CSV (%(reason)s): check its quotation marks.")
+        raise Rejected("no_csv", message % {"line": reader.line_num, "reason": error}) from error
+    if not rows:
+        raise Rejected("no_rows", _("The file has no rows below its header: add some."))
+    return rows
+
+
+def write_table(table: Table, rows: Iterable[Sequence[str | int]]) -> Iterator[str]:
+    """The lines of a file that `read_table` reads; with a mark, so that spreadsheets take it for UTF-8."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer)
+    buffer.write("\ufeff")
+    writer.writerow(COLUMNS[table])
+    for row in rows:
+        yield _taken(buffer)
+        writer.writerow([_not_a_formula(cell) if isinstance(cell, str) else cell for cell in row])
+    yield _taken(buffer)
+
+
+def _columns(header: Sequence[str], table: Table) -> list[str]:
+    names = [cell.strip().strip("\ufeff").casefold() for cell in header]
+    columns = [_CHINESE.get(name, name) for name in names]
+    unknown = [name for name in columns if name and name not in COLUMNS[table]]
+    missing = [name for name in REQUIRED[table] if name not in columns]
+    if missing or unknown:
+        message = _("The first line has to name the columns: %(columns)s. %(wrong)s does not fit.")
+        wrong = ", ".join(f"“{name}”" for name in (missing or unknown)[:5])
+        raise Rejected("bad_header", message % {"columns": ", ".join(COLUMNS[table]), "wrong": wrong})
+    return columns
+
+
+def _rows(reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
+    for count, cells in enumerate(reader, start=1):
+        if count > MAX_ROWS:
+            message = _("The file has more than %(most)d rows: split it.")
+            raise Rejected("too_many_rows", message % {"most": MAX_ROWS})
+        values = {
+            column: _formula_taken_back(cell.strip()) for column, cell in zip(columns, cells, strict=False) if column
+        }
+        if any(values.values()):
+            yield Row(reader.line_num, values)  # type: ignore[attr-defined]
+
+
+def _taken(buffer: io.StringIO) -> str:
+    text = buffer.getvalue()
+    buffer.seek(0)
+    buffer.truncate()
+    return text
+
+
+def _not_a_formula(cell: str) -> str:
+    """Spreadsheets run what begins so."""
+    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
+
+
+def _formula_taken_back(cell: str) -> str:
+    return cell[1:] if cell.startswith(("'=", "'+", "'-", "'@")) else cell

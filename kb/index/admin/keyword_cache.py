@@ -1,0 +1,216 @@
+"""The keyword index cache: what its tiers did and hold, and a way to have an index built anew."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.template.defaultfilters import filesizeformat
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.generic import TemplateView
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.metrics import SHARED_FOLDER, cache_counters
+from kb.index.admin.tokenizer import tokenizer_url, tokenizers_in_words
+from kb.index.bm25 import BM25Store
+from kb.index.services.keyword_cache import (
+    IndexState,
+    KeywordIndex,
+    database_bytes,
+    indexed_knowledge_bases,
+    keyword_indexes,
+)
+from kb.web.admin.scoped import principal
+from retrieval.cache import PROCESS_TIER
+
+ROWS_A_PAGE = 50
+INDEX_LABELS: Mapping[str, str] = {
+    IndexState.CURRENT: "success",
+    IndexState.CHANGED: "success",
+    IndexState.BUILDING: "info",
+    IndexState.MISSING: "info",
+    IndexState.OUTDATED: "info",
+    IndexState.EMPTY: "warning",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class TierCard:
+    """One tier: what it is, its hit ratio in per cent (a dash before the first look-up), and its counts."""
+
+    tier: str
+    name: str
+    what: str
+    hit_ratio: str
+    figures: tuple[Figure, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One knowledge base of the table; sizes are in words, a blank `drop_url` means that the caller may not drop it."""
+
+    index: KeywordIndex
+    kb_url: str
+    tokenizer: str
+    tokenizer_url: str
+    state: str
+    state_label: str
+    base_bytes: str
+    redis_bytes: str
+    drop_url: str
+
+
+class KeywordCacheView(TemplateView):
+    template_name = "index/keyword_cache/page.html"
+    admin_site: AdminSite | None = None
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        caller = principal(self.request)
+        page = Paginator(indexed_knowledge_bases(caller), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
+        indexes = keyword_indexes(list(page.object_list))
+        in_page = [index.kb.pk for index in indexes]
+        editable = frozenset(
+            KnowledgeBase.objects.editable_by(caller).filter(pk__in=in_page).values_list("pk", flat=True)
+        )
+        named = tokenizers_in_words({index.kb.tokenizer_id for index in indexes})
+        return super().get_context_data(
+            **kwargs,
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+            title=_("Keyword index cache"),
+            cards=tier_cards(cache_counters(), database_bytes(caller)),
+            counts_all_processes=bool(os.environ.get(SHARED_FOLDER)),
+            page=page,
+            rows=[_row(index, named, is_editable=index.kb.pk in editable) for index in indexes],
+            is_redis_down=any(index.redis_bytes is None for index in indexes),
+        )
+
+
+class InvalidateView(TemplateView):
+    """Asks on GET, drops the index on POST."""
+
+    template_name = "index/keyword_cache/confirm.html"
+    admin_site: AdminSite | None = None
+
+    @cached_property
+    def kb(self) -> KnowledgeBase:
+        """The knowledge base of the URL.
+
+        Raises:
+            Http404: it does not exist for this user.
+            PermissionDenied: the user may see but not change it.
+        """
+        rows = KnowledgeBase.objects.filter(pk=self.kwargs["kb_id"])
+        caller = principal(self.request)
+        kb: KnowledgeBase | None = rows.visible_to(caller).first()
+        if kb is None:
+            raise Http404
+        if not rows.editable_by(caller).exists():
+            raise PermissionDenied
+        return kb
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+            title=_("Drop the keyword index of “%(name)s”?") % {"name": self.kb.name},
+            kb=self.kb,
+        )
+
+    def post(self, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        BM25Store().invalidate(self.kb.pk)
+        done = _("The keyword index of “%(name)s” was dropped; the next search builds it anew.")
+        messages.success(self.request, done % {"name": self.kb.name})
+        return HttpResponseRedirect(reverse("admin:keyword_cache"))
+
+
+def keyword_cache_urls(site: AdminSite) -> list[URLPattern]:
+    """The page's routes among those of an admin site."""
+    page = site.admin_view(KeywordCacheView.as_view(admin_site=site))
+    invalidate = site.admin_view(InvalidateView.as_view(admin_site=site))
+    return [
+        path("keyword-cache/", page, name="keyword_cache"),
+        path("keyword-cache/<int:kb_id>/invalidate/", invalidate, name="keyword_cache_invalidate"),
+    ]
+
+
+def index_state_in_words(state: IndexState, changes: int) -> str:
+    if state is IndexState.CHANGED:
+        words = ngettext("current: %(count)d change over the base", "current: %(count)d changes over the base", changes)
+        return words % {"count": changes}
+    return {
+        IndexState.EMPTY: _("no chunks"),
+        IndexState.BUILDING: _("being built now"),
+        IndexState.CURRENT: _("current"),
+        IndexState.MISSING: _("none yet: built at the next search"),
+        IndexState.OUTDATED: _("rebuilt at the next search"),
+    }[state]
+
+
+def tier_cards(counters: Mapping[str, Mapping[str, int]], stored_bytes: int) -> list[TierCard]:
+    """What the page shows of each tier.
+
+    Args:
+        counters: from `kb.base.metrics.cache_counters`.
+        stored_bytes: of the payloads in PostgreSQL.
+    """
+    names = {
+        PROCESS_TIER: (_("Process memory"), _("Indexes ready to be searched; each process holds its own.")),
+        "redis": (_("Redis"), _("Sealed payloads that all processes share, with a time to live.")),
+        "database": (_("PostgreSQL"), _("One sealed payload for each knowledge base, which outlives restarts.")),
+    }
+    return [
+        TierCard(
+            tier, *names[tier], _hit_ratio(counters.get(tier, {})), _figures(tier, counters.get(tier, {}), stored_bytes)
+        )
+        for tier in names
+    ]
+
+
+def _figures(tier: str, counts: Mapping[str, int], stored_bytes: int) -> tuple[Figure, ...]:
+    labels = {"hits": _("hits"), "misses": _("misses"), "stores": _("stores"), "errors": _("errors")}
+    if tier == PROCESS_TIER:
+        labels |= {"builds": _("built anew"), "updates": _("changes read over a base")}
+    sizes = [(_("memory") if tier == PROCESS_TIER else _("read and written"), counts.get("nbytes", 0))]
+    if tier == PROCESS_TIER:
+        sizes.append((_("limit of each process"), settings.BM25_MEMORY_BYTES))
+    if tier == "database":
+        sizes.append((_("stored for what you may see"), stored_bytes))
+    return (
+        *(Figure(label, f"{counts.get(field, 0):,}") for field, label in labels.items()),
+        *(Figure(label, filesizeformat(size)) for label, size in sizes),
+    )
+
+
+def _hit_ratio(counts: Mapping[str, int]) -> str:
+    hits, misses = counts.get("hits", 0), counts.get("misses", 0)
+    return f"{100 * hits / (hits + misses):.0f}%" if hits + misses else "–"
+
+
+def _row(index: KeywordIndex, tokenizers: Mapping[str, str], *, is_editable: bool) -> Row:
+    kb = index.kb
+    return Row(
+        index=index,
+        kb_url=reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
+        tokenizer=tokenizers[kb.tokenizer_id],
+        tokenizer_url=tokenizer_url(kb),
+        state=index_state_in_words(index.state, index.changes),
+        state_label=INDEX_LABELS[index.state],
+        base_bytes="–" if index.base_bytes is None else filesizeformat(index.base_bytes),
+        redis_bytes=filesizeformat(index.redis_bytes) if index.redis_bytes else "–",
+        drop_url=reverse("admin:keyword_cache_invalidate", args=[kb.pk]) if is_editable else "",
+    )

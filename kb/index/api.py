@@ -1,0 +1,144 @@
+from collections.abc import Callable
+from typing import Any
+
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.index.services.tokenizing.state import tokenizer_as_json, tokens_as_json
+from kb.index.services.tokenizing.tokenizing import (
+    problem_in_words,
+    read_settings,
+    tokenizer_change,
+    tokenizer_change_cancel,
+)
+from kb.providers.models import TokenizerSettings
+from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
+from kb.web.api.schema import answers
+from kb.web.api.views import ApiViewSet, one
+from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
+from retrieval.errors import DictionaryError
+from retrieval.tokenize import TokenKind
+
+MAX_SAMPLE_CHARACTERS = 10_000
+
+
+class LinesField(StrictCharField):
+    """A text of one word a line; an error names the line."""
+
+    def __init__(self, *, parse: Callable[[str], Any], **kwargs: Any) -> None:
+        self._parse = parse
+        # Not trimmed, so that the line is that of the request's text.
+        super().__init__(max_length=MAX_TEXT_CHARACTERS, allow_blank=True, default="", trim_whitespace=False, **kwargs)
+
+    def run_validation(self, data: Any = serializers.empty) -> str:
+        text = str(super().run_validation(data))
+        try:
+            self._parse(text)
+        except DictionaryError as error:
+            raise serializers.ValidationError(problem_in_words(error)) from error
+        return text
+
+
+class TokenizerChangeSerializer(StrictSerializer):
+    engine = serializers.ChoiceField(
+        TokenizerSettings.Engine.choices, default=TokenizerSettings.Engine.JIEBA, help_text="What cuts Chinese."
+    )
+    dictionary = LinesField(
+        parse=parse_dictionary,
+        help_text="Own words, one a line as in jieba's dictionaries: `word [frequency] [part of speech]`. Left out: none.",
+    )
+    stop_words = LinesField(
+        parse=parse_stop_words,
+        help_text="Words that are neither indexed nor searched, one a line, beside the English ones. Left out: none.",
+    )
+    simplify = StrictBooleanField(default=False, help_text="Traditional Chinese becomes simplified.")
+
+
+class ProgressSerializer(serializers.Serializer[Any]):
+    done = serializers.IntegerField()
+    total = serializers.IntegerField(help_text="Chunks in all.")
+
+
+class TokenizerSerializer(serializers.Serializer[Any]):
+    id = serializers.CharField(help_text="Of the tokenizer that searches use.")
+    engine = serializers.ChoiceField(TokenizerSettings.Engine.choices)
+    dictionary = serializers.CharField(allow_blank=True)
+    stop_words = serializers.CharField(allow_blank=True)
+    simplify = serializers.BooleanField()
+    target_id = serializers.CharField(
+        allow_null=True, help_text="Of the tokenizer that these settings make, while the chunks are tokenised for it."
+    )
+    progress = ProgressSerializer(allow_null=True, help_text="In chunks, while the knowledge base has a target.")
+
+
+class TextSerializer(StrictSerializer):
+    text = StrictCharField(max_length=MAX_SAMPLE_CHARACTERS, allow_blank=True, trim_whitespace=False)
+
+
+class TokenSerializer(serializers.Serializer[Any]):
+    term = serializers.CharField(help_text="What is indexed and searched.")
+    surface = serializers.CharField(help_text="What of the normalised text it was made of.")
+    kind = serializers.ChoiceField([(kind.value, kind.value) for kind in TokenKind])
+    is_dropped = serializers.BooleanField(help_text="A stop word: neither indexed nor searched.")
+
+
+class TokensSerializer(serializers.Serializer[Any]):
+    tokenizer = serializers.CharField(help_text="Its id.")
+    tokens = TokenSerializer(many=True)
+
+
+@extend_schema_view(
+    retrieve=extend_schema(
+        summary="Read the tokenizer of a knowledge base",
+        description="While it moves to other settings, these are told, with the progress.",
+        responses=answers({200: TokenizerSerializer}, 404),
+    ),
+    update=extend_schema(
+        summary="Replace the settings of the tokenizer",
+        description="202: a worker tokenises the chunks, and searches use the present tokenizer until it is done. "
+        "200: these settings are in use already.",
+        request=TokenizerChangeSerializer,
+        responses=answers({200: TokenizerSerializer, 202: TokenizerSerializer}, 400, 403, 404, 413, 415, 503),
+    ),
+    destroy=extend_schema(
+        summary="Give up a change of the tokenizer that is not done yet",
+        description="The present tokenizer stays.",
+        responses=answers({204: None}, 403, 404),
+    ),
+)
+class TokenizerViewSet(ApiViewSet):
+    queryset = KnowledgeBase.objects.none()
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(tokenizer_as_json(one(KnowledgeBase.objects.visible_to(self.principal), pk)))
+
+    def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        is_started = tokenizer_change(kb, read_settings(**self.checked(TokenizerChangeSerializer)))
+        status_code = status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
+        return Response(tokenizer_as_json(kb), status=status_code)
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        tokenizer_change_cancel(self.editable(KnowledgeBase.objects.visible_to(self.principal), pk))
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+
+@extend_schema_view(
+    create=extend_schema(
+        operation_id="tokens",
+        summary="Tell the tokens of a text under a knowledge base's tokenizer",
+        description="Of a text or of a query: they are cut alike. A key with the scope read suffices.",
+        request=TextSerializer,
+        responses=answers({200: TokensSerializer}, 400, 404, 413, 415, 503),
+    )
+)
+class TokensViewSet(ApiViewSet):
+    queryset = KnowledgeBase.objects.none()
+    post_reads = True
+
+    def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
+        return Response(tokens_as_json(kb, self.checked(TextSerializer)["text"]))

@@ -1,0 +1,309 @@
+"""The BM25 index of a knowledge base, through process memory, Redis and PostgreSQL, or built from stored postings."""
+
+import hashlib
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+from django.conf import settings
+from django.db import connection, connections, transaction
+from django.utils.translation import gettext_noop
+
+from kb.base.db.installation import installation_id
+from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.threads import ConnectionReturningExecutor
+from kb.base.metrics import BUILD_SECONDS, observe_cache
+from kb.index.models.index import BM25Index, ChunkChange
+from kb.index.postings import build_index, changes_since, log_start
+from kb.index.tiers import DatabaseTier, RedisTier
+from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
+from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats
+from retrieval.channels import LoadedIndex
+from retrieval.errors import ChannelUnavailable
+from retrieval.messages import Message
+from retrieval.payload import PayloadCodec
+from retrieval.single_flight import Land, SingleFlight
+from retrieval.trace import DegradationCode
+
+logger = logging.getLogger(__name__)
+
+BUILDERS = 8  # some of them may wait for another process
+POLL_SECONDS = 0.1
+LOCK_PATIENCE_SECONDS = 60
+BUILD_TIER = "build"
+MIN_CHANGES_TO_BUILD = 1_000
+CHANGED_SHARE_TO_BUILD = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class StoredIndex:
+    """An index with the version of the base that it stands on.
+
+    Attributes:
+        build_ms: what building the base took, where this process did it.
+    """
+
+    index: OkapiIndex
+    base_version: int
+    build_ms: float | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.index.nbytes
+
+
+Answer = Found[StoredIndex]
+
+# lru_cache alone would let first searches at the same moment each make a cache and flights of their own.
+_first_use = threading.Lock()
+
+
+@lru_cache(maxsize=1)
+def _shared_cache() -> TieredCache[StoredIndex]:
+    """One cache a process."""
+    return TieredCache(
+        memory=MemoryTier(settings.BM25_MEMORY_BYTES),
+        tiers=(RedisTier(settings.BM25_REDIS_MAX_BYTES), DatabaseTier()),
+        codec=PayloadCodec(settings.SECRET_KEY.encode()),
+        encode=lambda stored: stored.index.state(),
+        decode=lambda key, state: StoredIndex(OkapiIndex.from_state(state), key.version),
+        observe=observe_cache,
+    )
+
+
+@lru_cache(maxsize=1)
+def _shared_flights() -> SingleFlight[Answer]:
+    """One flight a knowledge base and process."""
+    return SingleFlight(ConnectionReturningExecutor(max_workers=BUILDERS, thread_name_prefix="keyword-index"))
+
+
+@lru_cache(maxsize=1)
+def index_fingerprint() -> str:
+    """What, besides the chunks and the tokenizer, the content of an index depends on."""
+    return hashlib.sha256(f"{FORMAT}:{okapi_parameters()}".encode()).hexdigest()[:16]
+
+
+def most_changes(chunk_count: int) -> int:
+    """How many changed chunks are read over a base of so many chunks; with more of them it is built anew."""
+    return max(MIN_CHANGES_TO_BUILD, int(chunk_count * CHANGED_SHARE_TO_BUILD))
+
+
+class BM25Store:
+    """Indexes by knowledge base and version.
+
+    The version moves with every committed change and stands in every key, so an entry answers for exactly what its
+    version says, in every process, whatever happens to Redis. An entry of the past is a base: the chunks that have
+    changed since are read from the change log and laid over it. Only where there is no base is an index built anew,
+    once, however many ask for it.
+    """
+
+    def __init__(self) -> None:
+        with _first_use:
+            self._cache = _shared_cache()
+            self._flights = _shared_flights()
+
+    def request(self, kb_id: int, version: int, tokenizer_id: str) -> "RequestedIndex":
+        """The index of a version, or of a newer one where that is what the database holds by then.
+
+        Loading or building it starts now, off this thread; a thread with an open transaction may see what nobody else
+        does, so there the work waits for `RequestedIndex.wait`, is done in place and published nowhere.
+
+        Args:
+            kb_id: the knowledge base, which the caller has checked that it may read.
+            version: as read together with that check.
+            tokenizer_id: whose postings to index.
+        """
+        return RequestedIndex(self, self._key(kb_id, version, tokenizer_id))
+
+    def live(self, key: CacheKey) -> Answer | None:
+        """What this process holds of the version or a newer one."""
+        return self._cache.live(key)
+
+    def start(self, key: CacheKey) -> Future[Answer]:
+        """What loads or builds the index now, or does so already."""
+        return self._flights.join(key.lineage, partial(self._obtain, key))
+
+    def expire(self, kb_id: int) -> None:
+        """Frees, in all three tiers, a base from which the change log no longer leads to the present."""
+        if BM25Index.objects.filter(knowledge_base_id=kb_id, version__lt=log_start(kb_id)).exists():
+            self._cache.drop(kb_id)
+
+    def drop(self, kb_id: int) -> None:
+        """Frees what all three tiers hold of a knowledge base."""
+        self._cache.drop(kb_id)
+
+    def invalidate(self, kb_id: int) -> None:
+        """Clears all three tiers, takes a new version and ends the change log, so that every process builds anew."""
+        with transaction.atomic(), connection.cursor() as cursor:
+            # First, as every writer and whoever deletes it does.
+            cursor.execute("SELECT 1 FROM kb_knowledgebase WHERE id = %s FOR KEY SHARE", [kb_id])
+            cursor.execute(
+                "UPDATE kb_versions SET version = nextval('kb_version_seq') WHERE knowledge_base_id = %s RETURNING version",
+                [kb_id],
+            )
+            for (version,) in cursor.fetchall():
+                ChunkChange.objects.filter(knowledge_base_id=kb_id).delete()
+                ChunkChange.objects.create(
+                    knowledge_base_id=kb_id, version=version, operation=ChunkChange.Operation.RESET
+                )
+        self._cache.drop(kb_id)
+
+    def merge(self, kb_id: int, tokenizer_id: str) -> bool:
+        """Builds a new base, so that later searches read fewer changes.
+
+        Returns:
+            False: another process is building one.
+        """
+        with try_lock(Purpose.BUILD_INDEX, kb_id) as taken:
+            if taken:
+                self._publish(self._build(self._key(kb_id, 0, tokenizer_id)))
+        return taken
+
+    def stats(self) -> dict[str, TierStats]:
+        """Counters of this process by tier."""
+        return self._cache.stats()
+
+    @staticmethod
+    def _key(kb_id: int, version: int, tokenizer_id: str) -> CacheKey:
+        return CacheKey(installation_id(), kb_id, version, tokenizer_id, index_fingerprint())
+
+    # -- In a builder's thread -------------------------------------------------------------------------------------------
+    def _obtain(self, wanted: CacheKey, land: Land[Answer]) -> None:
+        """Lands the newest base that can be had with the changes since, or builds one unless another process does."""
+        started = time.monotonic()
+        useless: set[int] = set()
+        while not self._land_from_base(wanted, land, useless):
+            patient = time.monotonic() - started < LOCK_PATIENCE_SECONDS
+            with try_lock(Purpose.BUILD_INDEX, wanted.kb_id) as taken:
+                if taken or not patient:
+                    # Whoever had the lock before may have published meanwhile.
+                    if not self._land_from_base(wanted, land, useless):
+                        built = self._build(wanted)
+                        self._land(built, land)
+                        self._publish(built)
+                    return
+            connections.close_all()  # no connection is held while another process builds
+            time.sleep(POLL_SECONDS)
+
+    def _land_from_base(self, wanted: CacheKey, land: Land[Answer], useless: set[int]) -> bool:
+        """Tries this process, then the other tiers; versions that cannot be brought up to date are not loaded again."""
+        oldest = max(log_start(wanted.kb_id), *(version + 1 for version in useless), 0)
+        for find in (self._cache.held, self._cache.stored):
+            base = find(wanted.at(oldest))
+            if base is None or base.value.base_version < oldest:
+                continue
+            answer = self._updated(base)
+            if answer is not None:
+                self._land(answer, land)
+                return True
+            useless.add(base.value.base_version)
+        return False
+
+    def _land(self, answer: Answer, land: Land[Answer]) -> None:
+        self._cache.keep(answer.key, answer.value)
+        land(answer)
+
+    def _publish(self, built: Answer) -> None:
+        """Offers a base to all, unless its knowledge base is gone or the change log has ended behind it meanwhile."""
+        if built.key.version >= max(1, log_start(built.key.kb_id)):
+            self._cache.publish(built.key, built.value)
+
+    # -- In any thread ---------------------------------------------------------------------------------------------------
+    def _updated(self, found: Answer) -> Answer | None:
+        """An older index brought up to date; None where the change log does not lead from it to the present."""
+        base, key = found.value, found.key
+        limit = most_changes(base.index.base.chunk_count)
+        changes = changes_since(key.kb_id, key.tokenizer_id, base.base_version, limit=limit)
+        if changes is None:
+            return None
+        if not changes.chunk_ids.size:
+            current = StoredIndex(base.index.base, base.base_version, base.build_ms)
+        else:
+            self._cache.count(updates=1)
+            index = base.index.with_changes(changes.chunk_ids, changes.rows)
+            current = StoredIndex(index, base.base_version, base.build_ms)
+        return Found(current, key.at(changes.version), found.tier)
+
+    def _build(self, wanted: CacheKey) -> Answer:
+        started = time.perf_counter()
+        version, index = build_index(wanted.kb_id, wanted.tokenizer_id)
+        seconds = time.perf_counter() - started
+        self._cache.count(builds=1)
+        BUILD_SECONDS.observe(seconds)
+        return Found(StoredIndex(index, version, seconds * 1_000), wanted.at(version), BUILD_TIER)
+
+    def in_transaction(self, key: CacheKey) -> Answer:
+        """For a thread with an open transaction, whose own changes count: kept and published nowhere."""
+        base = self._cache.held(key.at(log_start(key.kb_id)))
+        return (base and self._updated(base)) or self._build(key)
+
+    def detail(self, answer: Answer) -> Mapping[str, Any]:
+        """What the trace tells of an answer."""
+        index = answer.value.index
+        return {
+            "cache_tier": answer.tier,
+            "version": answer.key.version,
+            "base_version": answer.value.base_version,
+            "changed_chunks": index.changed_count,
+            "indexed_chunks": index.chunk_count,
+            "index_bytes": index.nbytes,
+            "build_ms": answer.value.build_ms and round(answer.value.build_ms, 3),
+            "tiers": {tier: asdict(counts) for tier, counts in self.stats().items()},
+        }
+
+
+class RequestedIndex:
+    """An index that is there already or on its way."""
+
+    def __init__(self, store: BM25Store, key: CacheKey) -> None:
+        self._store = store
+        self._key = key
+        self._in_transaction = connection.in_atomic_block
+        self._answer = store.live(key)
+        self._flight = None if self._answer or self._in_transaction else store.start(key)
+
+    def wait(self, deadline: float) -> LoadedIndex:
+        """The index, at the latest at `deadline` (of `time.monotonic`).
+
+        Raises:
+            ChannelUnavailable: it is not there by then.
+            ScopeOutdated: the knowledge base searches with another tokenizer by now.
+        """
+        started = time.monotonic()
+        try:
+            answer = self._answer or (
+                self._store.in_transaction(self._key) if self._in_transaction else self._landed(deadline)
+            )
+        except TimeoutError:
+            raise ChannelUnavailable(
+                DegradationCode.BM25_INDEX_BUILDING,
+                Message(
+                    gettext_noop(
+                        "The keyword index is still being built: search again in a moment, or allow the search more time."
+                    )
+                ),
+            ) from None
+        self._answer = answer
+        waited = (time.monotonic() - started) * 1_000
+        return LoadedIndex(answer.value.index, {**self._store.detail(answer), "waited_ms": round(waited, 3)})
+
+    def _landed(self, deadline: float) -> Answer:
+        flight = self._flight
+        while flight is not None:
+            if not (flight.done() or connection.in_atomic_block):
+                connections.close_all()  # this thread holds none while it waits
+            answer: Answer = flight.result(timeout=max(0.0, deadline - time.monotonic()))
+            is_gone = not answer.key.version
+            if is_gone or answer.key.serves(self._key):
+                break
+            # That flight had started before this version was committed.
+            newer = self._store.live(self._key)
+            if newer is not None:
+                return newer
+            flight = self._store.start(self._key)
+        return answer

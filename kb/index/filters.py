@@ -1,0 +1,258 @@
+"""Which chunks a search may find: conditions on documents, as a request states them and as PostgreSQL answers them."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+import numpy as np
+from django.db import connection
+from django.utils.translation import gettext as _
+from numpy.typing import NDArray
+
+from kb.access.models.knowledge import Document
+from kb.access.models.principal import Principal
+from kb.access.scope import visible_knowledge_bases
+from kb.base.filter_values import (
+    MAX_CONDITIONS,
+    InvalidFilter,
+    Scalar,
+    read_each,
+    read_id,
+    read_id_or_text,
+    read_list,
+    read_scalar,
+    read_text,
+    read_time,
+)
+from kb.base.text import normalized_key
+from kb.index.matching import Matching
+
+
+class Operator(StrEnum):
+    """How a document's metadata are compared. Values of different types are not equal and neither is before the other.
+
+    `ne` finds all that `eq` does not, also what lacks the key; `contains` looks into a list for an element, into a text for
+    a part; `exists` takes true or false.
+    """
+
+    EQ = "eq"
+    NE = "ne"
+    GT = "gt"
+    GTE = "gte"
+    LT = "lt"
+    LTE = "lte"
+    IN = "in"
+    CONTAINS = "contains"
+    EXISTS = "exists"
+
+
+ORDERINGS = {Operator.GT: ">", Operator.GTE: ">=", Operator.LT: "<", Operator.LTE: "<="}
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A condition on one key of a document's metadata; `value` of `in` is a tuple."""
+
+    key: str
+    op: Operator
+    value: Scalar | tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Conditions that a chunk's document must meet, all of them; None and the empty tuple of metadata demand nothing.
+
+    Attributes:
+        tags: the document has any of them.
+        concepts: ids or names; the document has any of them, or one that is narrower.
+        created_after: at that time or later.
+        created_before: earlier than that.
+        matching: further conditions, which take values as people write them.
+    """
+
+    document_ids: tuple[int, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    concepts: tuple[int | str, ...] | None = None
+    source_types: tuple[str, ...] | None = None
+    metadata: tuple[Condition, ...] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    matching: Matching | None = None
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, Any]) -> Self:
+        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}.
+
+        Raises:
+            InvalidFilter: a field is unknown or its value cannot be used.
+        """
+        if not isinstance(mapping, Mapping):
+            raise InvalidFilter("filters", _("Give an object of filters by name."))
+        for name in mapping:
+            if name not in _PARSERS:
+                message = _("There is no filter “%(name)s”: choose from %(names)s.")
+                raise InvalidFilter(str(name), message % {"name": name, "names": ", ".join(_PARSERS)})
+        return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every chunk passes."""
+        return self == type(self)()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `parse` reads again, of JSON's types."""
+        given = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
+
+
+# -- Reading -----------------------------------------------------------------------------------------------------------
+def _source_type(field: str, value: Any) -> str:
+    if value not in Document.SourceType.values:
+        message = _("“%(field)s”: choose from %(names)s.")
+        raise InvalidFilter(field, message % {"field": field, "names": ", ".join(Document.SourceType.values)})
+    return str(value)
+
+
+def _conditions(field: str, value: Any) -> tuple[Condition, ...]:
+    return tuple(
+        _condition(f"{field}[{place}]", each) for place, each in enumerate(read_list(field, value, MAX_CONDITIONS))
+    )
+
+
+def _condition(field: str, value: Any) -> Condition:
+    if not isinstance(value, Mapping) or not {"key", "op"} <= set(value) <= {"key", "op", "value"}:
+        message = _("“%(field)s”: give an object with “key”, “op” and “value”.")
+        raise InvalidFilter(field, message % {"field": field})
+    if value["op"] not in list(Operator):
+        message = _("“%(field)s”: choose from %(names)s.") % {"field": f"{field}.op", "names": ", ".join(Operator)}
+        raise InvalidFilter(f"{field}.op", message)
+    op = Operator(value["op"])
+    return Condition(read_text(f"{field}.key", value["key"]), op, _operand(f"{field}.value", op, value.get("value")))
+
+
+def _operand(field: str, op: Operator, value: Any) -> Scalar | tuple[Scalar, ...]:
+    if op is Operator.IN:
+        return read_each(read_scalar)(field, value)
+    if op is Operator.EXISTS:
+        if value is not None and not isinstance(value, bool):
+            raise InvalidFilter(field, _("“%(field)s”: give true or false.") % {"field": field})
+        return value is not False
+    if op in ORDERINGS and (isinstance(value, bool) or not isinstance(value, str | int | float)):
+        raise InvalidFilter(field, _("“%(field)s”: give a number or a text to compare with.") % {"field": field})
+    return read_scalar(field, value)
+
+
+_PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
+    "document_ids": read_each(read_id),
+    "tags": read_each(read_text),
+    "concepts": read_each(read_id_or_text),
+    "source_types": read_each(_source_type),
+    "metadata": _conditions,
+    "created_after": read_time,
+    "created_before": read_time,
+    "matching": Matching.parse,
+}
+
+# -- Asking ------------------------------------------------------------------------------------------------------------
+# One value of all ids: rows would take as long to fetch as to find.
+CHUNK_IDS = """
+{concepts}
+SELECT string_agg(int8send(c.id), '')
+FROM kb_chunk c JOIN kb_document d ON d.id = c.document_id
+WHERE c.knowledge_base_id = %s AND c.enabled AND c.knowledge_base_id = ANY(ARRAY({visible}))
+    AND {conditions}
+"""
+CONCEPTS = """
+WITH RECURSIVE concept AS (
+    SELECT id FROM kb_concept WHERE knowledge_base_id = %s AND (
+        id = ANY(%s::bigint[])
+        OR id IN (SELECT concept_id FROM kb_conceptterm WHERE knowledge_base_id = %s AND key = ANY(%s::varchar[])))
+    UNION
+    SELECT narrower.id FROM kb_concept narrower JOIN concept ON narrower.parent_id = concept.id
+)
+"""
+OF_CONCEPTS = """
+d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))
+"""
+HAS_ELEMENT = "(jsonb_typeof(d.metadata -> %s) = 'array' AND d.metadata -> %s @> %s::jsonb)"
+HAS_PART = "(jsonb_typeof(d.metadata -> %s) = 'string' AND strpos(d.metadata ->> %s, %s) > 0)"
+IN_ORDER = "(jsonb_typeof(d.metadata -> %s) = %s AND d.metadata -> %s {operator} %s::jsonb)"
+
+Clause = tuple[str, list[Any]]
+
+
+def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.int64] | None:
+    """The enabled chunks that pass, ascending, as far as the principal may see them; None where all do."""
+    if filters.is_empty:
+        return None
+    scope = visible_knowledge_bases(principal)
+    if scope is None:
+        return np.empty(0, dtype=np.int64)
+    visible, visible_values = scope
+    clauses = list(_clauses(filters))
+    concepts, concept_values = _concepts(kb_id, filters)
+    conditions = " AND ".join(clause for clause, _values in clauses)
+    statement = CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions)
+    values = [value for _clause, given in clauses for value in given]
+    with connection.cursor() as cursor:
+        cursor.execute(statement, [*concept_values, kb_id, *visible_values, *values])
+        (found,) = cursor.fetchone()
+    return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
+
+
+def _concepts(kb_id: int, filters: Filters) -> Clause:
+    if filters.concepts is None:
+        return "", []
+    ids = [concept for concept in filters.concepts if isinstance(concept, int)]
+    keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
+    return CONCEPTS, [kb_id, ids, kb_id, keys]
+
+
+def _clauses(filters: Filters) -> Iterable[Clause]:
+    if filters.document_ids is not None:
+        yield "d.id = ANY(%s::bigint[])", [list(filters.document_ids)]
+    if filters.tags is not None:
+        yield "d.tags && %s::varchar[]", [list(filters.tags)]
+    if filters.concepts is not None:
+        yield OF_CONCEPTS, []
+    if filters.source_types is not None:
+        yield "d.source_type = ANY(%s::varchar[])", [list(filters.source_types)]
+    if filters.created_after is not None:
+        yield "d.created_at >= %s", [filters.created_after]
+    if filters.created_before is not None:
+        yield "d.created_at < %s", [filters.created_before]
+    for condition in filters.metadata:
+        yield _clause(condition)
+    if filters.matching is not None:
+        yield filters.matching.clause()
+
+
+def _clause(condition: Condition) -> Clause:
+    """Values are compared as JSON, which orders numbers as numbers and texts as texts and casts nothing."""
+    key, value = condition.key, condition.value
+    values: list[Any]
+    match condition.op:
+        case Operator.EXISTS:
+            clause, values = "(d.metadata ? %s) = %s", [key, value]
+        case Operator.IN:
+            given = value if isinstance(value, tuple) else (value,)
+            clause, values = "d.metadata -> %s = ANY(%s::jsonb[])", [key, [_json(each) for each in given]]
+        case Operator.CONTAINS:
+            clause, values = HAS_ELEMENT, [key, key, _json(value)]
+            if isinstance(value, str):
+                clause, values = f"({clause} OR {HAS_PART})", [*values, key, key, value]
+        case Operator.EQ:
+            clause, values = "d.metadata -> %s = %s::jsonb", [key, _json(value)]
+        case Operator.NE:
+            clause, values = "d.metadata -> %s IS DISTINCT FROM %s::jsonb", [key, _json(value)]
+        case ordering:
+            kind = "string" if isinstance(value, str) else "number"
+            clause, values = IN_ORDER.format(operator=ORDERINGS[ordering]), [key, kind, key, _json(value)]
+    return clause, values
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,173 @@
+"""The stores that this installation has beside PostgreSQL."""
+
+import importlib
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from django.conf import settings
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.index.mirrors.protocol import Mirror, StoreError, StoreNotConfigured
+from retrieval.errors import ChannelUnavailable
+from retrieval.execution import CircuitBreaker
+from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.trace import DegradationCode
+
+T = TypeVar("T")
+
+Store = KnowledgeBase.Store
+
+FAILURES_TO_PAUSE = 2
+SECONDS_PAUSED = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """How a store is had: its module and class, its settings, and the extra that brings its package."""
+
+    module: str
+    name: str
+    address: str
+    token: str
+    extra: str
+
+
+DRIVERS = {
+    Store.MILVUS.value: Driver("kb.index.mirrors.milvus", "MilvusMirror", "MILVUS_URI", "MILVUS_TOKEN", "milvus"),
+    Store.CHROMA.value: Driver("kb.index.mirrors.chroma", "ChromaMirror", "CHROMA_URL", "CHROMA_TOKEN", "chroma"),
+}
+KEYWORD_STORES = frozenset({Store.MILVUS.value})
+
+
+@dataclass(slots=True)
+class _Held:
+    """What this process has opened. Neither client outlives a fork, so a child opens its own."""
+
+    pid: int
+    mirrors: dict[tuple[str, str, str], Mirror] = field(default_factory=dict)
+    breakers: dict[str, CircuitBreaker] = field(default_factory=dict)
+    opening: dict[str, threading.Lock] = field(default_factory=lambda: {name: threading.Lock() for name in DRIVERS})
+
+
+_held = _Held(os.getpid())
+
+
+def configured_stores() -> tuple[str, ...]:
+    """The stores that a knowledge base may be moved to."""
+    addresses = {name: getattr(settings, driver.address) for name, driver in DRIVERS.items()}
+    return (Store.POSTGRES.value, *(name for name, address in addresses.items() if address))
+
+
+def mirror(store: str) -> Mirror:
+    """A store's client, opened at its first use.
+
+    One store that hangs holds up neither another one, nor for longer than STORE_SECONDS who waits for it to be opened.
+
+    Raises:
+        StoreNotConfigured: this installation has no address of it, or not its package.
+        StoreError: its server cannot be reached.
+    """
+    driver = DRIVERS[store]
+    key = (store, getattr(settings, driver.address), getattr(settings, driver.token))
+    held = _of_this_process()
+    if key in held.mirrors:
+        return held.mirrors[key]
+    kind = _class(store, driver)
+    if not held.opening[store].acquire(timeout=settings.STORE_SECONDS):
+        raise StoreError(
+            Message(
+                gettext_noop("{store} did not answer to another search within {seconds:g} s"),
+                store=str(Store(store).label),
+                seconds=settings.STORE_SECONDS,
+            )
+        )
+    try:
+        if key not in held.mirrors:
+            held.mirrors[key] = kind(key[1], key[2], settings.STORE_SECONDS)
+        return held.mirrors[key]
+    finally:
+        held.opening[store].release()
+
+
+def asked(store: str, ask: Callable[[Mirror], T]) -> T:
+    """What a store answers to a search.
+
+    Raises:
+        ChannelUnavailable: its server cannot be reached or refuses, or has done so repeatedly a moment ago.
+    """
+    breaker = _breaker(store)
+    if not breaker.allows():
+        raise _unavailable(f"{Store(store).label} failed repeatedly and is not asked for {SECONDS_PAUSED:.0f} s")
+    try:
+        answer = ask(mirror(store))
+    except StoreError as error:
+        breaker.failed()
+        raise _unavailable(message_of(error)) from error
+    breaker.succeeded()
+    return answer
+
+
+def forget() -> None:
+    """Has the next use open every client anew."""
+    global _held  # noqa: PLW0603 - one for the process
+    for each in _held.mirrors.values():
+        close = getattr(each, "close", None)
+        if close is not None:
+            close()
+    _held = _Held(os.getpid())
+
+
+def _of_this_process() -> _Held:
+    global _held  # noqa: PLW0603 - one for the process
+    if _held.pid != os.getpid():
+        _held = _Held(os.getpid())
+    return _held
+
+
+def _breaker(store: str) -> CircuitBreaker:
+    return _of_this_process().breakers.setdefault(
+        store, CircuitBreaker(failures_to_open=FAILURES_TO_PAUSE, seconds_open=SECONDS_PAUSED)
+    )
+
+
+def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:
+    """Its class, made of its address, its token and its seconds a call; the first time its package is imported."""
+    if not getattr(settings, driver.address):
+        raise StoreNotConfigured(
+            Message(
+                gettext_noop(
+                    "{store} is not set up here: set {address}, or move the knowledge base back with `manage.py "
+                    "migrate_store --kb NAME --to postgres`"
+                ),
+                store=str(Store(store).label),
+                address=driver.address,
+            )
+        )
+    try:
+        kind: Callable[[str, str, float], Mirror] = getattr(importlib.import_module(driver.module), driver.name)
+    except ImportError as error:
+        raise StoreNotConfigured(
+            Message(
+                gettext_noop("the package of {store} is missing ({error}): run `pip install 'zhiku[{extra}]'`"),
+                store=str(Store(store).label),
+                error=message_of(error),
+                extra=driver.extra,
+            )
+        ) from error
+    return kind
+
+
+def _unavailable(reason: str) -> ChannelUnavailable:
+    return ChannelUnavailable(
+        DegradationCode.STORE_UNAVAILABLE,
+        Message(
+            gettext_noop(
+                "{reason}. PostgreSQL answered instead: start the server, or correct its address; `manage.py "
+                "doctor` looks at it"
+            ),
+            reason=reason,
+        ),
+    )

@@ -1,0 +1,207 @@
+"""Reads what searches need into memory after a start: from a cold disk each of the first ones takes seconds."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.cache import caches
+from django.db import connection
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django_redis.exceptions import ConnectionInterrupted
+from redis.exceptions import RedisError
+
+from kb.base.db.cursors import own_session, untimed_cursor
+from kb.base.db.installation import installation_id
+from kb.base.db.locks import Purpose, held_locks, try_lock
+from kb.index.index_memory import SHARE_OF_MEMORY, available_bytes
+from kb.index.vector_index import VectorSpace, all_spaces, finished_indexes
+
+logger = logging.getLogger(__name__)
+
+ALL: Final = 0
+"""One process of the installation reads."""
+DAYS: Final = 14
+MOST_SECONDS: Final = 900.0
+PIECE_BLOCKS: Final = 1_024
+BLOCK_BYTES: Final = 8_192
+SEGMENT_BYTES: Final = 1024**3
+"""PostgreSQL keeps a larger relation in several files."""
+ROW_BYTES: Final = 100
+"""Of a row beside its vector."""
+LOOKUPS: Final = ("vector_once_per_kind_and_model", "kb_chunk_pkey")
+"""Through which a search finds the rows of its candidates."""
+
+# Those searched lately before the others, and the largest of each first, since a cold one of these takes longest.
+BY_USE = """
+SELECT k.id FROM kb_knowledgebase k
+LEFT JOIN (
+    SELECT DISTINCT unnest(knowledge_base_ids) AS id FROM kb_searchlog WHERE created_at > now() - make_interval(days => %s)
+) searched USING (id)
+LEFT JOIN bm25_indexes i ON i.knowledge_base_id = k.id
+ORDER BY (searched.id IS NULL), coalesce(i.chunk_count, 0) DESC, k.id
+"""
+# By a column that no index holds, so that the rows themselves are read, in the order of their blocks.
+VECTORS = """
+SELECT count(*) FILTER (WHERE enabled) FROM kb_chunkembedding WHERE knowledge_base_id = %s AND model = %s AND kind = %s
+"""
+CHUNKS = "SELECT count(*) FILTER (WHERE enabled) FROM kb_chunk WHERE knowledge_base_id = %s"
+CHUNK_BYTES = """
+SELECT count(*) * (SELECT pg_relation_size(oid) / greatest(reltuples, 1) FROM pg_class WHERE oid = 'kb_chunk'::regclass)
+FROM kb_chunk WHERE knowledge_base_id = %s
+"""
+HAS_PREWARM = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_prewarm')"
+MAY_READ_FILES = "SELECT has_function_privilege('pg_read_binary_file(text, bigint, bigint, boolean)', 'execute')"
+PREWARM = "SELECT pg_prewarm(%s::regclass, 'read', 'main', %s, %s)"
+READ_FILE = "SELECT length(pg_read_binary_file(%s, %s, %s, true))"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is read at once.
+
+    Attributes:
+        size: in bytes.
+        index: the name of an index, which is read block by block; else `statement` reads rows.
+    """
+
+    size: int
+    index: str = ""
+    statement: str = ""
+    values: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadIn:
+    """What was read, and how many parts were left out for want of memory or time."""
+
+    parts: int
+    bytes: int
+    left_out: int
+
+
+def knowledge_bases_by_use() -> list[int]:
+    """All ids; those that were searched lately come first, the largest of them before the others."""
+    return [kb_id for (kb_id,) in _fetch(connection, BY_USE, DAYS)]
+
+
+def is_reading() -> bool:
+    """Whether a process of this installation reads at this moment."""
+    return bool(held_locks(Purpose.PAGE_CACHE))
+
+
+def reads_indexes() -> bool:
+    """Whether this server lets indexes be read block by block: by pg_prewarm, or by its own files."""
+    return any(_fetch(connection, statement)[0][0] for statement in (HAS_PREWARM, MAY_READ_FILES))
+
+
+def most_bytes() -> int:
+    """How much is read at most; 0: nothing."""
+    if settings.WARM_UP_BYTES is not None:
+        return int(settings.WARM_UP_BYTES)
+    if settings.EMBEDDED:
+        return int(SHARE_OF_MEMORY * available_bytes())
+    [(cache_bytes,)] = _fetch(connection, "SELECT pg_size_bytes(current_setting('effective_cache_size'))")
+    return int(SHARE_OF_MEMORY * cache_bytes)
+
+
+def read_in() -> ReadIn | None:
+    """Reads vector indexes, vectors and chunks, the most needed first; None where another process does, or has done.
+
+    It is done once after each start of PostgreSQL, and again a day later by a process that starts then.
+    """
+    limit = most_bytes()
+    if not limit:
+        return None
+    with try_lock(Purpose.PAGE_CACHE, ALL) as taken:
+        if not taken or _is_noted():
+            return None
+        with untimed_cursor():  # on a cold disk to count takes long, too
+            parts = list(_parts())
+        with own_session(max_parallel_workers_per_gather=0) as session:
+            done = _read(session, parts, limit)
+        _note()
+    logger.info(
+        "read %s parts of %.1f GB into memory, left out %s", done.parts, done.bytes / SEGMENT_BYTES, done.left_out
+    )
+    return done
+
+
+def _read(session: BaseDatabaseWrapper, wanted: Sequence[Part], limit: int) -> ReadIn:
+    end, parts, size, left_out = time.monotonic() + MOST_SECONDS, 0, 0, 0
+    for part in wanted:
+        if size + part.size > limit or time.monotonic() > end:
+            left_out += 1
+            continue
+        if part.index:
+            _read_index(session, part)
+        else:
+            _fetch(session, part.statement, *part.values)
+        parts, size = parts + 1, size + part.size
+    return ReadIn(parts, size, left_out)
+
+
+def _parts() -> Iterator[Part]:
+    """In the order in which they are wanted."""
+    may_read, finished = reads_indexes(), finished_indexes()
+    if may_read:
+        yield from (Part(_size_of(name), name) for name in LOOKUPS)
+    spaces: dict[int, list[VectorSpace]] = {}
+    for space in all_spaces():
+        if space.is_searched:
+            spaces.setdefault(space.kb_id, []).append(space)
+    for kb_id in knowledge_bases_by_use():
+        for space in spaces.get(kb_id, ()):
+            if may_read and space.index_name in finished:
+                yield Part(_size_of(space.index_name), space.index_name)
+            values = (kb_id, space.model_id, space.kind)
+            yield Part(space.vectors * (2 * space.dimension + ROW_BYTES), statement=VECTORS, values=values)
+        [(size,)] = _fetch(connection, CHUNK_BYTES, kb_id)
+        yield Part(int(size), statement=CHUNKS, values=(kb_id,))
+
+
+def _read_index(session: BaseDatabaseWrapper, part: Part) -> None:
+    has_prewarm = _fetch(session, HAS_PREWARM)[0][0]
+    [(path,)] = _fetch(session, "SELECT pg_relation_filepath(to_regclass(%s))", part.index)
+    blocks = part.size // BLOCK_BYTES
+    for first in range(0, blocks if path else 0, PIECE_BLOCKS):
+        if has_prewarm:
+            _fetch(session, PREWARM, part.index, first, min(first + PIECE_BLOCKS, blocks) - 1)
+            continue
+        segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
+        name = f"{path}.{segment}" if segment else path
+        _fetch(session, READ_FILE, name, within, PIECE_BLOCKS * BLOCK_BYTES)
+
+
+def _size_of(relation: str) -> int:
+    [(size,)] = _fetch(connection, "SELECT coalesce(pg_relation_size(to_regclass(%s)), 0)", relation)
+    return int(size)
+
+
+def note_key() -> str:
+    """Under which the cache notes that it was done since PostgreSQL started."""
+    [(seconds,)] = _fetch(connection, "SELECT extract(epoch FROM pg_postmaster_start_time())::bigint")
+    return f"page-cache:{installation_id()}:{seconds}"
+
+
+def _is_noted() -> bool:
+    try:
+        return caches["bm25"].get(note_key()) is not None
+    except (ConnectionInterrupted, RedisError):
+        return False
+
+
+def _note() -> None:
+    try:
+        caches["bm25"].set(note_key(), b"1")
+    except (ConnectionInterrupted, RedisError) as error:
+        logger.warning("what was read into memory could not be noted, so the next process reads it again: %s", error)
+
+
+def _fetch(session: Any, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    with session.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows

@@ -1,0 +1,274 @@
+"""Writes chunks with what makes them searchable. Models run before a transaction, never inside one."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from pgvector import HalfVector
+
+from kb.access.models.knowledge import Chunk
+from kb.base.db.arrays import vector_text
+from kb.index.copying import copy_rows
+from kb.index.models.index import ChunkEmbedding, ChunkPostings
+from kb.index.models.lexemes import NGRAM_PREFIX
+from kb.index.terms import Extraction, Given, find_terms
+from retrieval.lexical import ngrams
+from retrieval.postings import Postings, count_postings
+from retrieval.protocols import Embedder, Tokenizer
+
+EMBED_BATCH = 64
+ROWS_A_STATEMENT = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What the indexes are made of.
+
+    Attributes:
+        searchable: a chunk in its context, as `retrieval.searchable` makes it.
+        text: the chunk alone, whose keywords are not those of its document.
+        questions: which it answers.
+        keywords: those that it is to have; None: they are looked for.
+        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
+    """
+
+    searchable: str
+    text: str
+    questions: tuple[str, ...] = ()
+    keywords: tuple[str, ...] | None = None
+    own_questions: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the indexes hold of a chunk.
+
+    Attributes:
+        postings: by tokenizer id; empty where the tokenizer's packages are missing.
+        vector: of the content, shape (dimension,).
+        keywords: empty where the knowledge base has no vectors of keywords.
+        keyword_vector: shape (dimension,); None without keywords.
+        question_vectors: one for each question, each of shape (dimension,).
+        questions: which it answers; None: those that it has.
+        problem: why a language model did not find what was wanted of it; blank: it did.
+    """
+
+    postings: Mapping[str, Postings]
+    vector: NDArray[np.float32]
+    keywords: tuple[str, ...] = ()
+    keyword_vector: NDArray[np.float32] | None = None
+    question_vectors: tuple[NDArray[np.float32], ...] = ()
+    questions: tuple[str, ...] | None = None
+    problem: str = ""
+
+
+def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
+    """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
+    return [_postings_by_tokenizer(text, tokenizers) for text in texts]
+
+
+def _postings_by_tokenizer(text: str, tokenizers: Sequence[Tokenizer]) -> dict[str, Postings]:
+    grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
+    cut = {cutter.id: cutter(text) for cutter in tokenizers}
+    return {
+        tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
+        for tokenizer_id, tokens in cut.items()
+    }
+
+
+def prepare(
+    sources: Sequence[Source],
+    *,
+    tokenizers: Sequence[Tokenizer],
+    embedder: Embedder,
+    extraction: Extraction | None = None,
+    on_embedded: Callable[[float], None] = lambda _: None,
+) -> list[Prepared]:
+    """Runs tokenizers, what finds keywords and questions, and the model over chunks.
+
+    Args:
+        sources: of the chunks.
+        tokenizers: whose postings are wanted.
+        embedder: the model.
+        extraction: of the keywords and questions that are not given; None: of none.
+        on_embedded: told the share of the model's work that is done, from 0 to 1.
+    """
+    postings = tokenize([source.searchable for source in sources], tokenizers)
+    given = [_given(source) for source in sources]
+    terms = find_terms(given, extraction, lambda: on_embedded(0.0))
+    texts = [source.searchable for source in sources]
+    texts += [" ".join(each.keywords) for each in terms if each.keywords]
+    texts += [question for each in terms for question in each.questions]
+    on_embedded(0.0)
+    vectors = iter(embed(texts, embedder, lambda done: on_embedded(done / len(texts))))
+    contents = [next(vectors) for _ in sources]
+    of_keywords = [next(vectors) if each.keywords else None for each in terms]
+    of_questions = [tuple(next(vectors) for _ in each.questions) for each in terms]
+    return [
+        Prepared(by_tokenizer, content, each.keywords, keyword_vector, question_vectors, each.questions, each.problem)
+        for by_tokenizer, content, each, keyword_vector, question_vectors in zip(
+            postings, contents, terms, of_keywords, of_questions, strict=True
+        )
+    ]
+
+
+def _given(source: Source) -> Given:
+    has_questions = bool(source.questions) or source.own_questions
+    return Given(source.text, source.keywords, source.questions if has_questions else None)
+
+
+def embed(
+    texts: Sequence[str], embedder: Embedder, on_batch: Callable[[int], None] = lambda _: None
+) -> NDArray[np.float32]:
+    """Embeds in batches.
+
+    Args:
+        texts: the documents.
+        embedder: the model.
+        on_batch: told how many texts are done, after each batch.
+
+    Returns:
+        Shape (len(texts), dimension).
+    """
+    batches = []
+    for start in range(0, len(texts), EMBED_BATCH):
+        batches.append(embedder.embed_documents(texts[start : start + EMBED_BATCH]))
+        on_batch(min(start + EMBED_BATCH, len(texts)))
+    return np.concatenate(batches) if batches else np.empty((0, embedder.dimension), dtype=np.float32)
+
+
+def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model_id: str) -> None:
+    """Inserts chunks, postings and vectors; belongs inside the caller's transaction."""
+    for chunk, each in zip(chunks, prepared, strict=True):
+        _give_terms(chunk, each)
+    pairs = list(zip(chunks, prepared, strict=True))
+    copy_rows(Chunk, chunks)
+    copy_rows(ChunkPostings, _postings_rows((chunk, each.postings) for chunk, each in pairs))
+    vectors = [row for kind, of_kind in _by_kind(pairs) for row in _vector_rows(of_kind, model_id, kind)]
+    copy_rows(ChunkEmbedding, vectors, {"vector": lambda vector: vector_text(vector.to_numpy())})
+
+
+def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the terms of changed chunks and their vectors of one model; all former ones go.
+
+    Those of other models too, since they are of what a chunk was before: whoever needs them makes them anew.
+    """
+    pairs = list(pairs)
+    others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
+    others.exclude(model=model_id).delete()
+    rebuild_vectors(pairs, model_id)
+
+
+def rebuild_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the terms of unchanged chunks and their vectors of one model; those of other models stay."""
+    pairs = list(pairs)
+    renewed = [chunk for chunk, prepared in pairs if _give_terms(chunk, prepared)]
+    Chunk.objects.bulk_update(renewed, ["keywords", "questions"], batch_size=ROWS_A_STATEMENT)
+    add_vectors(pairs, model_id)
+
+
+def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
+    """Writes the vectors of one model beside those of others, and nothing else of the chunks."""
+    pairs = list(pairs)
+    former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
+    former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
+    _write_all_vectors(pairs, model_id)
+
+
+def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
+    """Whether the chunk has other keywords or questions than before."""
+    former = chunk.keywords, chunk.questions
+    chunk.keywords = list(prepared.keywords)
+    if prepared.questions is not None:
+        chunk.questions = list(prepared.questions)
+    return former != (chunk.keywords, chunk.questions)
+
+
+def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
+    for kind, of_kind in _by_kind(pairs):
+        write_vectors(of_kind, model_id, kind)
+
+
+def _by_kind(
+    pairs: Sequence[tuple[Chunk, Prepared]],
+) -> list[tuple[ChunkEmbedding.Kind, list[tuple[Chunk, NDArray[np.float32]]]]]:
+    kind = ChunkEmbedding.Kind
+    of_keywords = [(chunk, each.keyword_vector) for chunk, each in pairs]
+    return [
+        (kind.CONTENT, [(chunk, each.vector) for chunk, each in pairs]),
+        (kind.KEYWORDS, [(chunk, vector) for chunk, vector in of_keywords if vector is not None]),
+        (kind.QUESTION, [(chunk, vector) for chunk, each in pairs for vector in each.question_vectors]),
+    ]
+
+
+def replace_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
+    """Writes the postings of chunks whose text has changed; what other tokenizers made of the old text goes."""
+    pairs = list(pairs)
+    stale = ChunkPostings.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
+    stale.exclude(tokenizer_id__in={tokenizer_id for _, postings in pairs for tokenizer_id in postings}).delete()
+    write_postings(pairs)
+
+
+def write_postings(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> None:
+    """Inserts the postings of chunks, or replaces those that the same tokenizers made before."""
+    ChunkPostings.objects.bulk_create(
+        _postings_rows(pairs),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "tokenizer_id"],
+        update_fields=["terms", "frequencies", "length", "lexemes"],
+    )
+
+
+def _postings_rows(pairs: Iterable[tuple[Chunk, Mapping[str, Postings]]]) -> list[ChunkPostings]:
+    return [
+        ChunkPostings(
+            chunk=chunk,
+            knowledge_base_id=chunk.knowledge_base_id,
+            tokenizer_id=tokenizer_id,
+            terms=postings.terms_bytes,
+            frequencies=postings.frequencies_bytes,
+            length=postings.length,
+            lexemes=postings.lexemes,
+        )
+        for chunk, by_tokenizer in pairs
+        for tokenizer_id, postings in by_tokenizer.items()
+    ]
+
+
+def write_vectors(
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]],
+    model_id: str,
+    kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
+) -> None:
+    """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are told apart by their order."""
+    ChunkEmbedding.objects.bulk_create(
+        _vector_rows(pairs, model_id, kind),
+        batch_size=ROWS_A_STATEMENT,
+        update_conflicts=True,
+        unique_fields=["chunk", "kind", "model", "ordinal"],
+        update_fields=["vector", "enabled"],
+    )
+
+
+def _vector_rows(
+    pairs: Iterable[tuple[Chunk, NDArray[np.floating]]], model_id: str, kind: ChunkEmbedding.Kind
+) -> list[ChunkEmbedding]:
+    written: Counter[int] = Counter()
+    rows = []
+    for chunk, vector in pairs:
+        rows.append(
+            ChunkEmbedding(
+                chunk=chunk,
+                knowledge_base_id=chunk.knowledge_base_id,
+                kind=kind,
+                ordinal=written[chunk.pk],
+                model=model_id,
+                vector=HalfVector(vector),
+                enabled=chunk.enabled,
+            )
+        )
+        written[chunk.pk] += 1
+    return rows

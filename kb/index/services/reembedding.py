@@ -1,0 +1,380 @@
+"""Moving a knowledge base to another embedding model: beside the one in use, with a swap at the end and a way back."""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Sequence
+from datetime import timedelta
+from itertools import count
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.base.db.locks import Purpose, try_lock
+from kb.base.errors import Rejected
+from kb.index.models.index import ChunkEmbedding
+from kb.index.models.reembedding import Reembedding
+from kb.index.preparing import Source, add_vectors, prepare
+from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
+from kb.index.services.writing import Superseded, holding_model, unchanged
+from kb.index.vector_index import maintain_vector_indexes
+from kb.profiles.services import starting_profile
+from kb.providers.loaded import embedder
+from kb.quality.models import EvalRun
+from retrieval.protocols import Embedder
+
+logger = logging.getLogger(__name__)
+
+Status = Reembedding.Status
+
+RETIRED_FOR = timedelta(minutes=1)
+"""So long after a swap a search may be under way that reads the former vectors."""
+STOOD_STILL = timedelta(minutes=5)
+LOOK_SECONDS = 0.5
+FOLLOWED_BATCHES = 10
+INDEX_ATTEMPTS = 20
+
+
+class AlreadyRunning(Rejected):
+    """Another process is embedding the knowledge base, or making indexes."""
+
+
+# -- What a curator asks for -----------------------------------------------------------------------------------------------
+def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) -> None:
+    """Sets the target; a worker makes its vectors, and searches use the present ones until the swap.
+
+    A change to the same target that was interrupted or has failed goes on where it stood.
+
+    Args:
+        kb: the knowledge base.
+        model_id: in its one spelling.
+        swaps: change over as soon as every chunk has its vector.
+
+    Raises:
+        Rejected: the model is in use already, or the knowledge base is on its way to another one.
+    """
+    with transaction.atomic():
+        locked = _locked(kb)
+        if model_id == locked.embedding_model:
+            raise Rejected("model_in_use", _("Searches use the model “%(model)s” already.") % {"model": model_id})
+        if locked.target_embedding_model not in ("", model_id):
+            message = _("The knowledge base is on its way to “%(model)s”: swap to it or cancel that change first.")
+            raise Rejected("already_changing", message % {"model": locked.target_embedding_model})
+        row, _created = Reembedding.objects.get_or_create(knowledge_base=locked, defaults={"model": model_id})
+        if not locked.target_embedding_model:
+            row.model, row.dimension = model_id, None
+            if model_id != locked.previous_embedding_model:
+                _vectors(locked, model_id).delete()  # what an older change has left behind
+            locked.target_embedding_model = model_id
+            locked.save(update_fields=["target_embedding_model"])
+        now = timezone.now()
+        row.status, row.error, row.swaps = Status.BUILDING, "", swaps
+        row.counted_from, row.counted_at, row.told_at = _done(locked, model_id), now, now
+        row.save()
+    _follow(kb, locked)
+
+
+def reembedding_cancel(kb: KnowledgeBase) -> None:
+    """Gives up the target and its vectors; those that are kept for a return stay."""
+    with transaction.atomic():
+        locked = _locked(kb)
+        target = locked.target_embedding_model
+        if target:
+            locked.target_embedding_model = ""
+            locked.save(update_fields=["target_embedding_model"])
+            Reembedding.objects.filter(knowledge_base=locked).update(status=Status.CANCELLED, swaps=False)
+            if target != locked.previous_embedding_model:
+                _vectors(locked, target).delete()
+    _follow(kb, locked)
+
+
+def reembedding_swap(kb: KnowledgeBase) -> bool:
+    """Changes searches over to the target, at once where every chunk has its vector, else as soon as it has.
+
+    Returns:
+        Whether searches use it now; if not, a worker carries on.
+
+    Raises:
+        Rejected: the knowledge base is not on its way to another model.
+    """
+    kb.refresh_from_db()
+    if not kb.target_embedding_model:
+        raise Rejected("no_target", _("There is nothing to swap to: start a change of the embedding model first."))
+    is_ready = Reembedding.objects.filter(knowledge_base=kb, status=Status.READY).exists()
+    if is_ready and _swap(kb, kb.target_embedding_model):
+        return True
+    reembedding_start(kb, kb.target_embedding_model, swaps=True)
+    return False
+
+
+def reembedding_rollback(kb: KnowledgeBase) -> bool:
+    """Goes back to the former model: at once where no chunk has changed since, else once those that have are embedded.
+
+    Returns:
+        Whether searches use it now; if not, a worker carries on.
+
+    Raises:
+        Rejected: the former vectors were dropped, or the knowledge base is on its way to another model.
+    """
+    kb.refresh_from_db()
+    if not kb.previous_embedding_model:
+        raise Rejected(
+            "nothing_kept", _("There are no former vectors to return to: start a change of the model instead.")
+        )
+    reembedding_start(kb, kb.previous_embedding_model, swaps=True)
+    return _swap(kb, kb.target_embedding_model)
+
+
+def reembedding_drop(kb: KnowledgeBase) -> int:
+    """Deletes the former model's vectors; there is no return to it then but by embedding anew.
+
+    Returns:
+        How many vectors there were.
+
+    Raises:
+        Rejected: there are none, or something may still be reading them.
+    """
+    with transaction.atomic():
+        locked = _locked(kb)
+        previous = locked.previous_embedding_model
+        if not previous:
+            raise Rejected("nothing_kept", _("There are no former vectors to drop."))
+        if previous == locked.target_embedding_model:
+            raise Rejected(
+                "already_changing", _("The knowledge base is returning to these vectors: cancel that first.")
+            )
+        row = Reembedding.objects.filter(knowledge_base=locked).first()
+        if row and row.swapped_at and row.swapped_at > timezone.now() - RETIRED_FOR:
+            message = _("Searches that began before the swap may still read the former vectors: try again in a minute.")
+            raise Rejected("just_swapped", message)
+        running = EvalRun.objects.filter(eval_set__knowledge_base=locked, status=EvalRun.Status.RUNNING)
+        if running.exists():
+            message = _(
+                "An evaluation of this knowledge base is running and may read them: wait for its end, or cancel it."
+            )
+            raise Rejected("evaluation_running", message)
+        locked.previous_embedding_model = ""
+        locked.save(update_fields=["previous_embedding_model"])
+        dropped, _by_model = _vectors(locked, previous).delete()
+    _follow(kb, locked)
+    return dropped
+
+
+def profile_after(kb: KnowledgeBase, model_id: str) -> str:
+    """The name of the profile that a knowledge base would search by with a model: its own, unless it is the usual one."""
+    profile = kb.profile
+    is_usual = profile.is_version_of_same(starting_profile(kb.embedding_model))
+    return starting_profile(model_id).name if is_usual else str(profile.name)
+
+
+def search_with(kb: KnowledgeBase, model_id: str) -> None:
+    """Makes this object, and nothing that is stored, search the vectors of a model that is on its way or kept.
+
+    Raises:
+        Rejected: the knowledge base holds no vectors of it.
+    """
+    if model_id == kb.embedding_model:
+        return
+    if not model_id or model_id not in (kb.target_embedding_model, kb.previous_embedding_model):
+        message = _("The knowledge base holds no vectors of the model “%(model)s”: start a change to it first.")
+        raise Rejected("no_such_vectors", message % {"model": model_id})
+    kb.embedding_model, kb.dimension = model_id, None  # whatever the model answers with is what made them
+
+
+# -- What a worker does ----------------------------------------------------------------------------------------------------
+def reembed_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
+    """Makes the target's vectors where they are missing, then its indexes, and swaps where that is wanted.
+
+    Args:
+        kb: the knowledge base, read anew.
+        batches: stop after so many, so that a worker can take turns.
+
+    Returns:
+        Whether there is nothing left to do.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+        ModelUnavailable: the model cannot be loaded or reached.
+        Superseded: the knowledge base moved to another model or tokenizer meanwhile.
+    """
+    model_id = kb.target_embedding_model
+    if not model_id:
+        return True
+    with try_lock(Purpose.REEMBED, kb.pk) as taken:
+        if not taken:
+            raise AlreadyRunning(
+                "already_running", _("Another process is embedding this knowledge base: wait until it is done.")
+            )
+        model = embedder(model_id)
+        _tell(kb, Status.BUILDING, dimension=model.dimension)  # loads the model, or says why not
+        left = count() if batches is None else iter(range(batches))
+        while True:
+            for batch in chunk_batches(kb, done=lambda ids: _embedded(model_id, ids)):
+                if next(left, None) is None:
+                    return False
+                if not _embed(kb, model, batch):
+                    return True
+            if any_chunk_without(kb, _contents(model_id)):
+                continue
+            _tell(kb, Status.INDEXING)
+            if not _indexed(kb):
+                return False
+            row = _tell(kb, Status.READY)
+            if row is None or not row.swaps or _swap(kb, model_id):
+                return True
+
+
+def follow_reembedding(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+    """Returns when the target's vectors are there and, where that is wanted, in use; by this process or by a worker.
+
+    Args:
+        kb: the knowledge base; read anew while this goes on.
+        on_progress: told how many further chunks are done.
+
+    Raises:
+        ModelUnavailable: the model cannot be loaded or reached.
+        Rejected: a worker could not go on, or somebody has cancelled the change.
+    """
+    model_id, told = kb.target_embedding_model, 0
+    while True:
+        try:
+            is_over = reembed_to_target(kb, batches=FOLLOWED_BATCHES)
+        except (AlreadyRunning, Superseded):  # the latter where the knowledge base was changed meanwhile
+            time.sleep(LOOK_SECONDS)
+            is_over = False
+        done = _done(kb, model_id)
+        on_progress(done - told)
+        told = done
+        kb.refresh_from_db()
+        row = Reembedding.objects.get(knowledge_base=kb)
+        if row.status == Status.FAILED:
+            raise Rejected("reembedding_failed", row.error)
+        if row.status == Status.CANCELLED:
+            raise Rejected("reembedding_cancelled", _("The change of the embedding model was cancelled meanwhile."))
+        if is_over or row.status == Status.SWAPPED:
+            return
+
+
+def reembedding_failed(kb_id: int, reason: str) -> None:
+    """Notes why a worker could not go on; what it has made is kept for the next try."""
+    unfinished = Reembedding.objects.filter(knowledge_base=kb_id, status__in=(Status.BUILDING, Status.INDEXING))
+    unfinished.update(status=Status.FAILED, error=reason, told_at=timezone.now())
+
+
+def sweep_reembeddings() -> list[int]:
+    """The knowledge bases whose work stands still, since its task or its worker was lost; noted, so that none comes twice."""
+    now = timezone.now()
+    unfinished = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
+    still = unfinished.filter(told_at__lt=now - STOOD_STILL).exclude(knowledge_base__target_embedding_model="")
+    ids = list(still.values_list("pk", flat=True))
+    Reembedding.objects.filter(pk__in=ids).update(told_at=now)
+    return ids
+
+
+def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
+    """Writes the vectors of chunks, less those that have been edited meanwhile; False where the target has changed."""
+    prepared = prepare([_as_stored(kb, chunk) for chunk in batch], tokenizers=(), embedder=model)
+    with holding_model(kb):
+        if not KnowledgeBase.objects.filter(pk=kb.pk, target_embedding_model=model.model_id).exists():
+            return False
+        add_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
+        Reembedding.objects.filter(knowledge_base=kb).update(told_at=timezone.now())
+    return True
+
+
+def _indexed(kb: KnowledgeBase) -> bool:
+    """Makes the target's indexes; False where other processes were at theirs for long."""
+    for _attempt in range(INDEX_ATTEMPTS):
+        if maintain_vector_indexes(kb.pk).is_done:
+            return True
+        time.sleep(LOOK_SECONDS)
+    return False
+
+
+def _as_stored(kb: KnowledgeBase, chunk: Chunk) -> Source:
+    """The keywords and questions are those that the chunk has: another model is no reason to look for others."""
+    keywords = tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else ()
+    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords)
+
+
+def _swap(kb: KnowledgeBase, model_id: str) -> bool:
+    """Moves searches to the target if every chunk has its vector; what searches under way still read stays.
+
+    Returns:
+        False where a chunk was written meanwhile.
+    """
+    with transaction.atomic():
+        locked = _locked(kb)
+        if locked.target_embedding_model != model_id:
+            return True
+        if any_chunk_without(kb, _contents(model_id)):
+            return False
+        row = Reembedding.objects.select_for_update().get(knowledge_base=locked)
+        if locked.profile.is_version_of_same(starting_profile(locked.embedding_model)):
+            locked.profile = starting_profile(model_id)
+        locked.previous_embedding_model, locked.embedding_model = locked.embedding_model, model_id
+        locked.target_embedding_model = ""
+        locked.dimension = row.dimension or embedder(model_id).dimension
+        locked.save(
+            update_fields=[
+                "profile",
+                "embedding_model",
+                "previous_embedding_model",
+                "target_embedding_model",
+                "dimension",
+            ]
+        )
+        row.status, row.swaps, row.error, row.swapped_at = Status.SWAPPED, False, "", timezone.now()
+        row.save()
+    drop_unused_vectors(locked)
+    _follow(kb, locked)
+    return True
+
+
+def drop_unused_vectors(kb: KnowledgeBase) -> None:
+    """Vectors of models that are neither in use nor kept go, in a transaction of their own: nobody reads them."""
+    with transaction.atomic():
+        locked = _locked(kb)
+        kept = (locked.embedding_model, locked.previous_embedding_model, locked.target_embedding_model)
+        ChunkEmbedding.objects.filter(knowledge_base=locked).exclude(model__in=kept).delete()
+
+
+def _tell(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Reembedding | None:
+    """Writes what is being done, unless the change was given up; returns how it stands now."""
+    own = Reembedding.objects.filter(
+        knowledge_base=kb,
+        model=kb.target_embedding_model,
+        knowledge_base__target_embedding_model=kb.target_embedding_model,
+    )
+    own.update(status=status, told_at=timezone.now(), **fields)
+    return own.first()
+
+
+def _locked(kb: KnowledgeBase) -> KnowledgeBase:
+    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile")
+    locked: KnowledgeBase = rows.get(pk=kb.pk)
+    return locked
+
+
+def _follow(kb: KnowledgeBase, locked: KnowledgeBase) -> None:
+    """The caller's object tells what is stored now."""
+    for name in ("embedding_model", "target_embedding_model", "previous_embedding_model", "dimension", "profile"):
+        setattr(kb, name, getattr(locked, name))
+
+
+def _vectors(kb: KnowledgeBase, model_id: str) -> QuerySet[ChunkEmbedding]:
+    return ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id)
+
+
+def _contents(model_id: str) -> QuerySet[ChunkEmbedding]:
+    return ChunkEmbedding.objects.filter(model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
+
+
+def _embedded(model_id: str, chunk_ids: Sequence[int]) -> Collection[int]:
+    return _contents(model_id).filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
+
+
+def _done(kb: KnowledgeBase, model_id: str) -> int:
+    return _contents(model_id).filter(knowledge_base=kb).count()

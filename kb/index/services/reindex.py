@@ -1,0 +1,110 @@
+"""Rebuilds what is derived from chunks, beside what searches go on using, and swaps at the end."""
+
+from collections.abc import Callable
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Rejected
+from kb.index.bm25 import BM25Store
+from kb.index.fulltext import without_lexemes
+from kb.index.models.index import ChunkEmbedding, ChunkPostings
+from kb.index.preparing import prepare, rebuild_vectors
+from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, source_of
+from kb.index.services.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
+from kb.index.services.tokenizing.tokenizing import (
+    follow_to_target,
+    lacks_postings,
+    renewed_settings,
+    tokenizer_change,
+    write_tokens,
+)
+from kb.index.services.writing import extraction_of, holding_model, unchanged
+from kb.providers.loaded import embedder
+from kb.search.wiring import tokenizer
+
+
+def reindex_postings(
+    kb: KnowledgeBase, *, resume: bool = False, on_progress: Callable[[int], None] = lambda _: None
+) -> None:
+    """Tokenises chunks anew: for the target tokenizer, for a newer version of the active one, or in place.
+
+    On the way to a target a worker may do its share, since it is told of every target too.
+
+    Args:
+        kb: the knowledge base.
+        resume: in place, keep what an interrupted run has made; the other two always do.
+        on_progress: told how many further chunks are done.
+
+    Raises:
+        Rejected: the tokenizer's packages are missing.
+    """
+    cutter = tokenizer(kb.tokenizer_id)
+    if cutter is None:
+        raise Rejected("bm25_dependencies_missing", "rank-bm25 or jieba is not installed: pip install rank-bm25 jieba")
+    if not kb.target_tokenizer_id and cutter.id != kb.tokenizer_id:
+        tokenizer_change(kb, renewed_settings(kb, kb.tokenizer_id, cutter.id))
+    if kb.target_tokenizer_id:
+        follow_to_target(kb, on_progress=on_progress)
+        return
+    finished = _with_postings(kb, cutter.id) if resume else set()
+    for batch in chunk_batches(kb, done=finished.intersection):
+        write_tokens(kb, batch, cutter)
+        on_progress(len(batch))
+    KnowledgeBase.objects.filter(pk=kb.pk).update(lacks_postings=lacks_postings(kb, cutter.id))
+    BM25Store().invalidate(kb.pk)
+
+
+def reindex_embeddings(
+    kb: KnowledgeBase,
+    *,
+    model_id: str = "",
+    resume: bool = False,
+    swap: bool = True,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Embeds every chunk with a model: another one beside that in use, which stays for a return; the same one in place.
+
+    Args:
+        kb: the knowledge base.
+        model_id: blank: the one in use.
+        resume: in place, keep the vectors that there are; a change to another model always goes on where it stood.
+        swap: change searches over to another model when its vectors are complete.
+        on_progress: told how many further chunks are done.
+
+    Raises:
+        ModelUnavailable: the model cannot be loaded; nothing was changed.
+        Rejected: the knowledge base is on its way to another model.
+    """
+    model = embedder(model_id or kb.embedding_model)
+    dimension = model.dimension  # loads the model, or says why not, before anything is changed
+    if model.model_id != kb.embedding_model:
+        reembedding_start(kb, model.model_id, swaps=swap)
+        follow_reembedding(kb, on_progress=on_progress)
+        return
+    finished = _with_vectors(kb, model.model_id) if resume else set()
+    embedded = ChunkEmbedding.objects.filter(model=model.model_id, kind=ChunkEmbedding.Kind.CONTENT)
+    while True:
+        for batch in chunk_batches(kb, done=finished.intersection):
+            sources = list(map(source_of, batch))
+            prepared = prepare(sources, tokenizers=(), embedder=model, extraction=extraction_of(kb))
+            with holding_model(kb):
+                rebuild_vectors(unchanged(zip(batch, prepared, strict=True)), model.model_id)
+            on_progress(len(batch))
+        if not any_chunk_without(kb, embedded):
+            break
+        finished = _with_vectors(kb, model.model_id)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(dimension=dimension)
+    drop_unused_vectors(kb)
+
+
+def _with_postings(kb: KnowledgeBase, tokenizer_id: str) -> set[int]:
+    """Chunks whose postings and lexemes are there."""
+    rows = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=tokenizer_id)
+    lacking = without_lexemes(rows).values_list("chunk_id", flat=True)
+    return set(rows.values_list("chunk_id", flat=True)).difference(lacking)
+
+
+def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
+    """Chunks that have a vector of each kind that the knowledge base keeps for all."""
+    kinds = [ChunkEmbedding.Kind.CONTENT] + ([ChunkEmbedding.Kind.KEYWORDS] if kb.keyword_vectors else [])
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id)
+    return set.intersection(*(set(rows.filter(kind=kind).values_list("chunk_id", flat=True)) for kind in kinds))

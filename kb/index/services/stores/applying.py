@@ -1,0 +1,282 @@
+"""Bringing the copies in other stores up to date with PostgreSQL, one knowledge base and store at a time."""
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import numpy as np
+from django.db import connection, transaction
+from django.db.models import Exists, OuterRef, Q, Subquery
+from django.utils import timezone
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.base.db.locks import Purpose, try_lock
+from kb.base.errors import Rejected
+from kb.index.mirrors.outbox import has_taken_in
+from kb.index.mirrors.protocol import (
+    Mirror,
+    StoredVector,
+    StoreError,
+    TextCollection,
+    VectorCollection,
+    vectors_prefix,
+)
+from kb.index.mirrors.registry import DRIVERS, mirror
+from kb.index.models.index import ChunkEmbedding, KnowledgeBaseVersion
+from kb.index.models.stores import StoreChange, StoreState
+from kb.index.services.chunk_batches import searchable_text_of
+from retrieval.messages import message_of
+
+logger = logging.getLogger(__name__)
+
+CHANGES_A_BATCH = 1_000
+RETIRED_FOR = timedelta(minutes=1)
+"""So long after a change of the store a search may be under way that asks the former one."""
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
+
+ANEW = """
+INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
+SELECT %s, %s, NULL UNION ALL (SELECT %s, %s, id FROM kb_chunk WHERE knowledge_base_id = %s ORDER BY id)
+"""
+
+
+class AlreadyRunning(Rejected):
+    """Another process is bringing this copy up to date."""
+
+
+class _CopyLost(Exception):
+    """A collection that has taken something in is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Changes:
+    """Rows of the log that are applied together.
+
+    Attributes:
+        ids: of the rows.
+        begins_anew: all that the store holds goes first.
+        chunk_ids: of chunks of which anything may have changed.
+        by_model: of chunks of which only the vectors of a model may have.
+    """
+
+    ids: tuple[int, ...]
+    begins_anew: bool
+    chunk_ids: tuple[int, ...]
+    by_model: Mapping[str, tuple[int, ...]]
+
+
+@contextmanager
+def alone(kb_id: int, store: str) -> Iterator[None]:
+    """Keeps every other process from applying changes meanwhile.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+    """
+    with try_lock(Purpose.STORE, kb_id * len(DRIVERS) + list(DRIVERS).index(store)) as taken:
+        if not taken:
+            raise AlreadyRunning("already_running", "Another process is bringing this store up to date.")
+        yield
+
+
+def changes_apply(kb_id: int, store: str, *, batches: int | None = None) -> bool:
+    """Has a store take in what has changed.
+
+    Args:
+        kb_id: a knowledge base, which may be gone.
+        store: another one than PostgreSQL.
+        batches: stop after so many, so that a worker can take turns.
+
+    Returns:
+        Whether nothing is left to apply for now.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+        StoreError: the store cannot be reached or refuses; noted, and tried again after a pause.
+    """
+    with alone(kb_id, store):
+        done = 0
+        try:
+            while batches is None or done < batches:
+                if not _apply_batch(kb_id, store):
+                    _note_success(kb_id, store)
+                    return True
+                done += 1
+        except StoreError as error:
+            note_failure(kb_id, store, message_of(error))
+            raise
+    return False
+
+
+def fill_anew(kb_id: int, store: str) -> int:
+    """Notes that a store is to hold every chunk anew; belongs inside a transaction that holds the knowledge base.
+
+    Returns:
+        How many changes that makes.
+    """
+    StoreChange.objects.filter(knowledge_base=kb_id, store=store).delete()
+    with connection.cursor() as cursor:
+        cursor.execute(ANEW, [kb_id, store, kb_id, store, kb_id])
+        return int(cursor.rowcount)
+
+
+def refill(kb_id: int, store: str) -> int:
+    """As `fill_anew`, of a copy that is in use or on its way already, and with the next try at once."""
+    total = fill_anew(kb_id, store)
+    StoreState.objects.filter(knowledge_base=kb_id, store=store).update(
+        total=total, error="", failures=0, retry_at=None
+    )
+    return total
+
+
+def waiting() -> list[tuple[int, str]]:
+    """The knowledge bases and stores with changes to apply, less those that have failed a moment ago."""
+    now = timezone.now()
+    rows = StoreChange.objects.filter(Q(chunk_id__isnull=False) | Q(created_at__lt=now - RETIRED_FOR) | _to_be_filled())
+    paused = set(StoreState.objects.filter(retry_at__gt=now).values_list("knowledge_base_id", "store"))
+    found = rows.order_by("knowledge_base_id", "store").values_list("knowledge_base_id", "store").distinct()
+    return [each for each in found if each not in paused and each[1] in DRIVERS]
+
+
+def _to_be_filled() -> Q:
+    filling = KnowledgeBase.objects.exclude(target_store="").values("pk")
+    return Q(knowledge_base__in=filling)
+
+
+def _apply_batch(kb_id: int, store: str) -> bool:
+    """Applies the oldest changes; False where there are none that are due."""
+    changes = _oldest(kb_id, store)
+    if changes is None:
+        return False
+    kb = KnowledgeBase.objects.filter(pk=kb_id).first()
+    target = mirror(store)
+    if kb is None or store not in (kb.store, kb.target_store):
+        target.drop(kb_id)
+    else:
+        if changes.begins_anew:
+            target.drop(kb_id)
+        try:
+            _write(target, kb, changes)
+        except _CopyLost:
+            _refill_lost(kb, store)
+            return True
+    _settle(kb_id, store, changes)
+    return True
+
+
+def _refill_lost(kb: KnowledgeBase, store: str) -> None:
+    """What has changed alone would make a copy that looks complete until it is counted."""
+    logger.warning("%s has lost its copy of knowledge base %s: filling it anew", store, kb.pk)
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk).first()
+        if locked is not None and store in (locked.store, locked.target_store):
+            refill(kb.pk, store)
+
+
+def _oldest(kb_id: int, store: str) -> _Changes | None:
+    log = StoreChange.objects.filter(knowledge_base=kb_id, store=store).order_by("pk")
+    if not KnowledgeBase.objects.filter(Q(store=store) | Q(target_store=store), pk=kb_id).exists():
+        is_gone = not KnowledgeBase.objects.filter(pk=kb_id).exists()
+        log = log if is_gone else log.filter(created_at__lt=timezone.now() - RETIRED_FOR)
+    rows = list(log.values_list("pk", "chunk_id", "model")[:CHANGES_A_BATCH])
+    if not rows:
+        return None
+    whole = {chunk_id for _, chunk_id, model in rows if chunk_id is not None and not model}
+    by_model: dict[str, set[int]] = defaultdict(set)
+    for _, chunk_id, model in rows:
+        if chunk_id is not None and model and chunk_id not in whole:
+            by_model[model].add(chunk_id)
+    return _Changes(
+        ids=tuple(pk for pk, _, _ in rows),
+        begins_anew=any(chunk_id is None for _, chunk_id, _ in rows),
+        chunk_ids=tuple(sorted(whole)),
+        by_model={model: tuple(sorted(ids)) for model, ids in by_model.items()},
+    )
+
+
+def _write(target: Mirror, kb: KnowledgeBase, changes: _Changes) -> None:
+    there = target.collections(kb.pk)
+    text_collection = TextCollection(kb.pk, kb.language)
+    if changes.chunk_ids:
+        of_vectors = {name for name in there if name != text_collection.name}
+        _write_vectors(target, kb, changes.chunk_ids, of_vectors, None)
+        if target.has_keywords:
+            _require_collection(target.store, text_collection, there)
+            target.write_texts(text_collection, changes.chunk_ids, _texts(changes.chunk_ids))
+    for model_id, chunk_ids in changes.by_model.items():
+        prefix = vectors_prefix(kb.pk, model_id)
+        _write_vectors(target, kb, chunk_ids, {name for name in there if name.startswith(prefix)}, model_id)
+
+
+def _write_vectors(
+    target: Mirror, kb: KnowledgeBase, chunk_ids: Sequence[int], there: set[str], model_id: str | None
+) -> None:
+    """Makes each collection hold what PostgreSQL holds of the chunks: of one model, or of all."""
+    found = _vectors(kb.pk, chunk_ids, model_id)
+    for collection, vectors in found.items():
+        _require_collection(target.store, collection, there)
+        target.write_vectors(collection, chunk_ids, vectors)
+    for name in sorted(there - {collection.name for collection in found}):
+        target.delete_chunks(name, chunk_ids)
+
+
+def _require_collection(store: str, collection: TextCollection | VectorCollection, there: set[str]) -> None:
+    if collection.name not in there and has_taken_in(store, collection):
+        raise _CopyLost
+
+
+def _vectors(kb_id: int, chunk_ids: Sequence[int], model_id: str | None) -> dict[VectorCollection, list[StoredVector]]:
+    rows = ChunkEmbedding.objects.filter(knowledge_base=kb_id, chunk__in=chunk_ids, enabled=True).order_by("pk")
+    if model_id is not None:
+        rows = rows.filter(model=model_id)
+    found: dict[VectorCollection, list[StoredVector]] = defaultdict(list)
+    for chunk_id, model, kind, ordinal, vector in rows.values_list("chunk_id", "model", "kind", "ordinal", "vector"):
+        values = np.asarray(vector, dtype=np.float32)
+        found[VectorCollection(kb_id, model, kind, values.size)].append(StoredVector(chunk_id, ordinal, values))
+    return found
+
+
+def _texts(chunk_ids: Sequence[int]) -> dict[int, str]:
+    rows = Chunk.objects.filter(pk__in=chunk_ids, enabled=True).select_related("document")
+    return {chunk.pk: searchable_text_of(chunk) for chunk in rows}
+
+
+def _settle(kb_id: int, store: str, changes: _Changes) -> None:
+    """Deletes the rows that were applied.
+
+    Where some are gone already, another process was at it too, since the lock went with the connection that held it. Either
+    may have written what it read first over what the other read later, so the chunks are noted again.
+    """
+    with transaction.atomic():
+        deleted, _by_model = StoreChange.objects.filter(pk__in=changes.ids).delete()
+        if deleted < len(changes.ids):
+            again = {*changes.chunk_ids, *(each for ids in changes.by_model.values() for each in ids)}
+            StoreChange.objects.bulk_create(
+                StoreChange(knowledge_base_id=kb_id, store=store, chunk_id=chunk_id, model="")
+                for chunk_id in sorted(again)
+            )
+
+
+def _note_success(kb_id: int, store: str) -> None:
+    now = timezone.now()
+    state = StoreState.objects.filter(knowledge_base=kb_id, store=store)
+    state.update(failures=0, retry_at=None, told_at=now)
+    state.exclude(status=StoreState.Status.FAILED).update(error="")
+    # In one statement: the version is one whose changes were all applied.
+    left = StoreChange.objects.filter(knowledge_base=OuterRef("pk"), store=store)
+    current = KnowledgeBaseVersion.objects.filter(~Exists(left), pk=kb_id)
+    state.filter(Exists(current)).update(applied_version=Subquery(current.values("version")[:1]), applied_at=now)
+
+
+def note_failure(kb_id: int, store: str, reason: str) -> None:
+    """Notes why a copy could not be brought on, and that it is tried again after a pause; after RETIRED_FOR what only goes."""
+    logger.warning("the copy of knowledge base %s was not brought up to date: %s", kb_id, reason)
+    now = timezone.now()
+    state = StoreState.objects.filter(knowledge_base=kb_id, store=store).first()
+    if state is None:  # it is gone or has moved, and what it had there is to be dropped: due again as if that were now
+        StoreChange.objects.filter(knowledge_base=kb_id, store=store).update(created_at=now)
+        return
+    pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))
+    StoreState.objects.filter(pk=state.pk).update(error=reason, failures=state.failures + 1, retry_at=now + pause)

@@ -1,0 +1,153 @@
+"""Whether a copy holds what PostgreSQL holds, and finds what an exact search finds."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from django.db import connection
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.index.mirrors.protocol import TextCollection, VectorCollection
+from kb.index.mirrors.registry import mirror
+from kb.index.models.index import ChunkEmbedding
+from kb.index.models.stores import StoreChange
+from kb.index.pgvector import MAX_EXACT, PgVectorStore
+from kb.index.services.stores.applying import alone, changes_apply
+
+CHECKS = 5
+SAMPLE = 20
+DEPTH = 25
+LEAST_RECALL = 0.95
+SPACES = """
+SELECT model, kind, vector_dims(vector), count(*) FROM kb_chunkembedding
+WHERE knowledge_base_id = %s AND enabled GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyCheck:
+    """What was counted and measured of a copy.
+
+    Attributes:
+        expected: vectors and texts in PostgreSQL, by the name of the collection that is to hold them.
+        found: those in the store.
+        recall: of the first results of sampled searches against exact ones, from 0 to 1; None where there is nothing to search.
+        sampled: how many searches that is.
+    """
+
+    expected: dict[str, int]
+    found: dict[str, int]
+    recall: float | None = None
+    sampled: int = 0
+
+    @property
+    def is_complete(self) -> bool:
+        names = self.expected.keys() | self.found.keys()
+        return all(self.expected.get(name, 0) == self.found.get(name, 0) for name in names)
+
+    @property
+    def is_good(self) -> bool:
+        return self.is_complete and (self.recall is None or self.recall >= LEAST_RECALL)
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "expected": sum(self.expected.values()),
+            "found": sum(self.found.values()),
+            "recall": self.recall,
+            "sampled": self.sampled,
+        }
+
+
+def copy_check(kb: KnowledgeBase, store: str) -> CopyCheck:
+    """Counts what a store holds of a knowledge base, and compares some of its searches with exact ones.
+
+    Changes that are under way make counts differ: have them applied first.
+
+    Args:
+        kb: the knowledge base.
+        store: another one than PostgreSQL.
+
+    Raises:
+        StoreError: the store cannot be reached.
+    """
+    return measured(copy_count(kb, store), kb, store)
+
+
+def settled_count(kb: KnowledgeBase, store: str) -> CopyCheck | None:
+    """Counts a copy that has taken everything in.
+
+    Nobody else applies changes while it counts, so that what is written meanwhile is still noted afterwards.
+
+    Returns:
+        What was counted; None where something was written every time, so that counts which differ say nothing.
+
+    Raises:
+        AlreadyRunning: another process is applying changes.
+        StoreError: the store cannot be reached.
+    """
+    for _attempt in range(CHECKS):
+        with alone(kb.pk, store):
+            check = copy_count(kb, store)
+            if check.is_complete or not StoreChange.objects.filter(knowledge_base=kb, store=store).exists():
+                return check
+        changes_apply(kb.pk, store)
+    return None
+
+
+def copy_count(kb: KnowledgeBase, store: str) -> CopyCheck:
+    """As `copy_check`, without a search."""
+    spaces = _spaces(kb.pk)
+    expected = {space.name: count for space, count in spaces.items()}
+    target = mirror(store)
+    if target.has_keywords:
+        expected[TextCollection(kb.pk, kb.language).name] = Chunk.objects.filter(
+            knowledge_base=kb, enabled=True
+        ).count()
+    return CopyCheck(expected, target.counts(kb.pk))
+
+
+def measured(check: CopyCheck, kb: KnowledgeBase, store: str) -> CopyCheck:
+    """The counts, and how much of what exact searches find the copy's searches do."""
+    searched = [space for space in _spaces(kb.pk) if (space.model_id, space.kind) == (kb.embedding_model, "content")]
+    recalls = [_recall(store, space, row) for space in searched for row in _sample(space)]
+    known = [recall for recall in recalls if recall is not None]
+    return replace(check, recall=float(np.mean(known)) if known else None, sampled=len(known))
+
+
+def _spaces(kb_id: int) -> dict[VectorCollection, int]:
+    with connection.cursor() as cursor:
+        cursor.execute(SPACES, [kb_id])
+        rows = cursor.fetchall()
+    return {VectorCollection(kb_id, model, kind, dimension): count for model, kind, dimension, count in rows}
+
+
+def _sample(space: VectorCollection) -> list[list[float]]:
+    rows = ChunkEmbedding.objects.filter(
+        knowledge_base=space.kb_id, model=space.model_id, kind=space.kind, enabled=True
+    )
+    ids = list(rows.order_by("?").values_list("pk", flat=True)[:SAMPLE])
+    return list(rows.filter(pk__in=ids).values_list("vector", flat=True))
+
+
+def _recall(store: str, space: VectorCollection, row: list[float]) -> float | None:
+    """Of the nearest to a stored vector; None where it has no direction, so that nothing is near it."""
+    vector = np.asarray(row, dtype=np.float32)
+    everything = np.array(
+        ChunkEmbedding.objects.filter(knowledge_base=space.kb_id, model=space.model_id, kind=space.kind)
+        .order_by("chunk_id")
+        .values_list("chunk_id", flat=True),
+        dtype=np.int64,
+    )
+    exact: dict[int, float] = {}
+    for start in range(0, everything.size, MAX_EXACT):  # so many at a time are compared without an index
+        part = everything[start : start + MAX_EXACT]
+        found = PgVectorStore().search(space.kb_id, space.model_id, vector, DEPTH, kind=space.kind, only=part)
+        exact |= dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
+    best = sorted(exact, key=lambda chunk_id: (-exact[chunk_id], chunk_id))[:DEPTH]
+    if not best:
+        return None
+    # Read before the store is asked: a search compares in PostgreSQL what the store has not yet taken in.
+    waiting = StoreChange.objects.filter(knowledge_base=space.kb_id, store=store, chunk_id__in=best)
+    named = set(waiting.values_list("chunk_id", flat=True))
+    nearest = mirror(store).nearest(space, vector, 2 * DEPTH)
+    named.update([] if nearest is None else nearest.tolist())
+    return len(named.intersection(best)) / len(best)

@@ -1,0 +1,252 @@
+"""Moving a knowledge base to another store: a copy beside the one in use, a check, and a swap at one moment."""
+
+import time
+from collections.abc import Callable
+
+from django.db import transaction
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Rejected
+from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
+from kb.index.models.index import VectorIndex
+from kb.index.models.stores import StoreChange, StoreState
+from kb.index.services.stores.applying import AlreadyRunning, changes_apply, fill_anew, note_failure, refill
+from kb.index.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settled_count
+from kb.index.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index
+from kb.index.vector_recall import measure_due
+from retrieval.messages import Message
+
+Status = StoreState.Status
+Store = KnowledgeBase.Store
+
+LOOK_SECONDS = 0.5
+FOLLOWED_BATCHES = 2
+
+
+# -- What an operator asks for ---------------------------------------------------------------------------------------------
+def migration_start(kb: KnowledgeBase, store: str) -> None:
+    """Sets the target; a worker fills it, and searches use the present store until it is complete and was checked.
+
+    A move to the same target that was interrupted or has failed goes on where it stood.
+
+    Raises:
+        Rejected: the store is in use already or not set up here, or the knowledge base is on its way to another one.
+        StoreError: its server cannot be reached.
+    """
+    if store not in configured_stores():
+        raise Rejected("store_not_configured", _not_configured(store))
+    if store != Store.POSTGRES:
+        mirror(store).ping()
+    with transaction.atomic():
+        locked = _locked(kb)
+        if store == locked.store:
+            raise Rejected("store_in_use", _("Searches use %(store)s already.") % {"store": Store(store).label})
+        if locked.target_store not in ("", store):
+            message = _("The knowledge base is on its way to %(store)s: wait for it, or cancel that move first.")
+            raise Rejected("already_changing", message % {"store": Store(locked.target_store).label})
+        state, _is_new = StoreState.objects.get_or_create(knowledge_base=locked, store=store)
+        if not locked.target_store or state.status == Status.FAILED:
+            locked.target_store = store
+            locked.save(update_fields=["target_store"])  # from now on the triggers note changes for it too
+            state.total = 0 if store == Store.POSTGRES else fill_anew(locked.pk, store)
+            state.checked, state.applied_version, state.applied_at = {}, None, None
+        state.status, state.error, state.failures, state.retry_at = Status.FILLING, "", 0, None
+        state.told_at = timezone.now()
+        state.save()
+    kb.store, kb.target_store = locked.store, locked.target_store
+
+
+def migration_cancel(kb: KnowledgeBase) -> None:
+    """Gives up the target; what it was filled with goes."""
+    with transaction.atomic():
+        locked = _locked(kb)
+        target, locked.target_store = locked.target_store, ""
+        if target:
+            locked.save(update_fields=["target_store"])
+            _retire(locked, target)
+    kb.store, kb.target_store = locked.store, locked.target_store
+
+
+def store_rebuild(kb: KnowledgeBase) -> int:
+    """Has the store in use hold everything anew; PostgreSQL answers until it does.
+
+    Returns:
+        How many changes that makes.
+
+    Raises:
+        Rejected: PostgreSQL is in use, which needs no copy.
+    """
+    with transaction.atomic():
+        locked = _locked(kb)
+        if locked.store == Store.POSTGRES:
+            raise Rejected("nothing_to_rebuild", _("PostgreSQL holds everything itself: there is no copy to rebuild."))
+        return refill(locked.pk, locked.store)
+
+
+# -- What a worker or a command does -----------------------------------------------------------------------------------------
+def migration_advance(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
+    """Moves a knowledge base on towards its target: fills it, checks it, and has searches use it.
+
+    Args:
+        kb: the knowledge base, read anew.
+        batches: stop after so many, so that a worker can take turns.
+
+    Returns:
+        Whether there is nothing left to do.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+        StoreError: the store cannot be reached or refuses.
+        Rejected: the copy is not good enough or could not be checked for all that is written, or PostgreSQL could not make
+            its index; noted.
+    """
+    target = kb.target_store
+    if not target:
+        return True
+    if target == Store.POSTGRES:
+        return _swap(kb, target, _indexed(kb))
+    _tell(kb, Status.FILLING)
+    if not changes_apply(kb.pk, target, batches=batches):
+        return False
+    _tell(kb, Status.CHECKING)
+    check = settled_count(kb, target)
+    if check is None:
+        reason = _(
+            "The copy could not be checked, since something was written all the time: it is tried again by itself."
+        )
+        note_failure(kb.pk, target, reason)
+        raise Rejected("copy_not_settled", reason)
+    if check.is_complete:
+        check = measured(check, kb, target)
+    if not check.is_good:
+        raise _failed(kb, target, "copy_not_good", _bad(check), check.as_json())
+    return _swap(kb, target, check.as_json())
+
+
+def migration_follow(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+    """Returns when the target is in use; by this process or by a worker.
+
+    Args:
+        kb: the knowledge base; read anew while this goes on.
+        on_progress: told how many further changes are applied.
+
+    Raises:
+        StoreError: the store cannot be reached or refuses.
+        Rejected: the copy is not good, or somebody has cancelled the move.
+    """
+    target, told = kb.target_store, 0
+    while kb.target_store == target:
+        try:
+            migration_advance(kb, batches=FOLLOWED_BATCHES)
+        except AlreadyRunning:
+            time.sleep(LOOK_SECONDS)
+        done = applied(kb, target)
+        on_progress(max(0, done - told))
+        told = max(told, done)
+        kb.refresh_from_db(fields=["store", "target_store"])
+    if kb.store != target:
+        raise Rejected("migration_cancelled", _("The move to another store was cancelled meanwhile."))
+
+
+def applied(kb: KnowledgeBase, store: str) -> int:
+    """How many of the changes that a copy began with are applied."""
+    total = StoreState.objects.filter(knowledge_base=kb, store=store).values_list("total", flat=True).first() or 0
+    left = StoreChange.objects.filter(knowledge_base=kb, store=store).count()
+    return max(0, int(total) - left)
+
+
+def migrations_to_advance() -> list[int]:
+    """The knowledge bases on their way to another store, less those that have failed, now or for good."""
+    now = timezone.now()
+    states = StoreState.objects.filter(status__in=(Status.FILLING, Status.CHECKING)).exclude(retry_at__gt=now)
+    moving = KnowledgeBase.objects.exclude(target_store="").values_list("pk", "target_store")
+    waiting = set(states.values_list("knowledge_base_id", "store"))
+    return [kb_id for kb_id, target in moving if (kb_id, target) in waiting]
+
+
+def _indexed(kb: KnowledgeBase) -> dict[str, object]:
+    """Makes PostgreSQL's own vector indexes, without which searches of many vectors would take long, and measures them."""
+    _tell(kb, Status.FILLING)
+    if not maintain_vector_indexes(kb.pk).is_done:
+        raise AlreadyRunning("already_running", "Another process is making vector indexes.")
+    if lacking := spaces_without_index(kb.pk):
+        template = gettext_noop(
+            "The index of {vectors} vectors could not be made, and without it each search would compare them all: see the "
+            "worker’s log for the reason (mostly memory or disk), then start the move again."
+        )
+        reason = Message(template, vectors=max(space.vectors for space in lacking))
+        raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
+    _tell(kb, Status.CHECKING)
+    measure_due(kb.pk)
+    row = VectorIndex.objects.filter(knowledge_base=kb, model=kb.embedding_model, kind="content").first()
+    if row is None or not spaces_with_index(kb.pk):
+        return {}
+    return {"expected": row.vectors, "found": row.vectors, "recall": row.recall, "sampled": row.sampled}
+
+
+def _failed(kb: KnowledgeBase, target: str, code: str, reason: str, checked: dict[str, object]) -> Rejected:
+    StoreState.objects.filter(knowledge_base=kb, store=target).update(
+        status=Status.FAILED, error=reason, checked=checked, told_at=timezone.now()
+    )
+    return Rejected(code, reason)
+
+
+def _swap(kb: KnowledgeBase, target: str, checked: dict[str, object]) -> bool:
+    """Has searches use the target, all at one moment; what was written since is found from the log of changes."""
+    with transaction.atomic():
+        locked = _locked(kb)
+        if locked.target_store != target:
+            return True
+        former, locked.store, locked.target_store = locked.store, target, ""
+        locked.save(update_fields=["store", "target_store"])
+        StoreState.objects.filter(knowledge_base=locked, store=target).update(
+            status=Status.IN_USE, error="", checked=checked, told_at=timezone.now()
+        )
+        _retire(locked, former)
+    kb.store, kb.target_store = locked.store, locked.target_store
+    return True
+
+
+def _retire(kb: KnowledgeBase, store: str) -> None:
+    """What a store holds goes in a while: searches under way may still ask it."""
+    StoreState.objects.filter(knowledge_base=kb, store=store).delete()
+    if store != Store.POSTGRES:
+        StoreChange.objects.filter(knowledge_base=kb, store=store).delete()
+        StoreChange.objects.create(knowledge_base=kb, store=store, chunk_id=None, model="")
+
+
+def _tell(kb: KnowledgeBase, status: str) -> None:
+    StoreState.objects.filter(knowledge_base=kb, store=kb.target_store).update(status=status, told_at=timezone.now())
+
+
+def _locked(kb: KnowledgeBase) -> KnowledgeBase:
+    locked: KnowledgeBase = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+    return locked
+
+
+def _bad(check: CopyCheck) -> str:
+    if not check.is_complete:
+        message = _(
+            "The copy holds %(found)d vectors and texts, and PostgreSQL %(expected)d: start the move again; if that does not "
+            "help, look at the store’s log."
+        )
+        return message % {"found": sum(check.found.values()), "expected": sum(check.expected.values())}
+    message = _(
+        "The copy finds %(recall).3f of what an exact search finds, and %(least).2f is wanted: look at the store’s index "
+        "settings, then start the move again."
+    )
+    return message % {"recall": check.recall or 0.0, "least": LEAST_RECALL}
+
+
+def _not_configured(store: str) -> str:
+    message = _(
+        "%(store)s is not set up here: set %(variable)s, start the web and worker processes anew, and try again."
+    )
+    driver = DRIVERS.get(store)
+    if driver is None:
+        known = ", ".join(Store.values)
+        return _("There is no store “%(store)s”: choose one of %(known)s.") % {"store": store[:40], "known": known}
+    return message % {"store": Store(store).label, "variable": driver.address}

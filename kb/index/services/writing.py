@@ -1,0 +1,133 @@
+"""How chunks and what is derived from them are written: every writer locks the knowledge base first, so none deadlocks."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from django.db import transaction
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.base.errors import ServiceError
+from kb.index.preparing import Prepared, Source, prepare
+from kb.index.terms import Extraction
+from kb.providers.loaded import chunk_reader, embedder
+from kb.search.wiring import load_tokenizer, tokenizer
+from retrieval.keywords import Method
+from retrieval.protocols import Tokenizer
+
+T = TypeVar("T")
+
+
+class Superseded(ServiceError):
+    """The knowledge base moved to another model or tokenizer while something was derived: nothing was written."""
+
+
+def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
+    """Those that chunks are written with: the active one and, while the knowledge base moves to another, that one too.
+
+    Empty where the packages of keyword search are missing altogether.
+
+    Raises:
+        DependencyMissing: only a package that this knowledge base's settings ask for is missing.
+    """
+    if tokenizer() is None:
+        return []
+    active = load_tokenizer(kb.tokenizer_id)
+    target = tokenizer(kb.target_tokenizer_id) if kb.target_tokenizer_id else None
+    return list({cutter.id: cutter for cutter in (active, target) if cutter is not None}.values())
+
+
+def keyword_language(kb: KnowledgeBase) -> str | None:
+    """The language whose keywords are embedded beside the content; None where none are."""
+    return kb.language if kb.keyword_vectors else None
+
+
+def extraction_of(kb: KnowledgeBase) -> Extraction | None:
+    """How the keywords and questions of its chunks are found; None where it has neither."""
+    if not kb.keyword_vectors and not kb.ask_questions:
+        return None
+    method = KnowledgeBase.KeywordMethod(kb.keyword_method)
+    by_model = method is KnowledgeBase.KeywordMethod.LLM
+    return Extraction(
+        language=kb.language,
+        keywords=kb.keyword_vectors,
+        method=Method.TFIDF if by_model else Method(method.value),
+        by_model=by_model,
+        questions=kb.ask_questions,
+        reader=chunk_reader() if by_model or kb.ask_questions else None,
+    )
+
+
+def prepare_chunks(kb: KnowledgeBase, sources: Sequence[Source]) -> list[Prepared]:
+    """What the indexes of a knowledge base hold of chunks.
+
+    Raises:
+        DependencyMissing: a package that its tokenizer's settings ask for is missing.
+        ModelUnavailable: its model cannot be loaded or reached.
+    """
+    return prepare(
+        sources,
+        tokenizers=tokenizers_of(kb),
+        embedder=embedder(kb.embedding_model),
+        extraction=extraction_of(kb),
+    )
+
+
+@contextmanager
+def holding_model(kb: KnowledgeBase) -> Iterator[frozenset[str]]:
+    """A transaction in which the knowledge base keeps the embedding model and tokenizer it was read with.
+
+    Yields:
+        The ids of the tokenizers whose postings it has or is being given.
+
+    Raises:
+        Superseded: it has another one by now.
+    """
+    with transaction.atomic():
+        row = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk)
+        fields = ("embedding_model", "tokenizer_id", "target_tokenizer_id")
+        model, active, target = row.values_list(*fields).first() or ("", "", "")
+        # A tokenizer that was the target when the knowledge base was read has its postings too.
+        if model != kb.embedding_model or active not in (kb.tokenizer_id, kb.target_tokenizer_id):
+            raise Superseded(f"knowledge base {kb.name!r} moved to another model or tokenizer: try again")
+        yield frozenset((active, target))
+
+
+@contextmanager
+def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
+    """As `holding_model`, and keeps what the chunks were written with.
+
+    Chunks without postings are noted, so that the keyword channel says that it is behind.
+    """
+    fields: dict[str, Any] = {"dimension": embedder(kb.embedding_model).dimension}
+    if not tokenizers_of(kb):
+        fields["lacks_postings"] = True
+    with holding_model(kb):
+        yield
+        KnowledgeBase.objects.filter(pk=kb.pk).update(**fields)
+
+
+def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
+    """Locks chunks and leaves out those that have changed or gone since what stands beside them was derived from them.
+
+    Belongs inside a transaction. The chunks returned are read anew, with their present `enabled`.
+    """
+    pairs = list(pairs)
+    rows = (
+        Chunk.objects.select_for_update(of=("self",), no_key=True)
+        .select_related("document")
+        .filter(pk__in=[chunk.pk for chunk, _ in pairs])
+        .order_by("pk")
+    )
+    current = {chunk.pk: chunk for chunk in rows}
+    return [
+        (current[chunk.pk], value)
+        for chunk, value in pairs
+        if chunk.pk in current and _origin(current[chunk.pk]) == _origin(chunk)
+    ]
+
+
+def _origin(chunk: Chunk) -> tuple[object, ...]:
+    """What indexes are derived from."""
+    own = chunk.keywords if chunk.own_keywords else None
+    return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, own

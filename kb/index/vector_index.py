@@ -1,0 +1,293 @@
+"""Approximate indexes: one for each knowledge base, model and kind with so many vectors that comparing each takes too long.
+
+HNSW, or IVFFlat where the operator chose it: quicker to make and smaller, but slower to search, and its lists are those of
+the vectors that it was made from.
+"""
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from threading import Event, Thread
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connection, connections
+from django.db.backends.base.base import BaseDatabaseWrapper
+from psycopg import sql
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.db.cursors import own_session
+from kb.base.db.locks import Purpose, try_lock
+from kb.index.index_memory import BuildMemory, build_memory, build_options
+from kb.index.models.index import VectorIndex
+
+logger = logging.getLogger(__name__)
+
+PREFIXES = {VectorIndex.Method.HNSW: "hnsw_", VectorIndex.Method.IVFFLAT: "ivfflat_"}
+MAX_DIMENSION = 4_000
+SHARE_TO_KEEP = 0.5
+"""An index goes when this share of the rows that it takes to make one is no longer there: not to and fro at the edge."""
+ALL = 0
+"""One process at a time makes and drops indexes, since an index being made looks like one that was left unfinished."""
+
+# A model that a knowledge base is on its way to gets its index once every chunk has its vector: until then it would slow
+# every row. That of the former model stays, for searches under way and for a return.
+# One that another store searches needs none here.
+SPACES = """
+SELECT space.knowledge_base_id, space.model, space.kind, space.vectors, one.dimension, space.is_searched
+FROM (
+    SELECT e.knowledge_base_id, e.model, e.kind, count(*) AS vectors,
+        e.model = k.embedding_model OR coalesce(r.status IN ('indexing', 'ready'), false) AS is_searched
+    FROM kb_chunkembedding e
+    JOIN kb_knowledgebase k ON k.id = e.knowledge_base_id
+        AND e.model IN (k.embedding_model, k.target_embedding_model, k.previous_embedding_model)
+        AND 'postgres' IN (k.store, k.target_store)
+    LEFT JOIN kb_reembedding r ON r.knowledge_base_id = k.id AND e.model = k.target_embedding_model
+    WHERE %(kb)s IS NULL OR e.knowledge_base_id = %(kb)s
+    GROUP BY 1, 2, 3, 5
+) space
+CROSS JOIN LATERAL (
+    SELECT vector_dims(vector) AS dimension FROM kb_chunkembedding e
+    WHERE (e.knowledge_base_id, e.model, e.kind) = (space.knowledge_base_id, space.model, space.kind) LIMIT 1
+) one
+"""
+INDEXES = """
+SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+WHERE i.indrelid = 'kb_chunkembedding'::regclass AND EXISTS (SELECT FROM unnest(%s::text[]) AS prefix WHERE starts_with(c.relname, prefix))
+"""
+BUILDS = """
+SELECT c.relname, p.tuples_done FROM pg_stat_progress_create_index p JOIN pg_class c ON c.oid = p.index_relid
+WHERE p.relid = 'kb_chunkembedding'::regclass
+"""
+NO_RESOURCES = "53"
+"""The class of PostgreSQL's errors for memory, disk space or shared memory that is not there."""
+LOOK_SECONDS = 0.5
+CREATE = sql.SQL(
+    "CREATE INDEX CONCURRENTLY {name} ON kb_chunkembedding"
+    " USING {method} ((vector::halfvec({dimension})) halfvec_cosine_ops) {options}"
+    " WHERE knowledge_base_id = {kb} AND model = {model} AND kind = {kind}"
+)
+DROP = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS {name}")
+
+
+@dataclass(frozen=True, slots=True)
+class VectorSpace:
+    """Vectors that are compared with each other; `is_searched` where they are, or are about to be."""
+
+    kb_id: int
+    model_id: str
+    kind: str
+    vectors: int
+    dimension: int
+    is_searched: bool = True
+
+    @property
+    def index_name(self) -> str:
+        key = "\0".join((self.model_id, self.kind, str(self.dimension)))
+        return f"{PREFIXES[chosen_method()]}{self.kb_id}_{hashlib.sha256(key.encode()).hexdigest()[:16]}"
+
+    @property
+    def memory(self) -> BuildMemory:
+        return build_memory(self.vectors, self.dimension)
+
+    @property
+    def lists(self) -> int:
+        """Of IVFFlat: the square root of the rows, as pgvector's documentation advises."""
+        return max(1, round(math.sqrt(self.vectors)))
+
+
+def chosen_method() -> VectorIndex.Method:
+    """Of the indexes that are made from now on; those of another method make way for them."""
+    return VectorIndex.Method(settings.VECTOR_INDEX_METHOD)
+
+
+@dataclass(frozen=True, slots=True)
+class IndexChanges:
+    """The names of the indexes that were made and dropped; not done where another process was at it."""
+
+    created: tuple[str, ...] = ()
+    dropped: tuple[str, ...] = ()
+    is_done: bool = True
+
+
+OnProgress = Callable[[int, int], None]
+
+
+def ensure_vector_indexes(kb: KnowledgeBase) -> IndexChanges:
+    """As `maintain_vector_indexes`, for one knowledge base."""
+    return maintain_vector_indexes(kb.pk)
+
+
+def maintain_vector_indexes(
+    kb_id: int | None = None, on_progress: OnProgress = lambda _done, _total: None
+) -> IndexChanges:
+    """Makes the indexes that are missing or were left unfinished, and drops those that nobody needs any longer.
+
+    Searches and writes go on meanwhile. Nothing is done while another process does this.
+
+    Args:
+        kb_id: the knowledge base; None: all, and what those that are gone have left behind.
+        on_progress: told how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
+    """
+    with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
+        return _maintain(kb_id, on_progress) if taken else IndexChanges(is_done=False)
+
+
+def builds_under_way() -> dict[str, int]:
+    """The indexes over vectors that are built at this moment, by name, with how many vectors each holds so far."""
+    return dict(_fetch(BUILDS, None))
+
+
+def all_spaces() -> list[VectorSpace]:
+    """Those of every knowledge base whose vectors PostgreSQL searches."""
+    return _spaces(None)
+
+
+def finished_indexes() -> frozenset[str]:
+    """The names of the indexes that searches can use."""
+    return frozenset(name for name, is_valid in _indexes(None).items() if is_valid)
+
+
+def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
+    """The vectors that are to have an index and have no finished one: of a knowledge base, or of all."""
+    there = _indexes(kb_id)
+    return [space for space in _spaces(kb_id) if _is_wanted(space) and not there.get(space.index_name, False)]
+
+
+def spaces_with_index(kb_id: int | None = None) -> list[VectorSpace]:
+    """The vectors that have a finished index: of a knowledge base, or of all."""
+    there = _indexes(kb_id)
+    return [space for space in _spaces(kb_id) if there.get(space.index_name, False)]
+
+
+def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
+    spaces = {space.index_name: space for space in _spaces(kb_id)}
+    there = _indexes(kb_id)
+    keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
+    broken = [name for name, is_valid in there.items() if not is_valid]
+    unwanted = [name for name, is_valid in there.items() if is_valid and name not in keep]
+    unfinished = {name for name in keep if not there[name] and spaces[name].is_searched}
+    wanted = unfinished | {name for name, space in spaces.items() if _is_wanted(space)}
+    create = [spaces[name] for name in spaces if name in wanted and not there.get(name, False)]
+    if not (create or broken or unwanted):
+        return IndexChanges()
+    with own_session() as session:
+        for name in broken:
+            _run(session, DROP.format(name=sql.Identifier(name)))
+        with _watched(create, on_progress):
+            created = [space.index_name for space in create if _create(session, space)]
+        for name in unwanted:  # now, since one of another method has served until here
+            _run(session, DROP.format(name=sql.Identifier(name)))
+    return IndexChanges(tuple(created), (*broken, *unwanted))
+
+
+def _is_wanted(space: VectorSpace) -> bool:
+    return space.is_searched and _is_large(space)
+
+
+def _is_large(space: VectorSpace, share: float = 1.0) -> bool:
+    return space.vectors > share * settings.VECTOR_INDEX_MIN_ROWS and space.dimension <= MAX_DIMENSION
+
+
+def _spaces(kb_id: int | None) -> list[VectorSpace]:
+    return [VectorSpace(*row) for row in _fetch(SPACES, {"kb": kb_id})]
+
+
+def _indexes(kb_id: int | None) -> dict[str, bool]:
+    """By name, whether the index was finished."""
+    prefixes = [prefix if kb_id is None else f"{prefix}{kb_id}_" for prefix in PREFIXES.values()]
+    return dict(_fetch(INDEXES, [prefixes]))
+
+
+def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
+    is_ivfflat = chosen_method() is VectorIndex.Method.IVFFLAT
+    statement = CREATE.format(
+        name=sql.Identifier(space.index_name),
+        method=sql.SQL("ivfflat" if is_ivfflat else "hnsw"),
+        options=sql.SQL(f"WITH (lists = {space.lists})" if is_ivfflat else ""),
+        dimension=sql.Literal(space.dimension),
+        kb=sql.Literal(space.kb_id),
+        model=sql.Literal(space.model_id),
+        kind=sql.Literal(space.kind),
+    )
+    memory = space.memory
+    if not memory.is_enough:
+        logger.warning(
+            "the vector index %s of %s vectors will be built slowly: set %s",
+            space.index_name,
+            space.vectors,
+            memory.remedy,
+        )
+    _set(session, build_options(memory.given))
+    try:
+        try:
+            _run(session, statement)
+        except DatabaseError as error:
+            if not _lacks_resources(error):
+                raise
+            logger.warning("%s: %s. It is built again by one process.", space.index_name, error)
+            _run(session, DROP.format(name=sql.Identifier(space.index_name)))
+            # Several processes share memory, of which there may be less (in a container: shm_size).
+            _set(session, {"max_parallel_maintenance_workers": 0})
+            _run(session, statement)
+    except DatabaseError as error:  # out of disk: the others are made all the same, and this one is tried again
+        logger.warning("the vector index %s of %s vectors was not made: %s", space.index_name, space.vectors, error)
+        return False
+    logger.info("made the vector index %s of %s vectors", space.index_name, space.vectors)
+    return True
+
+
+@contextmanager
+def _watched(spaces: list[VectorSpace], on_progress: OnProgress) -> Iterator[None]:
+    """Reports how far the builds of indexes are, beside the thread that waits for them."""
+    sizes = {space.index_name: space.vectors for space in spaces}
+    total, ended = sum(sizes.values()), Event()
+
+    def look() -> None:
+        done = dict.fromkeys(sizes, 0)
+        try:
+            while not ended.wait(LOOK_SECONDS):
+                under_way = builds_under_way()
+                for name, size in sizes.items():
+                    # The view forgets a build once it has ended.
+                    done[name] = max(done[name], min(under_way.get(name, 0), size))
+                on_progress(sum(done.values()), total)
+        except DatabaseError as error:
+            logger.warning("the progress of index builds cannot be read: %s", error)
+        finally:
+            connections.close_all()
+
+    watcher = Thread(target=look, name="index-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        watcher.join()
+    if total:
+        on_progress(total, total)
+
+
+def _lacks_resources(error: DatabaseError) -> bool:
+    state: str | None = getattr(error.__cause__, "sqlstate", None)
+    return bool(state and state.startswith(NO_RESOURCES))
+
+
+def _set(session: BaseDatabaseWrapper, options: dict[str, int]) -> None:
+    for name, value in options.items():
+        _run(session, sql.SQL("SET {} = {}").format(sql.Identifier(name), sql.Literal(value)))
+
+
+def _run(session: BaseDatabaseWrapper, statement: "sql.SQL | sql.Composed") -> None:
+    with session.cursor() as cursor:
+        cursor.execute(statement.as_string(session.connection))
+
+
+def _fetch(statement: str, values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows

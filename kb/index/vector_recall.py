@@ -1,0 +1,169 @@
+"""Measures what approximate indexes find beside a comparison of all vectors, and how deep a search has to look."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import numpy as np
+from django.conf import settings
+from django.db import connection, transaction
+from django.utils import timezone
+
+from kb.base.db.locks import Purpose, try_lock
+from kb.index.models.index import VectorIndex
+from kb.index.vector_effort import DEFAULT_EF_SEARCH, Effort, forget_efforts
+from kb.index.vector_index import ALL, VectorSpace, chosen_method, spaces_with_index
+
+logger = logging.getLogger(__name__)
+
+DEPTH: Final = 25
+SAMPLE: Final = 40
+LEAST_SAMPLE: Final = 10
+MOST_SECONDS: Final = 60.0
+"""For the exact answers of one knowledge base; so many of the sample as can be had within it are compared."""
+EXACT_AT_MOST_MS: Final = 250.0
+"""An index that finds too few is not used where to compare all vectors takes no longer."""
+EF_SEARCHES: Final = (DEFAULT_EF_SEARCH, 256, 512, 1_000)
+PROBES_FACTORS: Final = (1, 2, 4, 8, 16)
+GROWN: Final = 0.2
+STALE_AFTER: Final = timedelta(days=7)
+
+SAMPLED = """
+SELECT vector::text FROM kb_chunkembedding
+WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s AND enabled
+ORDER BY hashint8(chunk_id) LIMIT %(count)s
+"""
+NEAREST = """
+SELECT vector::halfvec({dimension}) <=> %(vector)s::halfvec({dimension}) AS distance FROM kb_chunkembedding
+WHERE knowledge_base_id = %(kb)s AND model = %(model)s AND kind = %(kind)s AND enabled
+ORDER BY distance LIMIT %(count)s
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The nearest of each sampled vector.
+
+    Attributes:
+        distances: ascending, one array a vector, each of at most DEPTH.
+        median_ms: of one search.
+    """
+
+    distances: Sequence[np.ndarray]
+    median_ms: float
+
+
+def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
+    """Measures the indexes that are new, of another method, older than a week, or a fifth larger or smaller than measured.
+
+    Args:
+        kb_id: the knowledge base; None: all.
+    """
+    with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
+        if not taken:
+            return []
+        known = {(row.knowledge_base_id, row.model, row.kind): row for row in VectorIndex.objects.all()}
+        due = [
+            space
+            for space in spaces_with_index(kb_id)
+            if _is_due(space, known.get((space.kb_id, space.model_id, space.kind)))
+        ]
+        measured = [measure(space) for space in due]
+    return [row for row in measured if row is not None]
+
+
+def measure(space: VectorSpace) -> VectorIndex | None:
+    """Measures one index at rising efforts until it finds enough, and keeps the result; None where there is no vector."""
+    sample = _sample(space)
+    exact = _search(space, sample, effort=None)
+    if not exact.distances or not all(distances.size for distances in exact.distances):  # some are deleted under way
+        return None
+    sample = sample[: len(exact.distances)]
+    for effort in _efforts(space):
+        found = _search(space, sample, effort)
+        recall = recall_of(found.distances, exact.distances)
+        if recall >= settings.VECTOR_RECALL_TARGET:
+            break
+    is_used = recall >= settings.VECTOR_RECALL_TARGET or exact.median_ms > EXACT_AT_MOST_MS
+    row, _created = VectorIndex.objects.update_or_create(
+        knowledge_base_id=space.kb_id,
+        model=space.model_id,
+        kind=space.kind,
+        defaults={
+            "method": effort.method,
+            "effort": effort.depth,
+            "is_used": is_used,
+            "vectors": space.vectors,
+            "recall": recall,
+            "sampled": len(exact.distances),
+            "exact_ms": exact.median_ms,
+            "index_ms": found.median_ms,
+        },
+    )
+    forget_efforts()
+    level = logging.INFO if recall >= settings.VECTOR_RECALL_TARGET else logging.WARNING
+    logger.log(level, "the vector index %s finds %.3f of the nearest %s", space.index_name, recall, DEPTH)
+    return row
+
+
+def recall_of(found: Sequence[np.ndarray], exact: Sequence[np.ndarray]) -> float:
+    """The mean share of the nearest that were found.
+
+    What is no farther than the last of the exact answer counts, so that which of several at one distance was found does not
+    matter.
+    """
+    shares = [
+        np.count_nonzero(mine <= theirs[-1] + 1e-6) / theirs.size for mine, theirs in zip(found, exact, strict=True)
+    ]
+    return min(float(np.mean(shares)), 1.0)
+
+
+def _efforts(space: VectorSpace) -> Iterator[Effort]:
+    method = chosen_method()
+    if method is VectorIndex.Method.HNSW:
+        yield from (Effort(method, ef_search) for ef_search in EF_SEARCHES)
+        return
+    first = max(1, round(space.lists**0.5))
+    yield from (Effort(method, min(first * factor, space.lists)) for factor in PROBES_FACTORS)
+
+
+def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
+    if row is None or row.method != chosen_method() or row.measured_at < timezone.now() - STALE_AFTER:
+        return True
+    return abs(space.vectors - row.vectors) > GROWN * row.vectors
+
+
+def _sample(space: VectorSpace) -> list[str]:
+    """Vectors of the space, the same ones as long as they are there."""
+    values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": SAMPLE}
+    with connection.cursor() as cursor:
+        cursor.execute(SAMPLED, values)
+        return [vector for (vector,) in cursor.fetchall()]
+
+
+def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> Found:
+    """Searches by the index at an effort, or, without one, compares all.
+
+    Where the planner would rather compare all, it is kept from it: once the table has grown it will not.
+    """
+    values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": DEPTH}
+    distances, milliseconds = [], []
+    end = time.monotonic() + MOST_SECONDS
+    with transaction.atomic(), connection.cursor() as cursor:
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        if effort is None:
+            cursor.execute("SET LOCAL enable_indexscan = off")
+        else:
+            cursor.execute(f"SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; {effort.statements}")
+        for number, vector in enumerate(sample):
+            if effort is None and number >= LEAST_SAMPLE and time.monotonic() > end:
+                break
+            started = time.perf_counter()
+            cursor.execute(NEAREST.format(dimension=space.dimension), values | {"vector": vector})
+            rows = cursor.fetchall()
+            milliseconds.append((time.perf_counter() - started) * 1_000)
+            distances.append(np.array([distance for (distance,) in rows]))
+    return Found(distances, float(np.median(milliseconds)) if milliseconds else 0.0)

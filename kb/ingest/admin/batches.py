@@ -1,0 +1,244 @@
+"""Uploads: what each has brought in and how far it is, with the buttons that steer it, and the browser's way of filling it."""
+
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import PurePath
+from typing import Any
+
+from django.contrib import admin, messages
+from django.db.models import Case, IntegerField, QuerySet, Value, When
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.shortcuts import get_object_or_404, render
+from django.template.loader import render_to_string
+from django.urls import URLPattern, reverse
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_GET, require_POST
+from unfold.views import ChangeList
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.errors import AlreadyThere, Rejected
+from kb.content.models.batches import IngestBatch
+from kb.ingest.admin.documents import state_cell
+from kb.ingest.services.batches.batches import (
+    BatchProgress,
+    batch_cancel,
+    batch_create,
+    batch_pause,
+    batch_progress,
+    batch_resume,
+    batch_retry,
+    progress_of,
+)
+from kb.ingest.services.batches.files import batch_add
+from kb.ingest.services.batches.tables import batch_describe, read_table
+from kb.ingest.services.batches.uploads import note_message
+from kb.web.admin.rate_limits import brings_files
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
+
+SHOWN_DOCUMENTS = 20
+SHOWN_NOTES = 50
+# What a curator has to see first.
+URGENCY = Case(
+    When(status=Document.Status.FAILED, then=Value(0)),
+    When(status=Document.Status.PROCESSING, then=Value(1)),
+    default=Value(2),
+    output_field=IntegerField(),
+)
+
+
+class BatchChangeList(ChangeList):  # type: ignore[misc]
+    result_list: Any
+
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        batches: list[Any] = list(self.result_list)
+        progress = progress_of(batches)
+        for batch in batches:
+            batch.progress = progress[batch.pk]
+        self.result_list = batches
+
+
+@admin.register(IngestBatch)
+class IngestBatchAdmin(ScopedModelAdmin):
+    list_display = ("name", "state", "knowledge_base", "created_by", "created_at")
+    list_filter = (("knowledge_base", ScopedRelatedFilter),)
+    list_filter_submit = True
+    list_select_related = ("knowledge_base", "created_by")
+    search_fields = ("name",)
+    search_help_text = gettext_lazy("Search by name")
+    list_before_template = "ingest/batches/empty.html"
+    change_form_outer_before_template = "ingest/batches/panel.html"
+    fields = ("name", "knowledge_base", "created_by", "created_at")
+    readonly_fields = ("knowledge_base", "created_by", "created_at")
+
+    class Media:
+        js = ("kb/files.js",)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return BatchChangeList
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("begin/", require_POST(self.begin_view), "begin"),
+            self.page("<int:object_id>/file/", require_POST(self.file_view), "file"),
+            self.page("<int:object_id>/table/", require_POST(self.table_view), "table"),
+            self.page("<int:object_id>/progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/steer/", require_POST(self.steer_view), "steer"),
+            *super().get_urls(),
+        ]
+
+    # -- How a browser fills an upload: one request a file ------------------------------------------------------------------
+    def begin_view(self, request: HttpRequest) -> JsonResponse:
+        writable: QuerySet[Any] = KnowledgeBase.objects.editable_by(principal(request))
+        chosen = request.POST.get("knowledge_base", "")
+        kb = get_object_or_404(writable, pk=int(chosen) if chosen.isdigit() else 0)
+        table = request.FILES.get("table")
+        try:
+            rows = read_table(table.read()) if table is not None else []
+        except Rejected as error:
+            return _refusal(error)
+        batch = batch_create(knowledge_base=kb, name=request.POST.get("name", ""), user=signed_in(request))
+        batch_describe(batch, rows)
+        documents = f"{reverse('admin:kb_document_changelist')}?batch__id__exact={batch.pk}"
+        return JsonResponse(
+            {
+                "file": reverse("admin:kb_ingestbatch_file", args=[batch.pk]),
+                "page": reverse("admin:kb_ingestbatch_change", args=[batch.pk]),
+                "documents": documents,
+            },
+            status=HTTPStatus.CREATED,
+        )
+
+    @brings_files
+    def file_view(self, request: HttpRequest, object_id: int) -> JsonResponse:
+        batch = self.get_object_or_404(request, str(object_id), to_change=True)
+        file = request.FILES.get("file")
+        if file is None:
+            return JsonResponse({"message": _("There is no file in the request.")}, status=HTTPStatus.BAD_REQUEST)
+        source_type = request.POST.get("source_type", "")
+        if source_type not in Document.SourceType.values:
+            source_type = Document.SourceType.BOOK
+        name = request.POST.get("path") or file.name or ""
+        try:
+            document = batch_add(batch, file, name[:1_000], user=signed_in(request), source_type=source_type)
+        except AlreadyThere as error:
+            return _known(batch, error)
+        except Rejected as error:
+            return _refusal(error)
+        return JsonResponse({"id": document.pk}, status=HTTPStatus.CREATED)
+
+    def table_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        batch = self.get_object_or_404(request, str(object_id), to_change=True)
+        table = request.FILES.get("table")
+        try:
+            told = batch_describe(batch, read_table(table.read() if table else b""))
+        except Rejected as error:
+            messages.error(request, str(error))
+        else:
+            message = ngettext(
+                "The table has described %(count)d document.", "The table has described %(count)d documents.", told
+            )
+            messages.success(request, message % {"count": told})
+        return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
+
+    # -- How far it is, and its buttons -------------------------------------------------------------------------------------
+    def progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        batch = self.get_object_or_404(request, str(object_id))
+        return render(request, "ingest/batches/progress.html", self._progress_context(request, batch))
+
+    def steer_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        batch = self.get_object_or_404(request, str(object_id), to_change=True)
+        steer = STEERING.get(request.POST.get("do", ""))
+        if steer is not None:
+            steer(batch)
+        return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        batch = kwargs.get("obj")
+        if batch is not None:
+            context |= {**self._progress_context(request, batch), "show_save_and_add_another": False}
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    def _progress_context(self, request: HttpRequest, batch: IngestBatch) -> dict[str, Any]:
+        documents = Document.objects.filter(batch=batch).order_by(URGENCY, "-pk")[:SHOWN_DOCUMENTS]
+        stages = dict(Document.Stage.choices)
+        progress = batch_progress(batch)
+        statuses = [(each, progress.counts.get(each.value, 0)) for each in Document.Status]
+        return {
+            "batch": batch,
+            "progress": progress,
+            "statuses": [(status.label, status.value, count) for status, count in statuses if count],
+            "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
+            "time_left": time_in_words(progress.seconds_left),
+            "rows": [_row(each) for each in documents],
+            "notes": [note_in_words(each) for each in batch.notes[:SHOWN_NOTES]],
+            "failed": progress.counts.get(Document.Status.FAILED, 0),
+            "cancelled": progress.counts.get(Document.Status.CANCELLED, 0),
+            "may_change": self.has_change_permission(request, batch),
+        }
+
+    # -- Lists --------------------------------------------------------------------------------------------------------------
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        query = request.GET.urlencode()
+        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
+
+    @column(gettext_lazy("progress"))
+    def state(self, batch: Any) -> SafeString:
+        progress: BatchProgress = batch.progress
+        failed = progress.counts.get(Document.Status.FAILED, 0)
+        context = {"batch": batch, "progress": progress, "failed": failed, "says_paused": True}
+        return render_to_string("ingest/batches/state.html", context)
+
+
+STEERING: dict[str, Callable[[IngestBatch], object]] = {
+    "pause": batch_pause,
+    "resume": batch_resume,
+    "cancel": batch_cancel,
+    "retry_failed": batch_retry,
+    "retry_cancelled": lambda batch: batch_retry(batch, Document.Status.CANCELLED),
+}
+
+
+def time_in_words(seconds: int | None) -> str:
+    """How long something will take, as a curator reads it; empty where that cannot be told."""
+    if seconds is None:
+        return ""
+    if seconds < 90:
+        return ngettext("%(count)d second left", "%(count)d seconds left", seconds) % {"count": seconds}
+    minutes = round(seconds / 60)
+    if minutes < 90:
+        return ngettext("%(count)d minute left", "%(count)d minutes left", minutes) % {"count": minutes}
+    hours = round(minutes / 60)
+    return ngettext("%(count)d hour left", "%(count)d hours left", hours) % {"count": hours}
+
+
+def note_in_words(note: dict[str, Any]) -> dict[str, Any]:
+    """A file that became no document, and why, in the reader's language."""
+    return {"name": note["name"], "why": note_message(note), "document": note.get("document")}
+
+
+def _row(document: Document) -> dict[str, Any]:
+    """A document by the name of its file, since many of one upload may have the same title."""
+    name = document.metadata.get("path") or document.source or str(document)
+    title = str(document)
+    return {
+        "document": document,
+        "name": name,
+        "title": "" if title in {name, PurePath(name).stem, PurePath(name).name} else title,
+        "state": state_cell(document),
+    }
+
+
+def _known(batch: IngestBatch, error: AlreadyThere) -> JsonResponse:
+    """A file that was sent twice is no trouble: the answer to the first request was lost."""
+    if Document.objects.filter(pk=error.document_id, batch=batch).exists():
+        return JsonResponse({"id": error.document_id})
+    url = reverse("admin:kb_document_change", args=[error.document_id])
+    return JsonResponse({"message": str(error), "url": url}, status=HTTPStatus.CONFLICT)
+
+
+def _refusal(error: Rejected) -> JsonResponse:
+    return JsonResponse({"message": str(error), "code": error.code}, status=HTTPStatus.UNPROCESSABLE_ENTITY)

@@ -1,0 +1,270 @@
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from django.contrib import admin, messages
+from django.contrib.admin.utils import display_for_value
+from django.contrib.admin.widgets import AutocompleteSelectMultiple
+from django.contrib.postgres.forms import SimpleArrayField
+from django.db import models
+from django.db.models import QuerySet
+from django.forms import ModelMultipleChoiceField
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.template.defaultfilters import filesizeformat
+from django.template.loader import render_to_string
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_GET, require_POST
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminTextInputWidget
+
+from kb.access.models.knowledge import Chunk, Document
+from kb.base.files import has_file
+from kb.content.services.document_sentences import error_sentence, remark_sentences
+from kb.graph.admin.extractions import document_graph_state
+from kb.graph.models import Concept
+from kb.ingest.admin.uploads import UploadView
+from kb.ingest.services.documents import (
+    document_delete,
+    document_held,
+    document_update,
+    documents_delete,
+    documents_recut,
+    documents_requeue,
+)
+from kb.web.admin.counts import count_of
+from kb.web.admin.ids import row_ids
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
+
+UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
+
+
+def unfinished_ids(documents: Sequence[Document]) -> str:
+    """The documents that a page has to ask about again, as the value of a query parameter."""
+    return ",".join(str(document.pk) for document in documents if document.status in UNFINISHED)
+
+
+class ConceptsWidget(AutocompleteSelectMultiple):
+    """Offers the concepts of one knowledge base."""
+
+    knowledge_base_id: int | None = None
+
+    def get_url(self) -> str:
+        return f"{super().get_url()}?knowledge_base={self.knowledge_base_id}"
+
+
+class DocumentChangeList(ChangeList):  # type: ignore[misc]
+    @property
+    def unfinished_ids(self) -> str:
+        return unfinished_ids(self.result_list)
+
+
+@admin.register(Document)
+class DocumentAdmin(ScopedModelAdmin):
+    list_display = ("name", "state", "chunks", "knowledge_base", "type_of_source", "file_size", "created_at")
+    linked_lookups = frozenset({"batch__id__exact"})
+    list_filter = (
+        ("knowledge_base", ScopedRelatedFilter),
+        ("status", ChoicesDropdownFilter),
+        ("source_type", ChoicesDropdownFilter),
+    )
+    list_filter_submit = True
+    list_select_related = ("knowledge_base",)
+    search_fields = ("title", "source")
+    search_help_text = gettext_lazy("Search by title or source")
+    actions = ("retry_failed", "cut_anew", "delete_selected")
+    list_after_template = "ingest/document_poll.html"
+    change_form_outer_before_template = "ingest/document_panel.html"
+    warn_unsaved_form = True
+    fields = (
+        "title",
+        "knowledge_base",
+        "source_type",
+        "tags",
+        "concepts",
+        "metadata",
+        "source",
+        "mime",
+        "file_size",
+        "fingerprint",
+        "added",
+    )
+    readonly_fields: ClassVar[Any] = ("knowledge_base", "source", "mime", "file_size", "fingerprint", "added")
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        """Concepts are offered where the knowledge base has any."""
+        has_concepts = obj is not None and Concept.objects.filter(knowledge_base=obj.knowledge_base_id).exists()
+        return tuple(name for name in self.fields if name != "concepts" or has_concepts)
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        form = super().get_form(request, obj, **kwargs)
+        if obj is not None and "concepts" in form.base_fields:
+            offered = form.base_fields["concepts"]
+            offered.queryset = offered.queryset.filter(knowledge_base=obj.knowledge_base_id)
+            offered.widget.widget.knowledge_base_id = obj.knowledge_base_id
+        return form
+
+    def formfield_for_manytomany(
+        self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelMultipleChoiceField[Any] | None":
+        kwargs["widget"] = ConceptsWidget(db_field, self.admin_site)
+        field = super().formfield_for_manytomany(db_field, request, **kwargs)
+        if field is not None:
+            del field.widget.attrs["class"]  # that of a plain list, set by the theme
+        return field
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Document]:
+        rows: QuerySet[Document] = super().get_queryset(request).annotate(chunk_count=count_of(Chunk, "document"))
+        return rows
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return DocumentChangeList
+
+    def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
+        field = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "concepts":
+            field.widget.can_add_related = False
+        if db_field.name == "tags" and isinstance(field, SimpleArrayField):
+            field.widget = UnfoldAdminTextInputWidget()
+            field.help_text = _("Separated by commas.")
+        if db_field.name == "metadata":
+            field.widget.attrs["rows"] = 4
+        if db_field.name == "title":
+            field.help_text = _("A new title is searched too: the document is indexed again.")
+        return field
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("upload/", UploadView.as_view(model_admin=self), "upload"),
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/download/", require_GET(self.download_view), "download"),
+            self.page("<int:object_id>/retry/", require_POST(self.retry_view), "retry"),
+            *super().get_urls(),
+        ]
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        query = request.GET.urlencode()
+        return HttpResponseRedirect(reverse("admin:kb_document_upload") + (f"?{query}" if query else ""))
+
+    def progress_view(self, request: HttpRequest) -> HttpResponse:
+        """The cells of documents that were unfinished, for a page that polls; it asks again while one still is."""
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
+        documents = list(self.get_queryset(request).filter(pk__in=asked))
+        rows = [{"document": each, "state": state_cell(each, swap=True)} for each in documents]
+        context = {"rows": rows, "unfinished_ids": unfinished_ids(documents)}
+        return render(request, "ingest/document_progress.html", context)
+
+    def download_view(self, request: HttpRequest, object_id: int) -> HttpResponse | FileResponse:
+        document = self.get_object_or_404(request, str(object_id))
+        if not has_file(document.file):
+            raise Http404
+        response = FileResponse(
+            document.file.open(),
+            as_attachment=True,
+            filename=document.source or document.file.name,
+            content_type="application/octet-stream",
+        )
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        return response
+
+    def retry_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        document = self.get_object_or_404(request, str(object_id), to_change=True)
+        if document.status not in UNFINISHED and documents_requeue([document]):
+            self.message_user(request, _("The document is processed again."), messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:kb_document_change", args=[document.pk]))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        document = kwargs.get("obj")
+        if document is not None:
+            context |= {
+                "document": document,
+                "state": state_cell(document),
+                "unfinished_ids": unfinished_ids([document]),
+                "may_change": self.has_change_permission(request, document),
+                "show_save_and_add_another": False,
+                "may_retry": document.status not in UNFINISHED,
+                "remarks": remark_sentences(document),
+                "page_url": _page_url(document),
+                "graph_state": document_graph_state(document),
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    def save_model(self, request: HttpRequest, obj: Document, form: Any, change: Any) -> None:  # noqa: ARG002
+        """Hands the service only what was edited: a worker may be writing the rest."""
+        edited = [name for name in form.changed_data if name != "concepts"]  # those are saved after it, by Django
+        with document_held(obj) as stored:
+            document_update(stored, **{name: form.cleaned_data[name] for name in edited})
+        if "title" in form.changed_data and stored.status == Document.Status.PENDING:
+            self.message_user(request, _("The title has changed, so the document is indexed again."), messages.INFO)
+
+    def delete_model(self, request: HttpRequest, obj: Document) -> None:  # noqa: ARG002 - Django's interface
+        document_delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:  # noqa: ARG002 - Django's interface
+        documents_delete(queryset)
+
+    @admin.action(description=gettext_lazy("Retry the failed ones"), permissions=["change"])
+    def retry_failed(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
+        editable = self.only_granted(request, queryset, "editable_by")
+        failed = [] if editable is None else list(editable.filter(status=Document.Status.FAILED))
+        count = documents_requeue(failed)
+        message = ngettext("%(count)d document is tried again.", "%(count)d documents are tried again.", count)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+
+    @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
+    def cut_anew(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
+        editable = self.only_granted(request, queryset, "editable_by")
+        count = 0 if editable is None else documents_recut(editable)
+        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
+        self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("title"), ordering="title")
+    def name(self, document: Document) -> str:
+        return format_html('<span id="document-{}-name" class="kb-name">{}</span>', document.pk, document)
+
+    @column(gettext_lazy("status"), ordering="status")
+    def state(self, document: Document) -> SafeString:
+        return state_cell(document)
+
+    @column(gettext_lazy("chunks"), ordering="chunk_count")
+    def chunks(self, document: Any) -> str:
+        url = f"{reverse('admin:kb_chunk_changelist')}?document__id__exact={document.pk}"
+        text = '<a href="{}" id="document-{}-chunks" class="kb-link">{}</a>'
+        return format_html(text, url, document.pk, document.chunk_count)
+
+    @column(gettext_lazy("source type"), ordering="source_type")
+    def type_of_source(self, document: Document) -> str:
+        return document.get_source_type_display()
+
+    @column(gettext_lazy("size"), ordering="size")
+    def file_size(self, document: Document) -> str:
+        return filesizeformat(document.size)
+
+    @column("SHA-256")
+    def fingerprint(self, document: Document) -> str:
+        return format_html('<code class="kb-mono">{}</code>', document.sha256)
+
+    @column(gettext_lazy("added"))
+    def added(self, document: Document) -> str:
+        when = display_for_value(document.created_at, "-")
+        return f"{when} · {document.created_by}" if document.created_by else when
+
+
+def state_cell(document: Document, *, swap: bool = False) -> SafeString:
+    """Status, progress and error of a document; `swap` makes HTMX put it in the place of the one on the page."""
+    context = {"document": document, "error": error_sentence(document), "swap": swap}
+    return render_to_string("ingest/document_state.html", context)
+
+
+def _page_url(document: Document) -> str:
+    """The address that a document was read from, where that is one a browser may be led to."""
+    url = str(document.metadata.get("url", ""))
+    return url if url.startswith(("http://", "https://")) else ""

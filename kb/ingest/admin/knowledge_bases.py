@@ -1,0 +1,323 @@
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.contrib import admin
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import get_language, gettext_lazy
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from kb.access.models.knowledge import Chunk, Document, KnowledgeBase, Membership
+from kb.base.errors import Rejected
+from kb.content.admin.sharing.invitations import invitation_notice
+from kb.content.admin.sharing.page import LeaveView, SharingView
+from kb.content.services.knowledge_bases import (
+    knowledge_base_delete,
+    knowledge_base_update,
+    may_rename,
+    prepare_knowledge_base,
+)
+from kb.index.admin.keyword_cache import INDEX_LABELS, index_state_in_words
+from kb.index.admin.stores import StoresView, stores_progress_view
+from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view
+from kb.index.services.keyword_cache import with_base
+from kb.ingest.admin.chunk_preview import ChunkPreviewView, recut_view
+from kb.ingest.admin.knowledge_base_panel import panel_of, state_of_index
+from kb.operations.admin.archives import ArchivePages
+from kb.profiles.services import choosable_profiles
+from kb.providers.embedding_models import default_embedding_model, offered_embedding_models, require_embedding_model
+from kb.quality.runs.admin.reembedding import ReembeddingView
+from kb.quality.runs.admin.reembedding import progress_view as reembedding_progress_view
+from kb.search.models import RetrievalProfile
+from kb.web.admin.counts import count_of
+from kb.web.admin.scoped import column, principal, signed_in, visible
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+
+
+class ModelIdWidget(UnfoldAdminTextInputWidget):  # type: ignore[misc]
+    """A text field with suggestions."""
+
+    suggestions: Sequence[str] = ()
+
+    def render(self, name: str, value: Any, attrs: dict[str, Any] | None = None, renderer: Any = None) -> SafeString:
+        list_id = f"{name}_suggestions"
+        field = super().render(name, value, {**(attrs or {}), "list": list_id}, renderer)
+        options = format_html_join("", '<option value="{}"></option>', ((each,) for each in self.suggestions))
+        return format_html('{}<datalist id="{}">{}</datalist>', field, list_id, options)
+
+
+def check_embedding_model(model_id: str) -> str:
+    """The model's id in its one spelling.
+
+    Raises:
+        ValidationError: it may not be used here, or could embed nothing; the message says what to do.
+    """
+    try:
+        return require_embedding_model(model_id)
+    except Rejected as error:
+        raise ValidationError(str(error)) from error
+
+
+class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """A profile by its name, which stands for its published version also where that changes while the form is open."""
+
+    widget = UnfoldAdminSelectWidget
+    default_error_messages = {
+        "invalid_choice": gettext_lazy("There is no such published profile any more: choose another one."),
+    }
+
+    def __init__(self) -> None:
+        super().__init__(
+            RetrievalProfile.objects.none(),
+            to_field_name="name",
+            label=gettext_lazy("Retrieval profile"),
+            empty_label=gettext_lazy("the one that suits the model"),
+        )
+
+    def label_from_instance(self, profile: RetrievalProfile) -> str:
+        words = (
+            _("%(name)s, its own (version %(version)d)")
+            if profile.knowledge_base_id
+            else _("%(name)s (version %(version)d)")
+        )
+        return words % {"name": profile.name, "version": profile.version}
+
+
+class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
+    request: HttpRequest
+    profile = ProfileField()
+
+    class Meta:
+        model = KnowledgeBase
+        fields = (
+            "name",
+            "description",
+            "language",
+            "embedding_model",
+            "profile",
+            "keyword_vectors",
+            "keyword_method",
+            "ask_questions",
+            "extract_graph",
+            "no_answer",
+            "chunk_strategy",
+            "chunk_size",
+            "chunk_overlap",
+            "chunk_unit",
+            "parent_size",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "embedding_model" in self.fields:
+            usual = default_embedding_model()
+            used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
+            self.fields["embedding_model"].initial = usual
+            self.fields["embedding_model"].widget = ModelIdWidget()
+            self.fields["embedding_model"].widget.suggestions = offered_embedding_models(used)
+        if self.instance.pk is None and (get_language() or "").startswith(KnowledgeBase.Language.ENGLISH):
+            self.initial["language"] = KnowledgeBase.Language.ENGLISH
+        if "description" in self.fields:
+            self.fields["description"].widget.attrs["rows"] = 3
+        if "profile" in self.fields:
+            is_there = self.instance.pk is not None
+            field = cast(ProfileField, self.fields["profile"])
+            field.queryset = choosable_profiles(self.instance if is_there else None)
+            field.required = is_there
+            if is_there:
+                field.empty_label = None
+                self.initial["profile"] = self.instance.profile
+
+    def clean_embedding_model(self) -> str:
+        return check_embedding_model(self.cleaned_data["embedding_model"])
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        owner = self.instance.owner if self.instance.pk else signed_in(self.request)
+        named = KnowledgeBase.objects.filter(owner=owner, name=values.get("name")).exclude(pk=self.instance.pk)
+        if named.exists():
+            message = _("You have a knowledge base named “%(name)s” already: choose another name.")
+            self.add_error("name", message % {"name": values["name"]})
+        return values
+
+
+@admin.register(KnowledgeBase)
+class KnowledgeBaseAdmin(ArchivePages):
+    form = KnowledgeBaseForm
+    delete_grant = "owned_by"
+    list_display = ("name", "index_state", "documents", "chunks", "failed", "embedder", "owner", "created_at")
+    list_select_related = ("owner", "version_row")
+    search_fields = ("name", "description")
+    search_help_text = gettext_lazy("Search by name or description")
+    list_filter = ("language",)
+    list_filter_sheet = True
+    list_before_template = "content/sharing/notice.html"
+    change_form_outer_before_template = "ingest/knowledge_base_panel.html"
+    warn_unsaved_form = True
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("name", "description", "language")}),
+        (
+            gettext_lazy("Search"),
+            {
+                "fields": ("embedding_model", "profile"),
+                "description": gettext_lazy(
+                    "The embedding model turns texts into vectors. Later it is changed on the page “Embedding model”, since "
+                    "every chunk has to be embedded again. Without a profile of your choice the knowledge base starts with "
+                    "the one that suits its model."
+                ),
+            },
+        ),
+        (
+            gettext_lazy("Keywords, questions and graph"),
+            {"fields": ("keyword_vectors", "keyword_method", "ask_questions", "extract_graph")},
+        ),
+        (gettext_lazy("Answers"), {"fields": ("no_answer",)}),
+        (
+            gettext_lazy("Chunking"),
+            {
+                "fields": ("chunk_strategy", ("chunk_size", "chunk_overlap"), "chunk_unit", "parent_size"),
+                "description": gettext_lazy(
+                    "Applies to documents that are uploaded or processed again from now on. “Preview chunks” on the page of "
+                    "a knowledge base shows what other settings would do."
+                ),
+            },
+        ),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[KnowledgeBase]:
+        rows: QuerySet[KnowledgeBase] = (
+            super()
+            .get_queryset(request)
+            .select_related("owner", "version_row", "profile")
+            .annotate(
+                document_count=count_of(Document, "knowledge_base"),
+                failed_count=count_of(Document, "knowledge_base", status=Document.Status.FAILED),
+                chunk_count=count_of(Chunk, "knowledge_base"),
+            )
+        )
+        return with_base(rows)
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
+        if obj is None:
+            return ()
+        return ("embedding_model",) if may_rename(obj, principal(request)) else ("embedding_model", "name")
+
+    def save_model(self, request: HttpRequest, obj: KnowledgeBase, form: Any, change: Any) -> None:
+        if change:
+            knowledge_base_update(
+                obj, by=principal(request), **{name: form.cleaned_data[name] for name in form.changed_data}
+            )
+            return
+        obj.owner = signed_in(request)
+        prepare_knowledge_base(obj)
+        super().save_model(request, obj, form, change)
+
+    def response_post_save_add(self, request: HttpRequest, obj: KnowledgeBase) -> HttpResponse:  # noqa: ARG002
+        """The next step with a new knowledge base is to fill it."""
+        return HttpResponseRedirect(f"{reverse('admin:kb_document_upload')}?kb={obj.pk}")
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        kb = kwargs.get("obj")
+        if kb is not None:
+            context |= panel_of(kb) | {
+                "may_edit": context.get("has_change_permission"),
+                "may_share": self.is_granted(request, kb, "owned_by"),
+                "may_leave": kb.owner_id != request.user.pk
+                and Membership.objects.filter(knowledge_base=kb, user=signed_in(request)).exists(),
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        context = {"invitation_notice": invitation_notice(request), **(extra_context or {})}
+        response: HttpResponse = super().changelist_view(request, context)
+        return response
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("<int:object_id>/tokenizer/", TokenizerView.as_view(model_admin=self), "tokenizer"),
+            self.page(
+                "<int:object_id>/tokenizer/progress/", require_GET(self.tokenizer_progress_view), "tokenizer_progress"
+            ),
+            self.page(
+                "<int:object_id>/tokenizer/cancel/", require_POST(self.tokenizer_cancel_view), "tokenizer_cancel"
+            ),
+            self.page("<int:object_id>/chunk-preview/", ChunkPreviewView.as_view(model_admin=self), "chunk_preview"),
+            self.page("<int:object_id>/recut/", require_http_methods(["GET", "POST"])(self.recut_view), "recut"),
+            self.page("<int:object_id>/sharing/", SharingView.as_view(model_admin=self), "sharing"),
+            self.page("<int:object_id>/leave/", LeaveView.as_view(model_admin=self), "leave"),
+            self.page("<int:object_id>/embedding-model/", ReembeddingView.as_view(model_admin=self), "reembedding"),
+            self.page(
+                "<int:object_id>/embedding-model/progress/",
+                require_GET(self.reembedding_progress_view),
+                "reembedding_progress",
+            ),
+            self.page("<int:object_id>/store/", StoresView.as_view(model_admin=self), "stores"),
+            self.page("<int:object_id>/store/progress/", require_GET(self.stores_progress_view), "stores_progress"),
+            *super().get_urls(),
+        ]
+
+    def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def stores_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return stores_progress_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def tokenizer_cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return cancel_view(request, self.get_object_or_404(request, str(object_id), to_change=True))
+
+    def recut_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        context = self.admin_site.each_context(request)
+        return recut_view(request, self.get_object_or_404(request, str(object_id), to_change=True), context)
+
+    # -- Deletion ------------------------------------------------------------------------------------------------------
+    def delete_model(self, request: HttpRequest, obj: KnowledgeBase) -> None:  # noqa: ARG002
+        knowledge_base_delete(obj)
+
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[KnowledgeBase]) -> None:  # noqa: ARG002
+        for kb in queryset:
+            knowledge_base_delete(kb)
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("index"), label=INDEX_LABELS)
+    def index_state(self, kb: Any) -> tuple[str, str]:
+        state = state_of_index(kb)
+        return state, index_state_in_words(state, kb.changes)
+
+    @column(gettext_lazy("documents"), ordering="document_count")
+    def documents(self, kb: Any) -> str:
+        url = reverse("admin:kb_document_changelist")
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count
+        )
+
+    @column(gettext_lazy("chunks"), ordering="chunk_count")
+    def chunks(self, kb: Any) -> str:
+        url = reverse("admin:kb_chunk_changelist")
+        return format_html(
+            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count
+        )
+
+    @column(gettext_lazy("failed"), ordering="failed_count")
+    def failed(self, kb: Any) -> str:
+        if not kb.failed_count:
+            return "0"
+        url = f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}&status__exact=failed"
+        return format_html('<a href="{}" class="kb-bad">{}</a>', url, kb.failed_count)
+
+    @column(gettext_lazy("embedding model"), ordering="embedding_model", label={HASHING_MODEL_ID: "warning"})
+    def embedder(self, kb: KnowledgeBase) -> tuple[str, str]:
+        if kb.embedding_model == HASHING_MODEL_ID:
+            return HASHING_MODEL_ID, _("hashing: degraded")
+        return kb.embedding_model, kb.embedding_model

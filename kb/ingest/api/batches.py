@@ -1,0 +1,334 @@
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.parsers import MultiPartParser
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.services.rate_limits import UPLOAD
+from kb.api_filters import BatchFilters
+from kb.base.temporary import UnnamedFileUploadHandler
+from kb.content.models.batches import IngestBatch
+from kb.ingest.api.documents import DocumentErrorSerializer
+from kb.ingest.services.batches.batches import (
+    BatchProgress,
+    batch_cancel,
+    batch_create,
+    batch_pause,
+    batch_progress,
+    batch_resume,
+    batch_retry,
+    progress_of,
+)
+from kb.ingest.services.batches.tables import batch_describe, read_table
+from kb.ingest.services.batches.uploads import Refused, batch_add_files, note_message
+from kb.ingest.services.documents import largest_upload_bytes
+from kb.web.api.authentication import user_of
+from kb.web.api.fields import StrictCharField, StrictSerializer
+from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
+from kb.web.api.idempotency import once
+from kb.web.api.parsers import ShallowJSONParser
+from kb.web.api.schema import answers
+from kb.web.api.views import ApiViewSet, one
+
+FILES_A_REQUEST = 100
+FAILED_SHOWN = 100
+NOTES_SHOWN = 100
+FINAL = (Document.Status.FAILED.value, Document.Status.CANCELLED.value)
+
+
+class BatchFilesSerializer(StrictSerializer):
+    """Files of an upload, as a form."""
+
+    files = serializers.ListField(
+        child=serializers.FileField(allow_empty_file=True),
+        allow_empty=False,
+        max_length=FILES_A_REQUEST,
+        help_text="Any number up to 100. Of a ZIP archive every file becomes a document: the way to send thousands.",
+    )
+    paths = serializers.ListField(
+        child=StrictCharField(max_length=1_000),
+        required=False,
+        max_length=FILES_A_REQUEST,
+        help_text="The names of the files with the folders that they lay in, in the same order. Left out: the files' names.",
+    )
+    source_type = serializers.ChoiceField(Document.SourceType.choices, required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """As many paths as files, or none."""
+        if attrs.get("paths") and len(attrs["paths"]) != len(attrs["files"]):
+            raise serializers.ValidationError({"paths": [_("Give a path for each file, or none at all.")]})
+        return attrs
+
+
+class BatchCreateSerializer(BatchFilesSerializer):
+    table = serializers.FileField(
+        required=False,
+        allow_empty_file=True,
+        help_text="CSV with a column filename, and any of title, tags (between semicolons) and metadata (a JSON object); "
+        "every further column is an entry of the metadata.",
+    )
+    name = StrictCharField(max_length=200, required=False, help_text="Left out: the name of the first file.")
+
+
+class BatchRetrySerializer(StrictSerializer):
+    status = serializers.ChoiceField(
+        [(each, each) for each in FINAL], default=Document.Status.FAILED.value, help_text="Which are to be tried again."
+    )
+
+
+class BatchProgressSerializer(serializers.Serializer[BatchProgress]):
+    """How far an upload is."""
+
+    counts = serializers.DictField(child=serializers.IntegerField(), help_text="Documents by status.")
+    stages = serializers.DictField(child=serializers.IntegerField(), help_text="Those in processing by stage.")
+    total = serializers.IntegerField()
+    done = serializers.IntegerField(help_text="Ready, failed or cancelled.")
+    percent = serializers.IntegerField()
+    rate = serializers.FloatField(help_text="Documents a second, of late.")
+    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be told.")
+
+
+class BatchSerializer(serializers.ModelSerializer[IngestBatch]):
+    """An upload; the view gives each a `progress`."""
+
+    progress = BatchProgressSerializer(read_only=True)
+
+    class Meta:
+        model = IngestBatch
+        fields: tuple[str, ...] = ("id", "knowledge_base_id", "name", "paused", "progress", "created_at")
+        read_only_fields: tuple[str, ...] = fields
+
+
+class FailedDocumentSerializer(serializers.ModelSerializer[Document]):
+    error = serializers.SerializerMethodField(help_text="Why it failed, as a sentence to act on.")
+
+    class Meta:
+        model = Document
+        fields = ("id", "source", "title", "error")
+        read_only_fields = fields
+
+    @extend_schema_field(DocumentErrorSerializer)
+    def get_error(self, document: Document) -> dict[str, str]:
+        return dict(DocumentErrorSerializer(document).data)
+
+
+class BatchNoteSerializer(serializers.Serializer[Any]):
+    """A file that became no document."""
+
+    name = serializers.CharField()
+    code = serializers.CharField()
+    message = serializers.CharField(help_text="A sentence to act on.")
+    document_id = serializers.IntegerField(allow_null=True, help_text="Of the document that holds the same bytes.")
+
+
+class BatchDetailSerializer(BatchSerializer):
+    failed = FailedDocumentSerializer(many=True, read_only=True, help_text="The first 100 of them.")
+    notes = serializers.SerializerMethodField(help_text="Files of archives that became no document: the first 100.")
+
+    class Meta(BatchSerializer.Meta):
+        fields = (*BatchSerializer.Meta.fields, "failed", "notes", "note_count")
+        read_only_fields = fields
+
+    @extend_schema_field(BatchNoteSerializer(many=True))
+    def get_notes(self, batch: IngestBatch) -> list[dict[str, Any]]:
+        return [
+            {
+                "name": note["name"],
+                "code": note["code"],
+                "message": note_message(note),
+                "document_id": note.get("document"),
+            }
+            for note in batch.notes[:NOTES_SHOWN]
+        ]
+
+
+class BatchTakenSerializer(BatchDetailSerializer):
+    refused = BatchNoteSerializer(many=True, read_only=True, help_text="Files of this request that were not taken in.")
+
+    class Meta(BatchDetailSerializer.Meta):
+        fields = (*BatchDetailSerializer.Meta.fields, "refused")
+        read_only_fields = fields
+
+
+STEERED = answers({200: BatchDetailSerializer}, 403, 404)
+PROGRESS_EXAMPLE = OpenApiExample(
+    "Half way",
+    value={
+        "id": 5,
+        "knowledge_base_id": 1,
+        "name": "statutes.zip",
+        "paused": False,
+        "progress": {
+            "counts": {"ready": 4900, "failed": 1, "processing": 200, "pending": 4899},
+            "stages": {"embed": 200},
+            "total": 10000,
+            "done": 4901,
+            "percent": 49,
+            "rate": 212.4,
+            "seconds_left": 24,
+        },
+        "created_at": "2026-01-01T08:00:00Z",
+        "failed": [
+            {
+                "id": 77,
+                "source": "scan.pdf",
+                "title": "",
+                "error": {"code": "empty_file", "message": "The file holds no text. Upload a file that has content."},
+            }
+        ],
+        "notes": [],
+        "note_count": 0,
+    },
+    response_only=True,
+    status_codes=["200"],
+)
+
+
+class _FormOfFiles(ApiViewSet):
+    """Files go to the disk as they come, however small, so that many of them take no memory."""
+
+    rate_limit_kind = UPLOAD
+    queryset = IngestBatch.objects.none()
+    parser_classes = [MultiPartParser, ShallowJSONParser]
+    most_form_bytes = staticmethod(largest_upload_bytes)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        if (request.content_type or "").startswith(MultiPartParser.media_type):
+            # Before anything, the check of a session's token included, reads the form.
+            request._request.upload_handlers = [UnnamedFileUploadHandler(request._request)]
+        super().initial(request, *args, **kwargs)
+
+    def described(self, pk: int) -> IngestBatch:
+        """An upload with its progress and what has failed."""
+        batch: IngestBatch = one(IngestBatch.objects.visible_to(self.principal), pk)
+        rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
+        told: Any = batch
+        told.progress, told.failed = batch_progress(batch), list(rows.order_by("pk")[:FAILED_SHOWN])
+        return batch
+
+    def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
+        """Takes the files of a request in."""
+        names = fields.get("paths") or [file.name or "" for file in fields["files"]]
+        files = list(zip(names, fields["files"], strict=True))
+        kind = fields.get("source_type", Document.SourceType.BOOK)
+        refused: list[Refused] = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
+        told: Any = self.described(batch.pk)
+        told.refused = refused
+        return Response(BatchTakenSerializer(told).data, status=status_code)
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the uploads of a knowledge base, newest first",
+        parameters=BatchFilters.parameters(),
+        responses=answers({200: BatchSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Upload many files, or a ZIP archive of them, as one",
+        description="Each becomes a document that workers parse and index. The answer comes at once: GET batches/{id}/ tells "
+        "how far they are. A file that cannot be taken is named in `refused` and keeps none of the others out.",
+        parameters=[IDEMPOTENCY_KEY],
+        request={"multipart/form-data": BatchCreateSerializer},
+        responses=answers({201: BatchTakenSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
+    ),
+)
+class KnowledgeBaseBatchViewSet(_FormOfFiles):
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(self._knowledge_bases(), kb_id)
+        rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
+        batches = self.found(rows, BatchFilters)
+        progress = progress_of(batches)
+        for batch in batches:
+            batch.progress = progress[batch.pk]
+        return self.get_paginated_response(BatchSerializer(batches, many=True).data)
+
+    def create(self, request: Request, kb_id: int) -> HttpResponseBase:
+        kb = self.editable(self._knowledge_bases(), kb_id)
+        return once(request, lambda: self._begun(request, kb))
+
+    def _begun(self, request: Request, kb: KnowledgeBase) -> Response:
+        fields = self.checked(BatchCreateSerializer)
+        table = fields.get("table")
+        described = read_table(table.read()) if table is not None else []
+        name = fields.get("name") or fields["files"][0].name or ""
+        batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
+        batch_describe(batch, described)
+        return self.taken(batch, fields, status.HTTP_201_CREATED)
+
+    def _knowledge_bases(self) -> QuerySet[KnowledgeBase]:
+        return KnowledgeBase.objects.visible_to(self.principal)
+
+
+@extend_schema_view(
+    retrieve=extend_schema(
+        summary="Read how far an upload is, and what of it has failed",
+        responses=answers({200: BatchDetailSerializer}, 404),
+        examples=[PROGRESS_EXAMPLE],
+    ),
+    files=extend_schema(
+        summary="Send further files of an upload",
+        description="What its table says of them holds for them too.",
+        parameters=[IDEMPOTENCY_KEY],
+        request={"multipart/form-data": BatchFilesSerializer},
+        responses=answers({200: BatchTakenSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
+    ),
+    pause=extend_schema(
+        summary="Pause an upload: what workers have at hand is finished", request=None, responses=STEERED
+    ),
+    resume=extend_schema(summary="Go on with a paused upload", request=None, responses=STEERED),
+    cancel=extend_schema(
+        summary="Take what is not done of an upload out of the queue",
+        description="What is searchable by now stays, and so do the files.",
+        request=None,
+        responses=STEERED,
+    ),
+    retry=extend_schema(
+        summary="Process what has failed of an upload once more, or what was cancelled after all",
+        request=BatchRetrySerializer,
+        responses=answers({200: BatchDetailSerializer}, 400, 403, 404, 413, 415),
+    ),
+)
+class BatchViewSet(_FormOfFiles):
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return self._told(pk)
+
+    @action(detail=True, methods=["post"])
+    def files(self, request: Request, pk: int) -> HttpResponseBase:
+        batch = self._editable(pk)
+        return once(request, lambda: self.taken(batch, self.checked(BatchFilesSerializer), status.HTTP_200_OK))
+
+    @action(detail=True, methods=["post"])
+    def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        batch_pause(self._editable(pk))
+        return self._told(pk)
+
+    @action(detail=True, methods=["post"])
+    def resume(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        batch_resume(self._editable(pk))
+        return self._told(pk)
+
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        batch_cancel(self._editable(pk))
+        return self._told(pk)
+
+    @action(detail=True, methods=["post"])
+    def retry(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        batch = self._editable(pk)
+        batch_retry(batch, self.checked(BatchRetrySerializer)["status"])
+        return self._told(pk)
+
+    def _editable(self, pk: int) -> IngestBatch:
+        batch: IngestBatch = self.editable(IngestBatch.objects.visible_to(self.principal), pk)
+        return batch
+
+    def _told(self, pk: int) -> Response:
+        return Response(BatchDetailSerializer(self.described(pk)).data)

@@ -1,0 +1,333 @@
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import extend_schema, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.base.db.row_locks import lock_knowledge_bases
+from kb.ingest.services.chunk_work.bulk import chunks_change
+from kb.ingest.services.chunk_work.checks import (
+    KEYWORD_CHARACTERS,
+    MOST_ENTRIES,
+    QUESTION_CHARACTERS,
+    TEXT_CHARACTERS,
+)
+from kb.ingest.services.chunk_work.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
+from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.ingest.services.chunk_work.merging import MOST_MERGED, chunks_merge
+from kb.ingest.services.chunk_work.neighbours import neighbours_of
+from kb.ingest.services.chunk_work.splitting import MOST_PARTS, chunk_split
+from kb.quality.debug.services.found_by import searches_that_found
+from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
+from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
+from kb.web.api.views import ApiViewSet, asked, one
+
+MOST_AT_ONCE = 10_000
+ACTIONS = ("enable", "disable", "delete")
+
+
+class ChunkSerializer(Etagged, serializers.ModelSerializer[Chunk]):
+    is_edited = serializers.SerializerMethodField(help_text="Whether its text is not as it was cut from the document.")
+
+    class Meta:
+        model = Chunk
+        fields = (
+            "id",
+            "document_id",
+            "knowledge_base_id",
+            "position",
+            "text",
+            "page",
+            "heading_path",
+            "keywords",
+            "questions",
+            "enabled",
+            "is_edited",
+            "token_count",
+            "updated_at",
+            "etag",
+        )
+        read_only_fields = fields
+
+    def get_is_edited(self, chunk: Chunk) -> bool:
+        return bool(chunk.cut_text)
+
+
+class ChunkChangeSerializer(StrictSerializer):
+    text = StrictCharField(max_length=TEXT_CHARACTERS, trim_whitespace=False)
+    enabled = StrictBooleanField(help_text="A disabled chunk is kept, and found by no search.")
+    questions = serializers.ListField(
+        child=StrictCharField(max_length=QUESTION_CHARACTERS),
+        max_length=MOST_ENTRIES,
+        help_text="All questions that it answers: whoever asks alike finds it.",
+    )
+    keywords = serializers.ListField(
+        child=StrictCharField(max_length=KEYWORD_CHARACTERS),
+        max_length=MOST_ENTRIES,
+        help_text="All keywords that it is found by. None: they are extracted from its text.",
+    )
+
+
+class ChunkIdsField(serializers.ListField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **kwargs)
+
+
+class ChunkMergeSerializer(StrictSerializer):
+    chunk_ids = ChunkIdsField(min_length=2, max_length=MOST_MERGED, help_text="Chunks that follow one another.")
+
+
+class ChunkSplitSerializer(StrictSerializer):
+    at = serializers.ListField(
+        child=StrictIntegerField(min_value=1, max_value=TEXT_CHARACTERS),
+        min_length=1,
+        max_length=MOST_PARTS - 1,
+        required=False,
+        help_text="Offsets in its text, in characters, where parts begin. This or `texts`.",
+    )
+    texts = serializers.ListField(
+        child=StrictCharField(max_length=TEXT_CHARACTERS),
+        min_length=2,
+        max_length=MOST_PARTS,
+        required=False,
+        help_text="The parts, which together are its text; white space between them may be left out. This or `at`.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """Offsets or texts, not both."""
+        if ("at" in attrs) == ("texts" in attrs):
+            raise serializers.ValidationError({"at": [_("Give offsets, or the texts of the parts in “texts”.")]})
+        return attrs
+
+
+class BulkChunksSerializer(StrictSerializer):
+    ids = ChunkIdsField(min_length=1, max_length=MOST_AT_ONCE, help_text="Chunks of the knowledge base.")
+    action = serializers.ChoiceField(ACTIONS)
+
+
+class BulkChangedSerializer(serializers.Serializer[Any]):
+    changed = serializers.IntegerField(help_text="How many were not so already.")
+
+
+class NeighboursSerializer(serializers.Serializer[Any]):
+    previous = ChunkSerializer(many=True, help_text="In the order of the document.")
+    next = ChunkSerializer(many=True)
+
+
+class NeighboursFilterSerializer(serializers.Serializer[Any]):
+    count = serializers.IntegerField(
+        required=False, default=1, min_value=1, max_value=20, help_text="How many on each side."
+    )
+
+
+class FoundBySerializer(serializers.Serializer[Any]):
+    trace_id = serializers.UUIDField(help_text="Of the search: read or replay it by this.")
+    query = serializers.CharField(help_text="Blank where this installation keeps no queries.")
+    rank = serializers.IntegerField(help_text="Among its results, from 1.")
+    score = serializers.FloatField(allow_null=True)
+    profile = serializers.CharField()
+    profile_version = serializers.IntegerField()
+    created_at = serializers.DateTimeField()
+
+
+class FoundByListSerializer(serializers.Serializer[Any]):
+    queries = FoundBySerializer(many=True, help_text="The newest first.")
+
+
+class DuplicateSerializer(serializers.Serializer[Any]):
+    similarity = serializers.FloatField(help_text="Terms in common, of those that one of the two has.")
+    chunk = ChunkSerializer()
+
+
+class DuplicatesSerializer(serializers.Serializer[Any]):
+    duplicates = DuplicateSerializer(many=True, help_text="The most alike first.")
+
+
+class DuplicateGroupSerializer(serializers.Serializer[Any]):
+    chunk_ids = serializers.ListField(child=serializers.IntegerField())
+    similarity = serializers.FloatField(help_text="Of the least alike of the pairs that were compared, from 0.8 to 1.")
+
+
+class NearDuplicatesSerializer(serializers.Serializer[Any]):
+    groups = DuplicateGroupSerializer(many=True, help_text="The most alike first; of very many the first.")
+    group_count = serializers.IntegerField(help_text="Of all.")
+    is_current = serializers.BooleanField(help_text="Whether no chunk has changed since.")
+    is_awaited = serializers.BooleanField(help_text="Whether a worker is looking for them.")
+    was_looked = serializers.BooleanField(help_text="False: nobody has looked yet; send a POST.")
+
+
+@extend_schema_view(
+    retrieve=extend_schema(
+        summary="Read a chunk",
+        parameters=[IF_NONE_MATCH, RETURNED],
+        responses=answers({200: ChunkSerializer, 304: NOT_MODIFIED}, 404),
+    ),
+    partial_update=extend_schema(
+        summary="Change a chunk, and what the indexes hold of it",
+        parameters=[IF_MATCH, RETURNED],
+        request=ChunkChangeSerializer,
+        responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 412, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete a chunk",
+        description="A document that is processed again has it again: to keep it out of searches, disable it.",
+        parameters=[IF_MATCH],
+        responses=answers({204: None}, 403, 404, 412),
+    ),
+    split=extend_schema(
+        operation_id="chunk_split",
+        summary="Make several chunks of one",
+        description="The first has its id. Cutting the document anew leaves the parts as they are.",
+        request=ChunkSplitSerializer,
+        examples=CHUNK_EXAMPLES["split"],
+        responses=answers({200: ChunkSerializer(many=True)}, 400, 403, 404, 409, 413, 415),
+    ),
+    neighbours=extend_schema(
+        operation_id="chunk_neighbours",
+        summary="Read the chunks before and after one",
+        parameters=[NeighboursFilterSerializer],
+        responses=answers({200: NeighboursSerializer}, 400, 404),
+    ),
+    queries=extend_schema(
+        operation_id="chunk_queries",
+        summary="List the newest searches that found a chunk",
+        description="Of those whose knowledge bases the caller may all see.",
+        responses=answers({200: FoundByListSerializer}, 404),
+    ),
+    duplicates=extend_schema(
+        operation_id="chunk_duplicates",
+        summary="List the near-duplicates of a chunk",
+        responses=answers({200: DuplicatesSerializer}, 404),
+    ),
+)
+class ChunkViewSet(ApiViewSet):
+    queryset = Chunk.objects.none()
+    pagination_class = None
+
+    def retrieve(self, request: Request, pk: int) -> Response:
+        return conditional(request, ChunkSerializer(one(Chunk.objects.visible_to(self.principal), pk)).data)
+
+    def partial_update(self, request: Request, pk: int) -> Response:
+        chunk = self._editable(pk)
+        changes = self.checked(ChunkChangeSerializer, partial=True)
+        require_match(request, ChunkSerializer(chunk).data)  # before a model runs for nothing
+        chunk_update(
+            chunk,
+            **{"text": chunk.text, "enabled": chunk.enabled, **changes},
+            require=lambda locked: require_match(request, ChunkSerializer(locked).data),
+        )
+        told = ChunkSerializer(one(self._visible(), pk)).data
+        return Response(told, headers={"ETag": told["etag"]})
+
+    def destroy(self, request: Request, pk: int) -> Response:
+        chunk = self._editable(pk)
+        with transaction.atomic():
+            lock_knowledge_bases([chunk.knowledge_base_id])
+            require_match(request, ChunkSerializer(one(self._visible(), pk)).data)
+            chunks_change(knowledge_base=chunk.knowledge_base, chunk_ids=[chunk.pk], action="delete")
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @action(detail=True, methods=["post"])
+    def split(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        chunk = self._editable(pk)
+        parts = chunk_split(chunk=chunk, **self.checked(ChunkSplitSerializer))
+        return Response(ChunkSerializer(parts, many=True).data)
+
+    @action(detail=True)
+    def neighbours(self, request: Request, pk: int) -> Response:
+        chunk = one(self._visible(), pk)
+        found = neighbours_of(chunk, count=asked(NeighboursFilterSerializer, request)["count"])
+        return Response(NeighboursSerializer({"previous": found.previous, "next": found.following}).data)
+
+    @action(detail=True)
+    def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        found = searches_that_found(self.principal, one(self._visible(), pk))
+        return Response(FoundByListSerializer({"queries": found}).data)
+
+    @action(detail=True)
+    def duplicates(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        found = duplicates_of(one(self._visible(), pk))
+        pairs = [{"similarity": round(similarity, 4), "chunk": chunk} for chunk, similarity in found]
+        return Response(DuplicatesSerializer({"duplicates": pairs}).data)
+
+    def _visible(self) -> QuerySet[Chunk]:
+        rows: QuerySet[Chunk] = Chunk.objects.visible_to(self.principal).select_related("document", "knowledge_base")
+        return rows
+
+    def _editable(self, pk: int) -> Chunk:
+        return self.editable(self._visible(), pk)
+
+
+@extend_schema_view(
+    merge=extend_schema(
+        operation_id="chunks_merge",
+        summary="Make one chunk of several that follow one another",
+        description="It has the id and the place of the first. What two neighbours have in common is in it once. Cutting the "
+        "document anew leaves it as it is.",
+        request=ChunkMergeSerializer,
+        examples=CHUNK_EXAMPLES["merge"],
+        responses=answers({200: ChunkSerializer}, 400, 403, 404, 409, 413, 415),
+    ),
+)
+class ChunkMergeViewSet(ApiViewSet):
+    queryset = Document.objects.none()
+
+    @action(detail=True, methods=["post"])
+    def merge(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        rows: QuerySet[Any] = Document.objects.visible_to(self.principal).select_related("knowledge_base")
+        document = self.editable(rows, pk)
+        merged = chunks_merge(document=document, **self.checked(ChunkMergeSerializer))
+        return Response(ChunkSerializer(merged).data)
+
+
+@extend_schema_view(
+    change=extend_schema(
+        operation_id="chunks_bulk",
+        summary="Enable, disable or delete many chunks",
+        request=BulkChunksSerializer,
+        examples=CHUNK_EXAMPLES["bulk"],
+        responses=answers({200: BulkChangedSerializer}, 400, 403, 404, 413, 415),
+    ),
+)
+class BulkChunksViewSet(ApiViewSet):
+    queryset = KnowledgeBase.objects.none()
+
+    @action(detail=True, methods=["post"])
+    def change(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        wanted = self.checked(BulkChunksSerializer)
+        changed = chunks_change(knowledge_base=kb, chunk_ids=wanted["ids"], action=wanted["action"])
+        return Response({"changed": changed})
+
+
+@extend_schema_view(
+    retrieve=extend_schema(
+        summary="List the near-duplicates of a knowledge base",
+        description="Among its enabled chunks, by the terms that they have in common. Those of a large one are as a worker "
+        "found them last.",
+        responses=answers({200: NearDuplicatesSerializer}, 404),
+    ),
+    create=extend_schema(
+        summary="Have a worker look for the near-duplicates of a knowledge base",
+        request=None,
+        responses=answers({202: NearDuplicatesSerializer}, 403, 404),
+    ),
+)
+class NearDuplicatesViewSet(ApiViewSet):
+    queryset = KnowledgeBase.objects.none()
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
+        return Response(NearDuplicatesSerializer(near_duplicates(kb)).data)
+
+    def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
+        duplicate_scan_request(kb)
+        return Response(NearDuplicatesSerializer(near_duplicates(kb)).data, status=status.HTTP_202_ACCEPTED)

@@ -1,0 +1,217 @@
+"""ZIP archives of documents: their files, unpacked into a folder under limits."""
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, Final
+
+from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
+from kb.ingest.parser.sandbox import Limits, run_job
+
+ARCHIVE_EXTENSIONS: Final = (".zip",)
+
+_MIB: Final = 1024**2
+_PIECE = 256 * 1024
+# Text packs to a tenth; a small file may be all zeros.
+_MAX_RATIO = 100
+_RATIO_FROM = 4 * _MIB
+_UTF8_FLAG = 0x800
+_ENCRYPTED_FLAG = 0x1
+_NESTED = (".zip", ".rar", ".7z", ".tar", ".gz", ".tgz", ".bz2", ".xz")
+# What file managers add.
+_LITTER = ("__MACOSX", ".DS_Store", "Thumbs.db", "desktop.ini")
+_DAMAGE = (zipfile.BadZipFile, zlib.error, OSError, EOFError, ValueError, RuntimeError, LookupError)
+
+
+@dataclass(frozen=True, slots=True)
+class ArchiveLimits:
+    """What one archive may hold.
+
+    Attributes:
+        files: how many, folders and litter aside.
+        file_bytes: of one file, unpacked; a larger one is skipped.
+        total_bytes: of all files, unpacked.
+        archive_bytes: of the archive itself.
+        seconds: to unpack all of it.
+        memory_bytes: of the process that unpacks.
+    """
+
+    files: int = 10_000
+    file_bytes: int = 50 * _MIB
+    total_bytes: int = 1024 * _MIB
+    archive_bytes: int = 500 * _MIB
+    seconds: float = 300.0
+    memory_bytes: int = 512 * _MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A file of the archive: its name with the folders in it, and where it was unpacked to."""
+
+    name: str
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A file of the archive that becomes no document, and why."""
+
+    name: str
+    reason: ParseError
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    members: tuple[Member, ...]
+    skipped: tuple[Skipped, ...]
+
+
+DEFAULT_LIMITS: Final = ArchiveLimits()
+
+
+def is_archive_name(name: str) -> bool:
+    """Whether a file of this name, if its bytes are a ZIP archive and no document, stands for the files in it."""
+    return name.lower().endswith(ARCHIVE_EXTENSIONS)
+
+
+def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMITS) -> Unpacked:
+    """Unpacks a ZIP archive in a child process.
+
+    The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
+    named for, too large ones and archives inside the archive are skipped and told.
+
+    Args:
+        archive: the stored archive.
+        folder: an empty one, which the caller deletes, also after an error.
+        limits: sizes, counts and time.
+
+    Raises:
+        ParseError: the archive is damaged, protected, empty or too large, or a path in it leads outside.
+        OSError: the archive or the folder is not there.
+    """
+    sandbox = Limits(
+        memory_bytes=limits.memory_bytes,
+        seconds=limits.seconds,
+        input_bytes=limits.archive_bytes,
+        file_bytes=limits.file_bytes,
+    )
+    target = str(folder.resolve(strict=True))
+    answer = run_job("unpack", archive, limits=sandbox, writable=folder, folder=target, allowed=asdict(limits))
+    return _decoded(answer, folder)
+
+
+def _decoded(answer: Any, folder: Path) -> Unpacked:
+    """The child's word is not trusted: only files that it could have written are taken."""
+    try:
+        members = tuple(Member(str(name), folder / str(int(number))) for name, number in answer["members"])
+        skipped = tuple(
+            Skipped(str(name), ParseError(ErrorCode(code), **params)) for name, code, params in answer["skipped"]
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+    if not all(member.path.is_file() and not member.path.is_symlink() for member in members):
+        raise ParseError(ErrorCode.PARSER_CRASHED)
+    return Unpacked(members, skipped)
+
+
+def unpack_job(file: BinaryIO, folder: str, allowed: dict[str, Any]) -> dict[str, Any]:
+    """The child's side of unpack."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _unpack(archive, Path(folder), ArchiveLimits(**allowed))
+    except _DAMAGE as error:
+        raise ParseError(ErrorCode.DAMAGED_FILE, format="ZIP") from error
+
+
+def _unpack(archive: zipfile.ZipFile, folder: Path, limits: ArchiveLimits) -> dict[str, Any]:
+    entries = _files(archive)
+    _check(entries, limits)
+    members: list[tuple[str, int]] = []
+    skipped: list[tuple[str, str, dict[str, str | int]]] = []
+    left = limits.total_bytes
+    for number, (name, entry) in enumerate(entries, start=1):
+        if reason := _reason_to_skip(name, entry, limits):
+            skipped.append((name, reason.code, reason.params))
+            continue
+        left -= _write(archive, entry, folder / str(number), min(left, limits.file_bytes), limits)
+        members.append((name, number))
+    return {"members": members, "skipped": skipped}
+
+
+def _files(archive: zipfile.ZipFile) -> list[tuple[str, zipfile.ZipInfo]]:
+    named = ((_name(entry), entry) for entry in archive.infolist() if not entry.is_dir())
+    return [(name, entry) for name, entry in named if not set(_LITTER) & set(PurePosixPath(name).parts)]
+
+
+def _name(entry: zipfile.ZipInfo) -> str:
+    """Windows writes names in the encoding of its country without saying so; zipfile reads those as cp437."""
+    name = entry.filename
+    if not entry.flag_bits & _UTF8_FLAG:
+        raw = name.encode("cp437", errors="replace")
+        for encoding in ("utf-8", "gb18030"):
+            try:
+                name = raw.decode(encoding)
+                break
+            except UnicodeDecodeError:
+                continue
+    return name.replace("\\", "/")
+
+
+def _check(entries: list[tuple[str, zipfile.ZipInfo]], limits: ArchiveLimits) -> None:
+    """Judges the archive by its directory, before anything is unpacked."""
+    if not entries:
+        raise ParseError(ErrorCode.EMPTY_ARCHIVE)
+    if len(entries) > limits.files:
+        raise ParseError(ErrorCode.TOO_MANY_FILES, files=limits.files)
+    for name, entry in entries:
+        if _leads_outside(name) or stat.S_ISLNK(entry.external_attr >> 16):
+            raise ParseError(ErrorCode.UNSAFE_ARCHIVE, name=name)
+        if entry.flag_bits & _ENCRYPTED_FLAG:
+            raise ParseError(ErrorCode.PROTECTED, format="ZIP")
+    total = sum(entry.file_size for _, entry in entries)
+    if total > limits.total_bytes or any(_is_bomb(entry) for _, entry in entries):
+        raise _too_much(limits)
+
+
+def _leads_outside(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.is_absolute() or ".." in path.parts or name[1:2] == ":" or "\0" in name
+
+
+def _is_bomb(entry: zipfile.ZipInfo) -> bool:
+    return entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size)
+
+
+def _reason_to_skip(name: str, entry: zipfile.ZipInfo, limits: ArchiveLimits) -> ParseError | None:
+    path = PurePosixPath(name)
+    if path.suffix.lower() in _NESTED:
+        return ParseError(ErrorCode.NESTED_ARCHIVE, name=name)
+    if path.suffix.lower() not in SUPPORTED_EXTENSIONS:
+        return unsupported_name(path.name)
+    if entry.file_size > limits.file_bytes:
+        return ParseError(ErrorCode.TOO_LARGE, megabytes=max(1, limits.file_bytes // _MIB))
+    return None
+
+
+def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, most: int, limits: ArchiveLimits) -> int:
+    """Counts what comes out, since the directory may lie."""
+    written = 0
+    with archive.open(entry) as source, path.open("xb") as target:
+        for piece in _pieces(source):
+            written += len(piece)
+            if written > most:
+                raise _too_much(limits)
+            target.write(piece)
+    return written
+
+
+def _pieces(source: Any) -> Iterator[bytes]:
+    while piece := source.read(_PIECE):
+        yield piece
+
+
+def _too_much(limits: ArchiveLimits) -> ParseError:
+    return ParseError(ErrorCode.UNPACKS_TO_TOO_MUCH, megabytes=max(1, limits.total_bytes // _MIB))

@@ -1,0 +1,353 @@
+"""Runs parsers in a child process with limits, because a file from outside may be made to harm them."""
+
+import importlib
+import json
+import logging
+import math
+import os
+import resource
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+from kb.ingest.parser.confinement import confine
+from kb.ingest.parser.parse import (
+    ErrorCode,
+    ParsedDocument,
+    ParseError,
+    Remark,
+    RemarkCode,
+    Section,
+    SectionKind,
+    parse,
+)
+
+logger = logging.getLogger(__name__)
+
+_MIB: Final = 1024**2
+# Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
+_BOOTSTRAP: Final = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest import {module}; {module}.child()"
+)
+# What a child may know of its parent's environment: where shared libraries lie, and no secret.
+_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+# It may start no thread, so libraries are told not to try.
+_ENVIRONMENT: Final = {
+    "LANG": "C.UTF-8",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "OPENCV_FOR_THREADS_NUM": "1",
+}
+_STDERR_TAIL = 4096
+_READ_SIZE = 65536
+_OPEN_FILES = 64
+# What allocators, the loader and Python write when the address space ends.
+_MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segment", b"out of memory", b"bad_alloc")
+
+
+# What a child can be told to do: functions of an open file and arguments, that return what JSON can hold.
+JOBS: Final = {
+    "parse": "kb.ingest.parser.sandbox.parse_job",
+    "unpack": "kb.ingest.parser.archives.unpack_job",
+    "page": "kb.sources.connectors.page_job.page_job",
+    "links": "kb.sources.connectors.page_job.links_job",
+    "feed": "kb.sources.connectors.feed_job.feed_job",
+    "probe": "kb.ingest.parser.confinement.probe_job",
+}
+_SECTION_FIELDS: Final = tuple(field.name for field in fields(Section))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one file may cost.
+
+    Attributes:
+        memory_bytes: of the child's address space.
+        seconds: by the clock.
+        output_bytes: of the answer, a parsed document as UTF-8 JSON.
+        input_bytes: of the file.
+        file_bytes: of each file that the child may write; 0: it writes none.
+    """
+
+    memory_bytes: int = 1024 * _MIB
+    seconds: float = 120.0
+    output_bytes: int = 64 * _MIB
+    input_bytes: int = 100 * _MIB
+    file_bytes: int = 0
+
+
+DEFAULT_LIMITS: Final = Limits()
+
+
+@dataclass(frozen=True, slots=True)
+class Confinement:
+    """What holds a child of this host.
+
+    Attributes:
+        calls: it is refused the system calls that it must not make.
+        files: it is refused the files that it must not open.
+    """
+
+    calls: bool
+    files: bool
+
+
+def parse_file(path: Path, filename: str, *, limits: Limits = DEFAULT_LIMITS) -> ParsedDocument:
+    """Parses a stored file under limits.
+
+    Args:
+        path: where the bytes lie.
+        filename: the name that it was uploaded under; its extension says what it should be.
+        limits: memory, time and sizes.
+
+    Raises:
+        ParseError: the file cannot be read, or reading it broke a limit.
+        OSError: there is no such file, or it may not be opened.
+    """
+    return decode_document(run_job("parse", path, limits=limits, filename=filename))
+
+
+def run_job(job: str, path: Path, *, limits: Limits, writable: Path | None = None, **arguments: Any) -> Any:
+    """Runs one of the child's jobs on a stored file.
+
+    Args:
+        job: a name in JOBS.
+        path: the file, which the child reads from its standard input.
+        limits: memory, time and sizes.
+        writable: the folder in which the job may create files; None: nowhere.
+        arguments: for the job, as JSON can hold them.
+
+    Returns:
+        What the child answered, decoded from JSON; the caller checks its shape.
+
+    Raises:
+        ParseError: the job raised it, or broke a limit.
+        OSError: there is no such file, or it may not be opened.
+    """
+    if path.stat().st_size > limits.input_bytes:
+        raise ParseError(ErrorCode.TOO_LARGE, megabytes=_megabytes(limits.input_bytes))
+    order = {
+        "job": job,
+        "limits": asdict(limits),
+        "writable": None if writable is None else str(writable.resolve(strict=True)),
+        "arguments": arguments,
+    }
+    with _child_process(path, order) as process:
+        output, errors, status = _communicate(process, limits)
+    if status != 0:
+        logger.warning("job %s of %r ended with status %d: %s", job, arguments, status, errors.decode(errors="replace"))
+        raise _failure(status, errors, limits)
+    return decode_answer(output)
+
+
+def confinement() -> Confinement:
+    """What holds a child here, tried by one.
+
+    Raises:
+        ParseError: no child can run.
+    """
+    told = run_job("probe", Path(os.devnull), limits=DEFAULT_LIMITS)
+    return Confinement(calls=told["calls"] is True, files=told["files"] is True)
+
+
+@contextmanager
+def _child_process(path: Path, order: Mapping[str, Any]) -> Iterator[subprocess.Popen[bytes]]:
+    with (
+        path.open("rb") as file,
+        subprocess.Popen(  # noqa: S603 - no shell, and every word of the command is ours
+            child_command("sandbox", json.dumps(order)),
+            stdin=file,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=child_environment(),
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            yield process
+        finally:
+            kill(process)
+
+
+def child_command(module: str, order: str) -> list[str]:
+    """Of a child that runs `child()` of a module beside this one and finds its order in `sys.argv[2]`."""
+    bootstrap = _BOOTSTRAP.format(module=module)
+    return [sys.executable, "-I", "-B", "-X", "utf8", "-c", bootstrap, json.dumps(_import_path()), order]
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends a child that leads a session of its own, and whatever it has started."""
+    if process.returncode is None:
+        with suppress(ProcessLookupError, PermissionError):  # it ended by itself meanwhile
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _import_path() -> list[str]:
+    root = str(Path(__file__).resolve().parents[2])
+    return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
+
+
+def child_environment() -> dict[str, str]:
+    return _ENVIRONMENT | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
+def _communicate(process: subprocess.Popen[bytes], limits: Limits) -> tuple[bytes, bytes, int]:
+    """Reads both pipes to their end and awaits the exit, within the time and the size allowed."""
+    deadline = time.monotonic() + limits.seconds
+    output, errors = bytearray(), b""
+    with selectors.DefaultSelector() as selector:
+        for pipe in (process.stdout, process.stderr):
+            if pipe is not None:
+                selector.register(pipe, selectors.EVENT_READ)
+        while selector.get_map():
+            ready = selector.select(max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+            for key, _ in ready:
+                data = os.read(key.fd, _READ_SIZE)
+                if not data:
+                    selector.unregister(key.fileobj)
+                elif key.fileobj is process.stdout:
+                    output += data
+                else:
+                    errors = (errors + data)[-_STDERR_TAIL:]
+            if len(output) > limits.output_bytes:
+                raise ParseError(ErrorCode.TOO_MUCH_TEXT, megabytes=_megabytes(limits.output_bytes))
+    try:
+        return bytes(output), errors, process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired as error:
+        raise ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits)) from error
+
+
+def _failure(status: int, errors: bytes, limits: Limits) -> ParseError:
+    if status == -signal.SIGXCPU:
+        return ParseError(ErrorCode.TIMEOUT, seconds=_seconds(limits))
+    # The system's out-of-memory killer sends SIGKILL; nobody else does once the pipes have been read.
+    if status == -signal.SIGKILL or any(sign in errors for sign in _MEMORY_SIGNS):
+        return ParseError(ErrorCode.OUT_OF_MEMORY, megabytes=_megabytes(limits.memory_bytes))
+    return ParseError(ErrorCode.PARSER_CRASHED)
+
+
+def decode_answer(output: bytes) -> Any:
+    """What a job has returned; the child's word is not trusted, since a file may have taken it over.
+
+    Raises:
+        ParseError: the job has raised it, or the answer has another shape.
+    """
+    try:
+        answer = json.loads(output)
+        if "error" in answer:
+            raise ParseError(ErrorCode(answer["error"]), **answer["params"])
+        return answer["done"]
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+
+
+def decode_document(answer: Any) -> ParsedDocument:
+    """What `parse_job` has answered.
+
+    Raises:
+        ParseError: it is none of that shape.
+    """
+    try:
+        sections = tuple(_decode_section(*entry) for entry in answer["sections"])
+        remarks = tuple(_decode_remark(*entry) for entry in answer["remarks"])
+        return ParsedDocument(str(answer["title"]), str(answer["mime"]), sections, remarks)
+    except (ValueError, TypeError, KeyError) as error:
+        raise ParseError(ErrorCode.PARSER_CRASHED) from error
+
+
+def _decode_section(
+    text: Any, page: Any, heading_path: Any, kind: Any, question: Any, answer: Any, alternatives: Any
+) -> Section:
+    return Section(
+        str(text),
+        None if page is None else int(page),
+        tuple(map(str, heading_path)),
+        SectionKind(kind),
+        str(question),
+        str(answer),
+        tuple(map(str, alternatives)),
+    )
+
+
+def _decode_remark(code: Any, params: Any) -> Remark:
+    return Remark(RemarkCode(code), {str(name): str(value) for name, value in dict(params).items()})
+
+
+def _megabytes(size: int) -> int:
+    return max(1, size // _MIB)
+
+
+def _seconds(limits: Limits) -> int:
+    return max(1, round(limits.seconds))
+
+
+def child() -> None:
+    """The child's whole life: limits, the file from stdin, the result or the error as JSON to stdout."""
+    order = json.loads(sys.argv[2])
+    answer_pipe = bind(Limits(**order["limits"]), writable=order["writable"] and Path(order["writable"]))
+    with answer_pipe:
+        answer_pipe.write(answer(order["job"], sys.stdin.buffer, order["arguments"]))
+
+
+def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
+    """Binds this process for good: what it may cost, call and open.
+
+    Args:
+        limits: memory, time and sizes.
+        writable: the folder in which it may create files; None: nowhere.
+
+    Returns:
+        The pipe for the answer, which what libraries print does not reach.
+    """
+    answer_pipe = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    _apply_limits(limits)
+    confine(writable)
+    return answer_pipe
+
+
+def _apply_limits(limits: Limits) -> None:
+    seconds = math.ceil(limits.seconds) + 1
+    for kind, value in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, limits.file_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_NOFILE, _OPEN_FILES),
+        (resource.RLIMIT_NPROC, 0),
+        (resource.RLIMIT_AS, limits.memory_bytes),
+    ):
+        if kind == resource.RLIMIT_AS and sys.platform == "darwin":
+            continue  # macOS refuses it; the time limit still holds there
+        hard = resource.getrlimit(kind)[1]
+        lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (lowered, lowered))
+
+
+def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:
+    """What a job returns or raises, as JSON."""
+    module, _, name = JOBS[job].rpartition(".")
+    try:
+        told = {"done": getattr(importlib.import_module(module), name)(file, **arguments)}
+    except ParseError as error:
+        told = {"error": error.code, "params": error.params}
+    return json.dumps(told, ensure_ascii=False).encode(errors="replace")
+
+
+def parse_job(file: BinaryIO, filename: str) -> dict[str, Any]:
+    """The child's side of parse_file."""
+    document = parse(file.read(), filename)
+    return {
+        "title": document.title,
+        "mime": document.mime,
+        "sections": [[getattr(section, name) for name in _SECTION_FIELDS] for section in document.sections],
+        "remarks": [(remark.code, dict(remark.params)) for remark in document.remarks],
+    }

@@ -1,0 +1,199 @@
+"""What other chunk settings would make of a document, or of a pasted text; nothing is written."""
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.errors import Rejected
+from kb.base.files import has_file, local_file
+from kb.content.services.knowledge_bases import check_chunking
+from kb.ingest.chunkers.drafts import ChunkDraft
+from kb.ingest.chunkers.registry import split
+from kb.ingest.parser.parse import MESSAGES, ParsedDocument, ParseError
+from kb.ingest.parser.sandbox import Limits, parse_file
+from kb.ingest.services.documents import PASTED_NAME
+from kb.ingest.services.indexing import chunk_settings
+from kb.ingest.services.rechunk.carrying import Survival
+from kb.ingest.services.rechunk.planning import chunks_of, recut
+from retrieval.errors import RetrievalError
+
+CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
+"""The settings of a knowledge base that say how its documents are cut."""
+MOST_SHOWN = 200
+MOST_CHARACTERS = 400_000
+"""Of a longer document only the beginning is cut."""
+SECONDS = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class ShownChunk:
+    """A chunk as it would be.
+
+    Attributes:
+        number: from 1.
+        overlap: how many characters at its beginning repeat the end of the one before.
+        parent: number from 1 of the longer passage that is given in its place; None: itself.
+        survives: a chunk of this text is there already, and would stay.
+    """
+
+    number: int
+    text: str
+    overlap: int
+    page: int | None
+    heading_path: tuple[str, ...]
+    tokens: int
+    questions: tuple[str, ...]
+    parent: int | None
+    survives: bool
+
+    @property
+    def repeated(self) -> str:
+        return self.text[: self.overlap]
+
+    @property
+    def rest(self) -> str:
+        return self.text[self.overlap :]
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What settings make of a text.
+
+    Attributes:
+        chunks: the first ones.
+        total: how many there are.
+        parents: how many longer passages there are.
+        most_tokens: of the longest chunk.
+        is_partial: only the beginning of the document was cut.
+        present: how many chunks the document has now; None for a text that is none.
+        survival: what becomes of these; None where that is not known.
+    """
+
+    chunks: tuple[ShownChunk, ...]
+    total: int
+    parents: int
+    most_tokens: int
+    is_partial: bool
+    present: int | None = None
+    survival: Survival | None = None
+
+    @property
+    def unshown(self) -> int:
+        return self.total - len(self.chunks)
+
+
+def preview_document(kb: KnowledgeBase, document: Document, chunking: Mapping[str, Any]) -> Preview:
+    """Cuts a document's file under settings that are not saved.
+
+    Args:
+        kb: the knowledge base, whose own settings serve where `chunking` names none.
+        document: one of its documents; the caller may see it.
+        chunking: values of the settings in `CHUNKING`.
+
+    Raises:
+        Rejected: the settings do not go together, the document has no file, or it cannot be read; or the embedding model
+            whose tokens are counted is out of reach.
+    """
+    changed = _changed(kb, chunking)
+    if not has_file(document.file):
+        message = _(
+            "“%(title)s” was imported without a file, so it cannot be cut anew: choose another, or paste its text."
+        )
+        raise Rejected("no_file", message % {"title": document})
+    with local_file(document.file) as path:
+        parsed, is_partial = _beginning(_parsed(path, document.source))
+    drafts = _cut(parsed, changed)
+    before = chunks_of(document)
+    if is_partial:
+        return _preview(drafts, frozenset(), is_partial=True, present=len(before))
+    plan = recut(document, before, drafts)
+    kept = frozenset(chunk.position for chunk in plan.chunks if chunk.pk)
+    return replace(_preview(plan.drafts, kept, is_partial=False, present=len(before)), survival=plan.survival)
+
+
+def preview_text(kb: KnowledgeBase, text: str, chunking: Mapping[str, Any]) -> Preview:
+    """As `preview_document`, of a text that is in no document."""
+    changed = _changed(kb, chunking)
+    if not text.strip():
+        raise Rejected("blank_text", _("The text is empty: paste or type some."))
+    with tempfile.NamedTemporaryFile(suffix=".txt") as file:
+        file.write(text.encode())
+        file.flush()
+        parsed, is_partial = _beginning(_parsed(Path(file.name), PASTED_NAME))
+    return _preview(_cut(parsed, changed), frozenset(), is_partial=is_partial)
+
+
+def _changed(kb: KnowledgeBase, chunking: Mapping[str, Any]) -> KnowledgeBase:
+    """The knowledge base as it would be."""
+    changed = copy.copy(kb)
+    for name in CHUNKING:
+        setattr(changed, name, chunking.get(name, getattr(kb, name)))
+    check_chunking(changed)
+    return changed
+
+
+def _parsed(path: Path, name: str) -> ParsedDocument:
+    limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=min(SECONDS, settings.PARSE_SECONDS))
+    try:
+        return parse_file(path, name, limits=limits)
+    except ParseError as error:
+        raise Rejected(error.code, _(MESSAGES[error.code]).format(**error.params)) from error
+
+
+def _beginning(document: ParsedDocument) -> tuple[ParsedDocument, bool]:
+    kept, left = [], MOST_CHARACTERS
+    for section in document.sections:
+        if len(section.text) > left:
+            kept.append(replace(section, text=section.text[:left], answer=section.answer[:left]))
+            return replace(document, sections=tuple(kept)), True
+        kept.append(section)
+        left -= len(section.text)
+    return document, False
+
+
+def _cut(document: ParsedDocument, kb: KnowledgeBase) -> list[ChunkDraft]:
+    try:
+        return split(document, chunk_settings(kb))
+    except RetrievalError as error:
+        raise Rejected("model_unavailable", str(error)) from error
+
+
+def _preview(
+    drafts: Sequence[ChunkDraft], kept: frozenset[int], *, is_partial: bool, present: int | None = None
+) -> Preview:
+    shown = drafts[:MOST_SHOWN]
+    before = ["", *(draft.text for draft in shown)]
+    return Preview(
+        chunks=tuple(
+            ShownChunk(
+                number=draft.position + 1,
+                text=draft.text,
+                overlap=_overlap(previous, draft.text),
+                page=draft.page,
+                heading_path=draft.heading_path,
+                tokens=draft.token_count,
+                questions=draft.questions,
+                parent=draft.parent.position + 1 if draft.parent else None,
+                survives=draft.position in kept,
+            )
+            for previous, draft in zip(before, shown, strict=False)
+        ),
+        total=len(drafts),
+        parents=len({draft.parent.position for draft in drafts if draft.parent}),
+        most_tokens=max((draft.token_count for draft in drafts), default=0),
+        is_partial=is_partial,
+        present=present,
+    )
+
+
+def _overlap(previous: str, text: str) -> int:
+    """How much of the end of a text opens the next."""
+    sizes = range(min(len(previous), len(text) - 1), 0, -1)
+    return next((size for size in sizes if previous.endswith(text[:size])), 0)

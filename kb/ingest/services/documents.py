@@ -1,0 +1,313 @@
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import PurePath
+from typing import Any
+
+from django.conf import settings
+from django.core.files import File
+from django.core.files.base import ContentFile
+from django.db import IntegrityError, connection, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.db.commits import after_commit
+from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.errors import AlreadyThere, NotVisible, Rejected
+from kb.content.models.batches import IngestBatch
+from kb.index.preparing import ROWS_A_STATEMENT
+from kb.ingest.formats.detect import is_legacy_head, is_readable_head
+from kb.ingest.parser.archives import is_archive_name
+from kb.ingest.parser.parse import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
+from retrieval.messages import Message
+
+PASTED_NAME = "pasted.txt"
+HEAD_BYTES = 8_192
+SOURCE_CHARACTERS = 1_000
+
+
+def document_add(  # noqa: PLR0913 - each is a detail of the document
+    *,
+    knowledge_base: KnowledgeBase,
+    file: "File[bytes]",
+    name: str,
+    user: User | None,
+    title: str = "",
+    metadata: Mapping[str, Any] | None = None,
+    tags: list[str] | None = None,
+    source_type: str = Document.SourceType.BOOK,
+    batch: IngestBatch | None = None,
+) -> Document:
+    """Takes a file in; a worker makes it searchable once the transaction commits.
+
+    A ZIP archive is taken in too; the worker puts the documents that it holds in its place.
+
+    Args:
+        knowledge_base: where it goes; the caller has checked that the user may write there.
+        file: the content, read in pieces.
+        name: the file name as the user knows it; its last part becomes the source.
+        user: who added it.
+        title: blank: taken from the file by the parser.
+        metadata: shown with every result and kept as given.
+        tags: labels of the document.
+        source_type: what kind of source it is.
+        batch: the upload that it belongs to.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same bytes.
+        NotVisible: the knowledge base is gone.
+        Rejected: the file is too large, or of a type that cannot be read.
+    """
+    source = source_of_name(name)
+    check_file(source, file)
+    digest = sha256_of(file)
+    document = Document(
+        knowledge_base=knowledge_base,
+        title=title,
+        source=source,
+        source_type=source_type,
+        metadata=dict(metadata or {}),
+        tags=tags or [],
+        size=file.size,
+        sha256=digest,
+        created_by=user,
+        batch=batch,
+    )
+    _refuse_known(document)
+    document.file.save(source, file, save=False)
+    try:
+        with transaction.atomic():
+            document.save()
+            connection.check_constraints()  # now, so that the knowledge base stays until a transaction around this one ends
+    except Exception as error:
+        document.file.delete(save=False)
+        if isinstance(error, IntegrityError):
+            _refuse_known(document)
+            if not KnowledgeBase.objects.filter(pk=knowledge_base.pk).exists():
+                raise NotVisible(_("The knowledge base is gone.")) from error
+        raise
+    return document
+
+
+def document_add_text(
+    *, knowledge_base: KnowledgeBase, text: str, title: str, user: User | None, **details: Any
+) -> Document:
+    """Takes pasted text in, kept as a UTF-8 file like any other.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same text.
+        Rejected: the text is blank or too large.
+    """
+    if not text.strip():
+        raise Rejected("blank_text", _("The text is empty: paste or type some."))
+    return document_add(
+        knowledge_base=knowledge_base,
+        file=ContentFile(text.encode()),
+        name=PASTED_NAME,
+        title=title,
+        user=user,
+        **details,
+    )
+
+
+def document_update(document: Document, **changes: Any) -> None:
+    """Changes title, source type, metadata or tags; a new title, which stands in what is indexed, indexes the chunks anew.
+
+    A document that has failed or was cancelled stays so; it gets its new title when it is processed once more. Belongs inside a
+    transaction that holds the document.
+    """
+    retitled = changes.get("title", document.title) != document.title
+    for field, value in changes.items():
+        setattr(document, field, value)
+    if retitled and document.status not in (Document.Status.FAILED, Document.Status.CANCELLED):
+        keep_chunks = document.keep_chunks or document.status == Document.Status.READY
+        _wait(document, *changes, keep_chunks=keep_chunks)
+    else:
+        document.save(update_fields=[*changes, "updated_at"])
+
+
+def document_delete(document: Document) -> None:
+    """Deletes a document with its chunks, their vectors, and its file."""
+    documents_delete(Document.objects.filter(pk=document.pk))
+
+
+def documents_delete(documents: QuerySet[Document]) -> None:
+    """Deletes documents; a worker that is writing one of them finishes first."""
+    with transaction.atomic():
+        bases = KnowledgeBase.objects.filter(pk__in=documents.values("knowledge_base_id")).order_by("pk")
+        list(bases.select_for_update(no_key=True))  # first, as every writer of chunks does
+        documents.delete()
+
+
+def document_requeue(document: Document, *, keep_chunks: bool = False) -> None:
+    """Indexes a document once more.
+
+    Args:
+        document: the document.
+        keep_chunks: keep its chunks as they are, edits included, and only index them anew; else they are cut from the
+            stored file again. A document that was imported without a file always keeps them.
+
+    Raises:
+        NotVisible: it is gone.
+    """
+    with document_held(document) as held:
+        _wait(held, keep_chunks=keep_chunks)
+
+
+def documents_requeue(documents: Iterable[Document]) -> int:
+    """Indexes documents once more, cut from their stored files; those that are gone are left.
+
+    Returns:
+        How many.
+    """
+    count = 0
+    for document in documents:
+        with suppress(NotVisible):
+            document_requeue(document)
+            count += 1
+    return count
+
+
+def documents_recut(documents: QuerySet[Document]) -> int:
+    """Puts documents into the queue, to be cut from their stored files; the unfinished and those without a file are left.
+
+    Returns:
+        How many.
+    """
+    return documents_requeue(cuttable(documents).order_by("pk").iterator(chunk_size=ROWS_A_STATEMENT))
+
+
+def cuttable(documents: QuerySet[Document]) -> QuerySet[Document]:
+    """Those whose chunks were cut from a file that is kept."""
+    return documents.filter(status=Document.Status.READY).exclude(file="")
+
+
+def cut_otherwise(documents: QuerySet[Document], fingerprint: str) -> QuerySet[Document]:
+    """Those that are known to have been cut under other settings."""
+    return cuttable(documents).exclude(chunking__in=("", fingerprint))
+
+
+def waiting() -> dict[str, Any]:
+    """What a document that is to be processed once more begins with."""
+    return {
+        "status": Document.Status.PENDING,
+        "stage": "",
+        "progress": 0,
+        "error": "",
+        "error_code": "",
+        "error_params": {},
+        "attempts": 0,
+        "lease": None,
+        "lease_until": None,
+        "waiting_since": timezone.now(),
+    }
+
+
+def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
+    """Saves what has changed and that the document waits; all else may be another's by now."""
+    document.keep_chunks = keep_chunks or not document.file
+    begun = waiting()
+    for field, value in begun.items():
+        setattr(document, field, value)
+    document.save(update_fields=[*changed, *begun, "keep_chunks", "updated_at"])
+
+
+def document_replace_file(*, document: Document, file: "File[bytes]", name: str, **changes: Any) -> None:
+    """Gives a document another file, from which its chunks are cut anew; belongs inside a transaction that holds it.
+
+    What searches find of it is what they found before, until a worker has read the new file.
+
+    Args:
+        document: the document.
+        file: the new one.
+        name: of the file.
+        changes: to other fields, such as its title.
+
+    Raises:
+        AlreadyThere: another document of the knowledge base has these bytes.
+        Rejected: the file is too large, or of a type that cannot be read.
+    """
+    source, known_as = source_of_name(name), str(document.file.name or "")
+    check_file(source, file)
+    digest = sha256_of(file)
+    if digest != document.sha256:
+        document.sha256, document.size, document.source = digest, file.size, source
+        _refuse_known(document)
+        document.file.save(source, file, save=False)
+        if known_as:
+            after_commit(document.file.storage.delete, known_as)
+    for field, value in changes.items():
+        setattr(document, field, value)
+    _wait(document, "sha256", "size", "source", "file", *changes, keep_chunks=False)
+
+
+@contextmanager
+def document_held(document: Document) -> Iterator[Document]:
+    """A transaction in which nobody else changes a document or its chunks.
+
+    Yields:
+        The document as it is now.
+
+    Raises:
+        NotVisible: it is gone.
+    """
+    with transaction.atomic():
+        lock_knowledge_bases([document.knowledge_base_id])  # first, as every writer of chunks does
+        held = Document.objects.select_for_update(no_key=True).filter(pk=document.pk).first()
+        if held is None:
+            raise NotVisible(_("The document is gone."))
+        yield held
+
+
+def source_of_name(name: str) -> str:
+    """The last part of a path as a browser or an archive gives it; of a very long one the beginning and the extension."""
+    path = PurePath(name.replace("\\", "/"))
+    if len(path.name) <= SOURCE_CHARACTERS:
+        return path.name
+    extension = path.suffix[:SOURCE_CHARACTERS]
+    return path.name[: SOURCE_CHARACTERS - len(extension)] + extension
+
+
+def largest_upload_bytes() -> int:
+    """Of one file; an archive of documents may be larger than any other."""
+    return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))
+
+
+def check_file(source: str, file: "File[bytes]") -> None:
+    """Refuses what need not be stored first to be refused: by its size, and by how it begins.
+
+    Raises:
+        Rejected: the file is too large, or of a type that cannot be read, whatever its name says.
+    """
+    most = settings.MAX_ZIP_BYTES if is_archive_name(source) else settings.MAX_UPLOAD_BYTES
+    if file.size > most:
+        template = gettext_noop("“{name}” is larger than {megabytes} MB: split it into smaller files.")
+        raise Rejected("too_large", Message(template, name=source, megabytes=most // 1024**2))
+    head = file.read(HEAD_BYTES)
+    file.seek(0)
+    extension = PurePath(source).suffix.lower()
+    if is_legacy_head(head, extension):
+        error = legacy_office(extension)
+        raise Rejected("unsupported_type", Message(MESSAGES[error.code], **error.params))
+    if extension in PROGRAM_EXTENSIONS or not is_readable_head(head):
+        template = gettext_noop("“{name}” is of a type that cannot be read: upload one of {types}.")
+        raise Rejected("unsupported_type", Message(template, name=source, types=", ".join(SUPPORTED_EXTENSIONS)))
+
+
+def _refuse_known(document: Document) -> None:
+    same = Document.objects.filter(knowledge_base=document.knowledge_base_id, sha256=document.sha256)
+    if (known := same.exclude(pk=document.pk).first()) is not None:
+        message = _("The same content is in this knowledge base already, as “%(title)s”: nothing was added.")
+        raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
+
+
+def sha256_of(file: "File[bytes]") -> str:
+    digest = hashlib.sha256()
+    for piece in file.chunks():
+        digest.update(piece)
+    file.seek(0)
+    return digest.hexdigest()

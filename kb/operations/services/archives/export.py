@@ -1,0 +1,347 @@
+"""Writes a knowledge base into one archive: a snapshot, read in pieces."""
+
+import hashlib
+import json
+import logging
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from importlib.metadata import version
+from pathlib import Path, PurePosixPath
+from tempfile import SpooledTemporaryFile, TemporaryFile
+from typing import IO, Any
+
+import numpy as np
+from django.conf import settings
+from django.db import connection, transaction
+from django.db.models import F, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from numpy.typing import NDArray
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.errors import Rejected
+from kb.base.files import private_folder
+from kb.index.models.index import ChunkEmbedding
+from kb.index.services.tokenizing.tokenizing import renewed_settings
+from kb.operations.services.archives.format import (
+    FILE_LIST,
+    FORMAT,
+    MANIFEST,
+    TABLES,
+    TOKENIZER_FIELDS,
+    VECTOR_KINDS,
+    VERSION,
+    Limits,
+    Table,
+    file_part,
+    kb_fields_of,
+    limits,
+    vector_parts,
+)
+from kb.operations.services.archives.vectors import FLOAT16, write_header
+from kb.profiles.services import configuration_of
+from kb.quality.eval_sets.services.queries import require_editable_base
+from kb.sources.models import SearchProvider
+
+logger = logging.getLogger(__name__)
+
+ROWS = 1_000
+VECTORS_AT_ONCE = 500
+SUFFIX_CHARACTERS = 12
+_PIECE = 1024**2
+_SPOOLED = 8 * 1024**2
+_SECRET = ("key", "secret", "token", "password", "credential")
+
+OnProgress = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What an export wrote: rows by table, originals, vectors, and how many originals were no longer on the disk."""
+
+    rows: dict[str, int]
+    files: int
+    vectors: int
+    missing_files: int
+
+
+def export_open(principal: Principal, kb: KnowledgeBase, *, vectors: bool = False) -> IO[bytes]:
+    """A knowledge base as an open archive, at its start; the caller closes it, which deletes it.
+
+    Raises:
+        NotVisible: the knowledge base does not exist for the principal.
+        NotAllowed: the principal may see but not change it; judgments and edits are for editors.
+        Rejected: it holds more than an archive may.
+    """
+    require_editable_base(principal, kb)
+    folder = archive_folder()
+    archive = TemporaryFile(dir=folder)  # noqa: SIM115 - the caller reads it
+    try:
+        export_kb(kb, archive, vectors=vectors)
+    except BaseException:
+        archive.close()
+        raise
+    archive.seek(0)
+    return archive
+
+
+def archive_folder() -> Path:
+    """Beside the originals, where there is room for as much again; the system's folder may be in memory."""
+    return private_folder(Path(settings.MEDIA_ROOT) / "archives")
+
+
+def archive_name(kb: KnowledgeBase) -> str:
+    """The file name of a download."""
+    name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
+    return f"{name}.zhiku.zip"
+
+
+def archive_rows(kb: KnowledgeBase, *, vectors: bool = False) -> int:
+    """How many units of progress an export makes."""
+    units = sum(_rows_of(table, kb).count() for table in TABLES) + _with_files(kb).count()
+    return units + (_vectors_of(kb).count() if vectors else 0)
+
+
+def export_kb(
+    kb: KnowledgeBase, target: IO[bytes] | Path, *, vectors: bool = False, on_progress: OnProgress = lambda _: None
+) -> Exported:
+    """Writes a knowledge base as it is at this moment, with its originals.
+
+    Args:
+        kb: the knowledge base.
+        target: a file that can be sought in, or where to make one.
+        vectors: write its vectors too, so that they need not be made again.
+        on_progress: told how many further rows, originals and vectors are written; `archive_rows` says of how many.
+
+    Raises:
+        Rejected: it holds more than an archive may.
+    """
+    with _snapshot(), zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        # Read anew: what the caller has may be older than the snapshot.
+        kb = KnowledgeBase.objects.select_related("profile").get(pk=kb.pk)
+        first = _vectors_of(kb).values_list("vector", flat=True).first()
+        kb.dimension = kb.dimension or (None if first is None else len(first))
+        writer = _Writer(archive, limits(), on_progress)
+        for table in TABLES:
+            writer.table(table, kb)
+        writer.originals(kb)
+        if vectors:
+            for kind in VECTOR_KINDS:
+                writer.vectors(kb, kind)
+        writer.manifest(kb)
+        return Exported(
+            {table.name: writer.parts[table.part]["rows"] for table in TABLES},
+            writer.parts[FILE_LIST]["rows"],
+            sum(part["rows"] for name, part in writer.parts.items() if name.endswith(".rows.npy")),
+            writer.missing_files,
+        )
+
+
+@contextmanager
+def _snapshot() -> Iterator[None]:
+    """A transaction that sees one state of the database throughout, and whose statements may take any time."""
+    is_outermost = not connection.in_atomic_block
+    with transaction.atomic(), connection.cursor() as cursor:
+        if is_outermost:
+            cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        cursor.execute("SET LOCAL statement_timeout = 0")
+        yield
+
+
+class _Writer:
+    """One archive while it is written.
+
+    Attributes:
+        parts: by name, what the manifest says of them.
+        missing_files: originals that were no longer on the disk.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, allowed: Limits, on_progress: OnProgress) -> None:
+        self.parts: dict[str, dict[str, Any]] = {}
+        self.missing_files = 0
+        self._archive, self._allowed, self._on_progress = archive, allowed, on_progress
+        self._ids: dict[str, NDArray[np.int64]] = {}
+
+    def table(self, table: Table, kb: KnowledgeBase) -> None:
+        """Writes the rows of a table, and notes their ids for those that refer to them."""
+        rows = _rows_of(table, kb)
+        self._ids[table.name] = np.fromiter(rows.values_list("pk", flat=True).iterator(ROWS), dtype=np.int64)
+        columns = [*table.fields, *(table.model._meta.get_field(name).attname for name in table.refers)]  # type: ignore[union-attr]
+        with self._part(table.part) as part:
+            for values in rows.values_list(*columns).iterator(ROWS):
+                row = dict(zip((*table.fields, *table.refers), values, strict=True))
+                row |= {name: self._line(row[name], into) for name, into in table.refers.items()}
+                if table.model is SearchProvider:
+                    row["settings"] = _without_secrets(row["settings"])
+                self._write_row(part, row)
+                self._on_progress(1)
+
+    def originals(self, kb: KnowledgeBase) -> None:
+        """Writes the stored files as they are, and the list of them."""
+        with SpooledTemporaryFile(_SPOOLED) as listed:
+            count = 0
+            for document in _with_files(kb).iterator(ROWS):
+                line = self._line(document.pk, "documents")
+                suffix = PurePosixPath(str(document.file.name)).suffix.lstrip(".").lower()
+                suffix = suffix[:SUFFIX_CHARACTERS] if suffix.isascii() and suffix.isalnum() else ""
+                written = self._original(document, file_part(int(line or 0), suffix))
+                if written is not None:
+                    size, digest = written
+                    entry = {"document": line, "suffix": suffix, "size": size, "sha256": digest}
+                    listed.write(_json_line(entry))
+                    count += 1
+                self._on_progress(1)
+            listed.seek(0)
+            with self._part(FILE_LIST) as part:
+                while piece := listed.read(_PIECE):
+                    part.write(piece)
+                part.rows = count
+
+    def vectors(self, kb: KnowledgeBase, kind: str) -> None:
+        """Writes the vectors of one kind, if there are any."""
+        rows = _vectors_of(kb).filter(kind=kind)
+        count = rows.count()
+        if not count:
+            return
+        vectors_part, rows_part = vector_parts(kind)
+        lines = np.empty((count, 2), dtype="<i8")
+        found = rows.order_by("chunk_id", "ordinal").values_list("chunk_id", "ordinal", "vector")
+        with self._part(vectors_part, zipfile.ZIP_STORED) as part:
+            write_header(part, (count, int(kb.dimension or 0)), FLOAT16)
+            for number, (chunk_id, ordinal, vector) in enumerate(found.iterator(VECTORS_AT_ONCE)):
+                lines[number] = self._line(chunk_id, "chunks"), ordinal
+                part.write(np.asarray(vector, dtype=FLOAT16).tobytes())
+                self._on_progress(1)
+            part.rows = count
+        with self._part(rows_part) as part:
+            write_header(part, lines.shape, lines.dtype.str)
+            part.write(lines.tobytes())
+            part.rows = count
+
+    def manifest(self, kb: KnowledgeBase) -> None:
+        """Writes the manifest, which holds the hash of every part; a reader starts with it all the same."""
+        chosen, profile = renewed_settings(kb, kb.tokenizer_id, kb.tokenizer_id), kb.profile
+        manifest = {
+            "format": FORMAT,
+            "version": VERSION,
+            "zhiku": version("zhiku"),
+            "created_at": timezone.now(),
+            "knowledge_base": kb_fields_of(kb),
+            "tokenizer": {"id": kb.tokenizer_id} | {name: getattr(chosen, name) for name in TOKENIZER_FIELDS},
+            "embedding": {"model": kb.embedding_model, "dimension": kb.dimension},
+            "profile": {
+                "name": profile.name,
+                "version": profile.version,
+                "description": profile.description,
+                "settings": profile.settings,
+                "is_own": profile.knowledge_base_id is not None,
+            },
+            "configuration": configuration_of(profile.settings).as_dict(),
+            "parts": self.parts,
+        }
+        data = json.dumps(manifest, ensure_ascii=False, indent=1, default=_plain).encode()
+        if len(data) > self._allowed.manifest_bytes:
+            raise _too_large()
+        self._archive.writestr(_entry(MANIFEST, zipfile.ZIP_DEFLATED), data)
+
+    def _original(self, document: Document, name: str) -> tuple[int, str] | None:
+        """Size and hash of what was written; None where the file has gone."""
+        try:
+            source = document.file.open("rb")
+        except FileNotFoundError:
+            logger.warning("the file of document %s is not there and was left out of the archive", document.pk)
+            self.missing_files += 1
+            return None
+        digest, size = hashlib.sha256(), 0
+        # Not packed: most are packed already, and a file of zeros would look like a bomb.
+        entry = _entry(name, zipfile.ZIP_STORED)
+        with source, self._archive.open(entry, "w", force_zip64=True) as stream:
+            while piece := source.read(_PIECE):
+                digest.update(piece)
+                size += len(piece)
+                stream.write(piece)
+        return size, digest.hexdigest()
+
+    def _line(self, key: int | None, table: str) -> int | None:
+        """The line of a row by its id; None where it is not there."""
+        ids = self._ids[table]
+        if key is None or not ids.size:
+            return None
+        line = int(np.searchsorted(ids, key))
+        return line if line < ids.size and ids[line] == key else None
+
+    def _write_row(self, part: "_Part", row: dict[str, Any]) -> None:
+        line = _json_line(row)
+        if len(line) > self._allowed.line_bytes:
+            raise _too_large()
+        part.write(line)
+        part.rows += 1
+
+    @contextmanager
+    def _part(self, name: str, compression: int = zipfile.ZIP_DEFLATED) -> Iterator["_Part"]:
+        with self._archive.open(_entry(name, compression), "w", force_zip64=True) as stream:
+            part = _Part(stream)
+            yield part
+        self.parts[name] = {"sha256": part.digest.hexdigest(), "bytes": part.size, "rows": part.rows}
+
+
+class _Part:
+    """A part of an archive while it is written."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self.digest, self.size, self.rows = hashlib.sha256(), 0, 0
+        self._stream = stream
+
+    def write(self, data: bytes) -> None:
+        self.digest.update(data)
+        self.size += len(data)
+        self._stream.write(data)
+
+
+def _rows_of(table: Table, kb: KnowledgeBase) -> QuerySet[Any]:
+    rows: QuerySet[Any] = table.model._default_manager.filter(**{table.kb_path: kb}).order_by("pk")
+    return rows
+
+
+def _with_files(kb: KnowledgeBase) -> QuerySet[Document]:
+    return Document.objects.filter(knowledge_base=kb).exclude(file="").only("file").order_by("pk")
+
+
+def _vectors_of(kb: KnowledgeBase) -> QuerySet[ChunkEmbedding]:
+    return ChunkEmbedding.objects.filter(knowledge_base=kb, model=F("knowledge_base__embedding_model"))
+
+
+def _entry(name: str, compression: int) -> zipfile.ZipInfo:
+    entry = zipfile.ZipInfo(name, timezone.now().timetuple()[:6])
+    entry.compress_type = compression
+    return entry
+
+
+def _json_line(row: dict[str, Any]) -> bytes:
+    return (json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_plain) + "\n").encode()
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} cannot be written to an archive")
+
+
+def _without_secrets(value: Any) -> Any:
+    """Settings of a search provider hold no secrets; what looks like one does not leave the installation all the same."""
+    if isinstance(value, dict):
+        return {
+            name: _without_secrets(each)
+            for name, each in value.items()
+            if not any(sign in name.lower() for sign in _SECRET)
+        }
+    return [_without_secrets(each) for each in value] if isinstance(value, list) else value
+
+
+def _too_large() -> Rejected:
+    message = _("A text of this knowledge base is too long for an archive: split the longest chunks and export again.")
+    return Rejected("too_large", message)

@@ -1,0 +1,287 @@
+"""Reads archives that anybody may have made: everything is bounded, checked and refused with a sentence."""
+
+import hashlib
+import json
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BufferedReader, RawIOBase
+from pathlib import Path
+from typing import IO, Any, BinaryIO, NoReturn
+
+from django.utils.translation import gettext as _
+
+from kb.base.errors import Rejected
+from kb.base.validators import is_storable
+from kb.operations.services.archives.format import (
+    FILE_LIST,
+    FILES,
+    FORMAT,
+    MANIFEST,
+    TABLES,
+    VECTOR_KINDS,
+    VERSION,
+    Limits,
+    vector_parts,
+)
+
+MAX_DEPTH = 20
+_PIECE = 1024**2
+_ENCRYPTED = 0x1
+_PARTS = frozenset(
+    (*(table.part for table in TABLES), FILE_LIST, *(part for kind in VECTOR_KINDS for part in vector_parts(kind)))
+)
+_REQUIRED = frozenset((*(table.part for table in TABLES), FILE_LIST))
+# What zipfile raises for an archive that is damaged, or made in a way that it does not know.
+_DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
+_MOST_ROWS = 2**31
+
+
+def damaged(reason: str) -> Rejected:
+    """What a caller is told of an archive that does not hold what it should; the reason is for who made it."""
+    message = _("The archive is damaged or was changed (%(reason)s): export the knowledge base again and import that.")
+    return Rejected("bad_archive", message % {"reason": reason})
+
+
+def too_large(bytes_allowed: int) -> Rejected:
+    """What a caller is told of an archive that is larger than the installation allows."""
+    message = _("The archive has more than %(megabytes)d MB: set MAX_ARCHIVE_MB higher on the server, and restart it.")
+    return Rejected("too_large", message % {"megabytes": bytes_allowed // 1024**2})
+
+
+@contextmanager
+def open_archive(path: Path, allowed: Limits) -> Iterator["Archive"]:
+    """An archive whose list of entries and whose manifest have been checked.
+
+    Raises:
+        Rejected: it is no archive of a knowledge base, is damaged, too large, or of a newer version.
+    """
+    with path.open("rb") as file:
+        if path.stat().st_size > allowed.archive_bytes:
+            raise too_large(allowed.archive_bytes)
+        try:
+            archive = zipfile.ZipFile(_BoundedReads(file, allowed.directory_bytes))
+        except _DAMAGED as error:
+            message = _("This is no ZIP file that can be read, or it is damaged: export the knowledge base again.")
+            raise Rejected("not_a_zip", message) from error
+        with archive:
+            yield Archive(archive, allowed)
+
+
+class Archive:
+    """An open archive.
+
+    Attributes:
+        manifest: its JSON, of which the parts have been checked, and nothing else.
+    """
+
+    def __init__(self, archive: zipfile.ZipFile, allowed: Limits) -> None:
+        self._archive, self._allowed = archive, allowed
+        self._entries = _checked_entries(archive.infolist(), allowed)
+        self.manifest = self._read_manifest()
+        self._parts = self._checked_parts()
+
+    def rows_in(self, part: str) -> int:
+        """How many rows the manifest says that a part has; 0 for one that is not there."""
+        rows: int = self._parts[part]["rows"] if part in self._parts else 0
+        return rows
+
+    def has(self, part: str) -> bool:
+        return part in self._parts
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[IO[bytes]]:
+        """A part as a stream; the end of the block refuses one that is not what the manifest says, down to the last byte.
+
+        Raises:
+            Rejected: it is damaged, or not of the size and hash that the manifest names.
+        """
+        stated = self._parts[name]
+        with self.entry(name, size=stated["bytes"], sha256=stated["sha256"]) as stream:
+            yield stream
+
+    @contextmanager
+    def entry(self, name: str, *, size: int, sha256: str) -> Iterator[IO[bytes]]:
+        """As `part`, for an entry whose size and hash are told elsewhere."""
+        if name not in self._entries:
+            raise damaged(_("“%(name)s” is missing") % {"name": name})
+        try:
+            with self._archive.open(self._entries[name]) as packed:
+                checked = _CheckedStream(packed, size)
+                with BufferedReader(checked, _PIECE) as stream:
+                    yield stream
+                    while stream.read(_PIECE):  # what a reader has left counts too
+                        pass
+        except _DAMAGED as error:
+            raise damaged(_("“%(name)s” cannot be read") % {"name": name}) from error
+        if checked.size != size or checked.digest.hexdigest() != sha256:
+            raise damaged(_("“%(name)s” is not what the manifest says") % {"name": name})
+
+    def bytes_in(self, part: str) -> int:
+        """How many the manifest says of a part; no more are read of it."""
+        return int(self._parts[part]["bytes"])
+
+    @property
+    def unpacked_bytes(self) -> int:
+        """What all entries unpack to."""
+        return sum(entry.file_size for entry in self._entries.values())
+
+    def json_lines(self, name: str) -> Iterator[tuple[int, dict[str, Any]]]:
+        """The size in bytes and the object of each line of a part.
+
+        Raises:
+            Rejected: a line is too long or no JSON object, or the part is not what the manifest says.
+        """
+        count = 0
+        with self.part(name) as stream:
+            while line := stream.readline(self._allowed.line_bytes + 1):
+                count += 1
+                if count > self.rows_in(name):
+                    break
+                if len(line) > self._allowed.line_bytes:
+                    raise damaged(_("line %(line)d of “%(name)s” is too long") % {"line": count, "name": name})
+                row = _parsed(line)
+                if not isinstance(row, dict):
+                    raise damaged(_("line %(line)d of “%(name)s” is no JSON object") % {"line": count, "name": name})
+                yield len(line), row
+        if count != self.rows_in(name):
+            raise damaged(_("“%(name)s” has another number of rows than the manifest says") % {"name": name})
+
+    def _read_manifest(self) -> dict[str, Any]:
+        entry = self._entries.get(MANIFEST)
+        if entry is None:
+            message = _("This ZIP file is no archive of a knowledge base: choose one that Zhiku has exported.")
+            raise Rejected("not_an_archive", message)
+        try:
+            with self._archive.open(entry) as stream:
+                data = stream.read(self._allowed.manifest_bytes + 1)
+        except _DAMAGED as error:
+            raise damaged(_("“%(name)s” cannot be read") % {"name": MANIFEST}) from error
+        manifest = _parsed(data) if len(data) <= self._allowed.manifest_bytes else None
+        if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+            message = _("This ZIP file is no archive of a knowledge base: choose one that Zhiku has exported.")
+            raise Rejected("not_an_archive", message)
+        found = manifest.get("version")
+        if found != VERSION:
+            message = _(
+                "The archive has the format %(found)s, and this installation reads %(known)s: bring the two installations "
+                "to the same version and export again."
+            )
+            raise Rejected("foreign_version", message % {"found": str(found)[:20], "known": VERSION})
+        return manifest
+
+    def _checked_parts(self) -> dict[str, dict[str, Any]]:
+        parts = self.manifest.get("parts")
+        if not isinstance(parts, dict) or not set(parts) >= _REQUIRED or not set(parts) <= _PARTS:
+            raise damaged(_("the manifest names other parts than a knowledge base has"))
+        for name, stated in parts.items():
+            if not isinstance(stated, dict) or not all(
+                (
+                    _is_count(stated.get("bytes")),
+                    _is_count(stated.get("rows")) and stated["rows"] < _MOST_ROWS,
+                    is_sha256(stated.get("sha256")),
+                )
+            ):
+                raise damaged(_("the manifest does not say what “%(name)s” is") % {"name": name})
+        for kind in VECTOR_KINDS:
+            first, second = (parts.get(part, {}).get("rows") for part in vector_parts(kind))
+            if first != second:
+                raise damaged(_("the vectors and their rows do not belong together"))
+        return parts
+
+
+def is_sha256(value: Any) -> bool:
+    """Whether it is 64 hexadecimal digits, as they are written here."""
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+
+
+class _BoundedReads:
+    """A file that refuses to be read in pieces that are too large to hold: zipfile reads its list of entries in one."""
+
+    def __init__(self, file: BinaryIO, most: int) -> None:
+        self._file, self._most = file, most
+        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(self._most + 1 if size < 0 else min(size, self._most + 1))
+        if len(data) > self._most:
+            raise zipfile.BadZipFile("the list of entries is too long")
+        return data
+
+    def seekable(self) -> bool:
+        return True
+
+
+class _CheckedStream(RawIOBase):
+    """Hashes and counts what goes through, and ends with an error where there is more than there should be."""
+
+    def __init__(self, packed: IO[bytes], most: int) -> None:
+        self.digest, self.size = hashlib.sha256(), 0
+        self._packed, self._most = packed, most
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._packed.read(min(len(buffer), _PIECE))
+        self.size += len(data)
+        if self.size > self._most:
+            raise zipfile.BadZipFile("more comes out than was stated")
+        self.digest.update(data)
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _checked_entries(entries: list[zipfile.ZipInfo], allowed: Limits) -> dict[str, zipfile.ZipInfo]:
+    """The entries by name; all their names are those that an export writes, so none leads anywhere else."""
+    by_name = {entry.filename: entry for entry in entries}
+    if len(by_name) != len(entries):
+        raise damaged(_("it names an entry twice"))
+    for name, entry in by_name.items():
+        if not (name == MANIFEST or name in _PARTS or _is_file(name)):
+            message = _("The archive holds “%(name)s”, which no export writes: export the knowledge base again.")
+            raise Rejected("foreign_entry", message % {"name": name[:100]})
+        if entry.flag_bits & _ENCRYPTED:
+            raise Rejected("encrypted", _("The archive is protected by a password: import one without."))
+        if entry.file_size > max(allowed.ratio_from, allowed.ratio * entry.compress_size):
+            raise damaged(_("“%(name)s” unpacks to far more than an export packs") % {"name": name})
+    total = sum(entry.file_size for entry in entries)
+    if total > allowed.total_bytes:
+        raise too_large(allowed.archive_bytes)
+    return by_name
+
+
+def _is_file(name: str) -> bool:
+    """Whether it is `files/NUMBER` or `files/NUMBER.ENDING`."""
+    if not name.startswith(FILES) or not name.isascii():
+        return False
+    number, _dot, suffix = name.removeprefix(FILES).partition(".")
+    return number.isdecimal() and (not suffix or suffix.isalnum())
+
+
+def _parsed(data: bytes) -> Any:
+    """JSON of what PostgreSQL can store, not nested deeply; None where it is not."""
+    try:
+        value = json.loads(data, parse_constant=_refuse_constant)
+        return value if _is_sound(value, MAX_DEPTH) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _is_sound(value: Any, depth: int) -> bool:
+    if isinstance(value, str):
+        return is_storable(value)
+    if isinstance(value, dict):
+        return depth > 0 and all(is_storable(name) and _is_sound(each, depth - 1) for name, each in value.items())
+    if isinstance(value, list):
+        return depth > 0 and all(_is_sound(each, depth - 1) for each in value)
+    return not isinstance(value, int) or abs(value) < 2**63
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -1,0 +1,300 @@
+"""Makes a knowledge base of an archive, whoever made it: whole, or not at all."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import IO
+
+from django.core.files import File
+from django.db import DataError, IntegrityError, connection, transaction
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import Document, KnowledgeBase, documents_folder, upload_path
+from kb.base.errors import Rejected
+from kb.base.files import FilesUnavailable, delete_folder
+from kb.index.models.index import ChunkEmbedding
+from kb.operations.services.archives.checking import Contents, Settings, check_rows, originals, read_settings_of
+from kb.operations.services.archives.derive import Staged, len_of_chunks, stage
+from kb.operations.services.archives.export import archive_folder
+from kb.operations.services.archives.format import FILE_LIST, TABLES, file_part, limits, vector_parts
+from kb.operations.services.archives.profiles import Profiles
+from kb.operations.services.archives.reading import Archive, damaged, open_archive
+from kb.operations.services.archives.tables import TableWriter
+from kb.profiles.services import configuration_of, starting_profile
+from kb.providers.embedding_models import require_embedding_model
+from kb.providers.loaded import embedder
+from kb.providers.tokenizers import options_of
+from kb.search.wiring import tokenizer
+from kb.sources.models import SearchProvider, WebSource
+from retrieval.errors import RetrievalError
+from retrieval.tokenize import JiebaTokenizer
+
+OnProgress = Callable[[int, int], None]
+_PIECE = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a caller waits for; None: anything.
+
+    Attributes:
+        rows: of all tables.
+        json_bytes: of all tables, by what the manifest says.
+        unpacked_bytes: of the whole archive.
+        embedded_chunks: that have no vectors which can be used.
+        embedded_texts: with the questions and keywords of those chunks.
+        characters: of what is tokenised.
+        longest: characters of a chunk or a parent, which one call of the tokenizer takes.
+    """
+
+    rows: int | None = None
+    json_bytes: int | None = None
+    unpacked_bytes: int | None = None
+    embedded_chunks: int | None = None
+    embedded_texts: int | None = None
+    characters: int | None = None
+    longest: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What an import made.
+
+    Attributes:
+        rows: by table.
+        notes: what the owner should look at, in the caller's language.
+    """
+
+    knowledge_base: KnowledgeBase
+    rows: dict[str, int]
+    notes: tuple[str, ...]
+
+
+def restore_kb(
+    path: Path,
+    *,
+    owner: User,
+    name: str = "",
+    embedding_model: str = "",
+    bounds: Bounds | None = None,
+    on_progress: OnProgress = lambda _done, _total: None,
+) -> Restored:
+    """Makes a knowledge base of an archive; it is there once it is complete.
+
+    Args:
+        path: of the archive.
+        owner: of the knowledge base, and of everything in it.
+        name: blank: that in the archive.
+        embedding_model: blank: that in the archive, whose vectors are then taken where it has any.
+        bounds: None: none.
+        on_progress: told how much is done, and of how much.
+
+    Raises:
+        Rejected: the archive is wrong or beyond the bounds, the owner has a knowledge base of the name, or the model cannot run here; nothing
+            was made.
+    """
+    with open_archive(path, limits()) as archive, TemporaryDirectory(dir=archive_folder()) as folder:
+        wanted = read_settings_of(archive)
+        wanted.fields["name"] = name.strip()[:120] or wanted.fields["name"]
+        refuse_taken_name(owner, wanted.fields["name"])
+        model_id = require_embedding_model(embedding_model or wanted.embedding_model)
+        restoring = _Restoring(archive, wanted, model_id, bounds or Bounds())
+        restoring.refuse_stated()
+        return restoring.run(owner, Path(folder), on_progress)
+
+
+def refuse_taken_name(owner: User, name: str) -> None:
+    """Returns where the owner has no knowledge base of a name.
+
+    Raises:
+        Rejected: there is one.
+    """
+    if KnowledgeBase.objects.filter(owner=owner, name=name).exists():
+        message = _("You have a knowledge base named “%(name)s” already: choose another name.")
+        raise Rejected("name_taken", message % {"name": name})
+
+
+class _Restoring:
+    """One archive on its way into the database."""
+
+    def __init__(self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds) -> None:
+        self._archive, self._wanted, self._bounds = archive, wanted, bounds
+        self._model = embedder(model_id)
+        self._cutter = JiebaTokenizer(options_of(wanted.tokenizer))
+        self._files: dict[int, str] = {}
+        self._done = self._total = 0
+        self._on_progress: OnProgress = lambda _done, _total: None
+
+    def refuse_stated(self) -> None:
+        """Returns where the archive, by what its manifest says, is within bounds.
+
+        Raises:
+            Rejected: it is not.
+        """
+        archive, bounds = self._archive, self._bounds
+        _refuse_more(sum(archive.rows_in(table.part) for table in TABLES), bounds.rows)
+        _refuse_more(
+            sum(archive.bytes_in(part) for part in (*(table.part for table in TABLES), FILE_LIST)), bounds.json_bytes
+        )
+        _refuse_more(archive.unpacked_bytes, bounds.unpacked_bytes)
+        _refuse_more(0 if self._takes_vectors() else len_of_chunks(archive), bounds.embedded_chunks)
+
+    def _refuse_read(self, contents: Contents) -> None:
+        """As `refuse_stated`, by what its rows hold."""
+        embedded = contents.questions + contents.keyword_chunks + len_of_chunks(self._archive)
+        _refuse_more(0 if self._takes_vectors() else embedded, self._bounds.embedded_texts)
+        _refuse_more(contents.characters, self._bounds.characters)
+        _refuse_more(contents.longest, self._bounds.longest)
+
+    def run(self, owner: User, folder: Path, on_progress: OnProgress) -> Restored:
+        archive = self._archive
+        rows = {table.name: archive.rows_in(table.part) for table in TABLES}
+        self._on_progress = on_progress
+        self._total = 2 * sum(rows.values()) + len_of_chunks(archive) + archive.rows_in(FILE_LIST)
+        contents = check_rows(archive, partial(self._advance, 1))
+        self._refuse_read(contents)
+        staged = self._staged(contents, folder)
+        kb_id = _reserved_id()
+        try:
+            self._store_originals(kb_id)
+            kb = self._write(kb_id, owner, staged)
+        except BaseException:
+            with suppress(FilesUnavailable):  # what went wrong first is what the caller is told
+                delete_folder(documents_folder(kb_id))
+            raise
+        return Restored(kb, rows, tuple(self._all_notes(kb)))
+
+    def _staged(self, contents: Contents, folder: Path) -> Staged:
+        try:
+            return stage(
+                self._archive,
+                contents,
+                folder,
+                cutter=self._cutter,
+                model=self._model,
+                embeds=not self._takes_vectors(),
+                keyword_vectors=self._wanted.fields["keyword_vectors"],
+                on_chunks=self._advance,
+            )
+        except RetrievalError as error:
+            raise Rejected("model_unavailable", str(error)) from error
+
+    def _takes_vectors(self) -> bool:
+        """Whether the archive holds vectors of the same model, in the same dimension."""
+        vectors, _rows = vector_parts(ChunkEmbedding.Kind.CONTENT)
+        wanted = self._wanted
+        if wanted.embedding_model != self._model.model_id or not self._archive.has(vectors):
+            return False
+        try:
+            return wanted.dimension == self._model.dimension
+        except RetrievalError as error:
+            raise Rejected("model_unavailable", str(error)) from error
+
+    def _store_originals(self, kb_id: int) -> None:
+        storage = Document._meta.get_field("file").storage
+        for original in originals(self._archive):
+            name = upload_path(
+                Document(knowledge_base_id=kb_id, sha256=original.sha256), f"original.{original.suffix or 'bin'}"
+            )
+            part = file_part(original.document, original.suffix)
+            with self._archive.entry(part, size=original.size, sha256=original.sha256) as stream:
+                self._files[original.document] = storage.save(name, _Original(stream))
+            self._advance(1)
+
+    def _write(self, kb_id: int, owner: User, staged: Staged) -> KnowledgeBase:
+        """Everything in one transaction, in which no model runs.
+
+        Raises:
+            Rejected: rows contradict each other, or the name was taken meanwhile.
+        """
+        try:
+            with transaction.atomic():
+                kb = self._new_kb(kb_id, owner)
+                profiles = Profiles(kb)
+                writer = TableWriter(self._archive, kb, staged, self._files, profiles)
+                for table in TABLES:
+                    writer.write(table, self._advance)
+                kb.profile = profiles.chosen(self._wanted.profile)
+                kb.save(update_fields=["profile"])
+                connection.check_constraints()  # those that wait for the end of the transaction
+        except (IntegrityError, DataError) as error:
+            refuse_taken_name(owner, self._wanted.fields["name"])
+            raise damaged(_("rows contradict each other")) from error
+        return kb
+
+    def _new_kb(self, kb_id: int, owner: User) -> KnowledgeBase:
+        chosen = self._wanted.tokenizer
+        kb = KnowledgeBase(
+            pk=kb_id,
+            owner=owner,
+            embedding_model=self._model.model_id,
+            dimension=self._model.dimension,
+            tokenizer_id=chosen.tokenizer_id,
+            profile=starting_profile(self._model.model_id),
+            **self._wanted.fields,
+        )
+        kb.save(force_insert=True)
+        cutter = tokenizer()
+        if cutter is None or cutter.id != chosen.tokenizer_id:
+            chosen.knowledge_base = kb
+            chosen.save()
+        return kb
+
+    def _all_notes(self, kb: KnowledgeBase) -> Iterator[str]:
+        """What differs from the installation that the archive was made in, or needs a look."""
+        wanted = self._wanted
+        if kb.embedding_model != wanted.embedding_model:
+            words = _("The archive’s embedding model is %(theirs)s, and this knowledge base uses %(ours)s.")
+            yield words % {"theirs": wanted.embedding_model[:200], "ours": kb.embedding_model}
+        if wanted.archived_tokenizer_id not in ("", kb.tokenizer_id):
+            yield _("The tokenizer is of another version than where the archive was made: keyword scores may differ.")
+        if kb.profile.name != wanted.profile["name"]:
+            words = _("The retrieval profile “%(name)s” is here as “%(new)s”: the name was taken.")
+            yield words % {"name": wanted.profile["name"], "new": kb.profile.name}
+        here = json.loads(json.dumps(configuration_of(kb.profile.settings).as_dict()))
+        if differing := sorted(name for name, value in here.items() if wanted.configuration.get(name) != value):
+            words = _("Settings of this installation differ (%(names)s): results may differ too.")
+            yield words % {"names": ", ".join(differing)}
+        if off := sum(model.objects.filter(knowledge_base=kb).count() for model in (WebSource, SearchProvider)):
+            words = ngettext(
+                "%(count)d web source or search provider is switched off: check its address, then switch it on.",
+                "%(count)d web sources and search providers are switched off: check their addresses, then switch them on.",
+                off,
+            )
+            yield words % {"count": off}
+
+    def _advance(self, count: int) -> None:
+        self._done += count
+        self._on_progress(self._done, self._total)
+
+
+def _refuse_more(count: int, most: int | None) -> None:
+    if most is not None and count > most:
+        message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
+        raise Rejected("too_large", message)
+
+
+class _Original(File):  # type: ignore[type-arg]
+    """A file that is read once, from its beginning, in pieces."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        super().__init__(stream, name="original")
+        self._stream = stream
+
+    def chunks(self, chunk_size: int | None = None) -> Iterator[bytes]:
+        while piece := self._stream.read(chunk_size or _PIECE):
+            yield piece
+
+
+def _reserved_id() -> int:
+    """The id of a knowledge base to come, under which its originals are stored before it is there."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
+        (kb_id,) = cursor.fetchone()
+    return int(kb_id)

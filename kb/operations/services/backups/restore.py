@@ -1,0 +1,243 @@
+"""Makes an installation of a backup, in a database that is empty or may be emptied."""
+
+import re
+import shutil
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from django.core.files import File
+from django.core.management import CommandError, call_command
+from django.db import DatabaseError, connection, transaction
+from django.db.migrations.loader import MigrationLoader
+from django.db.models import Q
+from django.utils import timezone
+
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.db.installation import forget_installation
+from kb.base.errors import Rejected
+from kb.base.files import replace_file
+from kb.index.index_memory import build_options, most_build_bytes
+from kb.index.mirrors.registry import DRIVERS
+from kb.index.services.stores.applying import refill
+from kb.index.vector_index import PREFIXES
+from kb.operations.services.archives.export import archive_folder
+from kb.operations.services.backups import programs
+from kb.operations.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
+
+_PIECE: Final = 1024**2
+# Belonging to no extension, in the order in which they can go.
+_OBJECTS: Final = """
+    SELECT format('DROP %s IF EXISTS %s CASCADE', o.kind, o.name) FROM (
+        SELECT CASE relkind WHEN 'S' THEN 'SEQUENCE' WHEN 'v' THEN 'VIEW' WHEN 'm' THEN 'MATERIALIZED VIEW' ELSE 'TABLE' END
+               AS kind, oid::regclass::text AS name, oid, CASE relkind WHEN 'S' THEN 1 ELSE 0 END AS place
+        FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'S')
+        UNION ALL
+        SELECT 'ROUTINE', oid::regprocedure::text, oid, 2 FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    ) o WHERE NOT EXISTS (SELECT FROM pg_depend d WHERE d.objid = o.oid AND d.deptype = 'e') ORDER BY o.place"""
+_EXTENSION: Final = re.compile(r"^\d+; \d+ \d+ (COMMENT - )?EXTENSION ")
+# Made after the rows, each with the memory that it needs; see kb.index.vector_index.
+_VECTOR_INDEX: Final = re.compile(rf"^\d+; \d+ \d+ INDEX public ({'|'.join(PREFIXES.values())})\d+_")
+# What takes long to restore, by its entry in the list and by its statement.
+_LONG_ENTRY: Final = re.compile(r"^\d+; \d+ \d+ (TABLE DATA|INDEX|CONSTRAINT) ")
+_LONG_STATEMENT: Final = re.compile(
+    r"^(?:COPY (?:public\.)?(?P<table>\S+) |CREATE (?:UNIQUE )?INDEX (?P<index>\S+) | +ADD CONSTRAINT (?P<key>\S+) (?:PRIMARY KEY|UNIQUE) )"
+)
+_BECOME_ANOTHER: Final = (
+    "DELETE FROM public.kb_installation;\nINSERT INTO public.kb_installation (id) VALUES ('{id}');\n"
+)
+
+OnStep = Callable[[str, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RestoredAll:
+    """What was restored, and as which installation."""
+
+    counts: dict[str, int]
+    files: int
+    zhiku: str
+    created_at: str
+    installation: str
+
+
+def restore(
+    path: Path,
+    *,
+    is_forced: bool = False,
+    is_trusted: bool = False,
+    on_bytes: OnBytes = lambda _: None,
+    on_step: OnStep = lambda _name, _total: None,
+) -> RestoredAll:
+    """Restores a backup, verified as a whole before anything is touched; then migrates it to this version of the code.
+
+    Args:
+        path: the backup.
+        is_forced: replace what the database holds, and disconnect nobody: whoever is connected would go on with the old.
+        is_trusted: take it although another secret key signed it.
+        on_bytes: told how many further bytes are verified, and once more when they are restored.
+        on_step: told the table whose rows come next or the index that is built next, and how many of both there are.
+
+    Raises:
+        Rejected: the backup is damaged, forged or of a newer version, the database is in use or not empty, or PostgreSQL's
+            programs are missing or failed; the database is as it was then. Or the migration failed, after the rows and
+            the new id of the installation came together.
+        FilesUnavailable: the store of the uploads cannot be used.
+    """
+    with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
+        _refuse_newer(archive.manifest)
+        if not is_forced:
+            _refuse_content()
+        _refuse_others()
+        _restore_files(archive, on_bytes)
+        installation = _restore_database(archive, on_bytes, on_step)
+        _migrate()
+        _take_up_again()
+        manifest = archive.manifest
+        return RestoredAll(
+            manifest["counts"], len(archive.files), manifest["zhiku"], manifest["created_at"], installation
+        )
+
+
+def _refuse_newer(manifest: dict[str, Any]) -> None:
+    known = {tuple(key) for key in MigrationLoader(None).disk_migrations}
+    unknown = [".".join(each) for each in manifest["migrations"] if tuple(each) not in known]
+    if unknown:
+        raise Rejected(
+            "newer_backup",
+            f"The backup is of Zhiku {manifest['zhiku']}, whose migrations this version does not have "
+            f"({', '.join(unknown[:3])}): install that version or a newer one, then restore.",
+        )
+    here = programs.server_major()
+    if manifest["postgresql"] > here:
+        raise Rejected(
+            "older_server",
+            f"The backup is of PostgreSQL {manifest['postgresql']}, and this server is of version {here}: use a newer one.",
+        )
+
+
+def _refuse_content() -> None:
+    """Tables that a migration has made are no content, users and knowledge bases are."""
+    for model in (User, KnowledgeBase):
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{model._meta.db_table}"])
+            (is_there,) = cursor.fetchone()
+        if is_there and model._default_manager.exists():
+            raise Rejected(
+                "not_empty",
+                "The database holds users or knowledge bases: restore into an empty one, "
+                "or add --force to replace all that it holds.",
+            )
+
+
+def _refuse_others() -> None:
+    """A process that goes on would serve what it has in memory of the former installation."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend'"
+            " AND pid <> pg_backend_pid()"
+        )
+        if others := cursor.fetchone()[0]:
+            raise Rejected(
+                "in_use",
+                f"{others} other connections use this database: stop web, MCP, workers and beat, then restore.",
+            )
+
+
+def _restore_files(archive: Reader, on_bytes: OnBytes) -> None:
+    """Before the rows that name them; those that a failure leaves belong to nothing."""
+    for name in archive.files:
+        with archive.open(f"{FILES}{name}") as stream:
+            replace_file(name, File(stream, name=name))
+        on_bytes(archive.manifest["parts"][f"{FILES}{name}"]["bytes"])
+
+
+def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> str:
+    """Returns the new id of the installation, which comes with the rows: under the former one caches would answer for them."""
+    major = max(programs.server_major(), archive.manifest["postgresql"])
+    installation = str(uuid.uuid4())
+    with TemporaryDirectory(dir=archive_folder()) as folder:
+        dump, wanted, emptying, script, another = (
+            Path(folder) / name for name in (DUMP, "wanted", "emptying.sql", "restore.sql", "another.sql")
+        )
+        with archive.open(DUMP) as stream, dump.open("wb") as copy:
+            shutil.copyfileobj(stream, copy, _PIECE)
+        listed = programs.run("pg_restore", "--list", str(dump), at_least=major)
+        if not listed:
+            raise damaged("its dump is empty")
+        lines = [line for line in listed.splitlines() if _is_wanted(line)]
+        wanted.write_text("".join(f"{line}\n" for line in lines))
+        arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
+        programs.run("pg_restore", *arguments, str(dump), at_least=major)
+        emptying.write_text(_emptying())
+        another.write_text(_BECOME_ANOTHER.format(id=installation))
+        total = sum(bool(_LONG_ENTRY.match(line)) for line in lines)
+
+        def report(line: str) -> None:
+            if found := _LONG_STATEMENT.match(line):
+                on_step(next(name for name in found.groups() if name), total)
+
+        files = [
+            f"--file={path}" for path in (emptying, script, another)
+        ]  # of one transaction, or the former rows would be gone
+        programs.run(
+            "psql",
+            "--no-psqlrc",
+            "--quiet",
+            "--echo-queries",
+            "--set=ON_ERROR_STOP=1",
+            "--single-transaction",
+            *files,
+            at_least=major,
+            options=build_options(most_build_bytes()),
+            on_line=report,
+        )
+        on_bytes(dump.stat().st_size)
+    forget_installation()
+    return installation
+
+
+def _is_wanted(line: str) -> bool:
+    """The extension stays in the database, since only a superuser could make it anew."""
+    return not (_EXTENSION.match(line) or _VECTOR_INDEX.match(line)) and " SCHEMA - public " not in line
+
+
+def _emptying() -> str:
+    """The statements after which the database holds nothing but its extensions."""
+    with connection.cursor() as cursor:
+        cursor.execute(_OBJECTS)
+        statements = [statement for (statement,) in cursor.fetchall()]
+    before = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
+    return "".join(f"{statement};\n" for statement in before + statements)
+
+
+def _migrate() -> None:
+    """Brings the restored rows to this version of the code.
+
+    Raises:
+        Rejected: it failed.
+    """
+    try:
+        call_command("migrate", interactive=False, verbosity=0)
+    except (DatabaseError, CommandError) as error:
+        raise Rejected(
+            "not_migrated",
+            f"The rows are restored, and could not be migrated to this version ({error}): start nothing; correct that "
+            "and restore again with --force.",
+        ) from error
+
+
+def _take_up_again() -> None:
+    """Has other stores filled, which hold nothing under the new id, and documents processed that a worker was at."""
+    with transaction.atomic():
+        for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():
+            for store in {kb.store, kb.target_store} & DRIVERS.keys():
+                refill(kb.pk, store)
+        now, unfinished = timezone.now(), (Document.Status.PENDING, Document.Status.PROCESSING)
+        Document.objects.filter(status__in=unfinished).update(
+            status=Document.Status.PENDING, stage="", lease=None, lease_until=None, waiting_since=now, updated_at=now
+        )

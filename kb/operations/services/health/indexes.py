@@ -1,0 +1,135 @@
+"""Whether the indexes of knowledge bases are there, of the present, and small enough."""
+
+import math
+
+from django.conf import settings
+from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.base.findings import Finding, State, listed
+from kb.index.fulltext import without_lexemes
+from kb.index.models.index import ChunkPostings, VectorIndex
+from kb.index.page_cache import is_reading, most_bytes, reads_indexes
+from kb.index.vector_index import builds_under_way, spaces_without_index
+from kb.search.wiring import tokenizer
+
+MEGABYTE = 1024**2
+# Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:
+# measured 12 % for 16,000 chunks of statutes, and less the larger it is.
+BYTES_A_POSTING = 6
+BYTES_A_CHUNK = 12
+SPARE = 1.25
+
+
+def postings() -> Finding:
+    """Knowledge bases whose chunks another tokenizer cut, or none did."""
+    name = "keyword postings"
+    used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
+    cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
+    if None in cutters.values():
+        return Finding(name, State.DEGRADED, "not looked at: packages of keyword search are missing")
+    current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
+    cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
+    uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
+    outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
+    names = list(outdated.order_by("name").values_list("name", flat=True))
+    if names:
+        remedy = "run `manage.py reindex --kb NAME --bm25` for each"
+        return Finding(name, State.DEGRADED, f"outdated or incomplete in {listed(names)}", remedy)
+    return Finding(name, State.OK, f"all of {listed(sorted(current))}" if current else "none yet")
+
+
+def lexemes() -> Finding:
+    """Knowledge bases with chunks that were tokenised before full-text search had anything to read."""
+    name = "full text"
+    active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
+    lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
+    names = list(lacking.order_by("name").values_list("name", flat=True))
+    if names:
+        detail = f"chunks of {listed(names)} cannot be found by it"
+        return Finding(name, State.DEGRADED, detail, "run `manage.py reindex --kb NAME --bm25` for each")
+    return Finding(name, State.OK, "stands in where the keyword index cannot answer")
+
+
+def keyword_memory() -> Finding:
+    """Knowledge bases whose keyword index no process can keep, so that every search loads it anew."""
+    name, limit = "keyword index memory", settings.BM25_MEMORY_BYTES
+    frequencies = Func(F("frequencies"), function="octet_length", output_field=IntegerField())  # four bytes a posting
+    rows = (
+        ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"), chunk__enabled=True)
+        .values("knowledge_base__name")
+        .annotate(chunks=Count("pk"), postings=Sum(frequencies) / 4)
+        .annotate(least=F("postings") * BYTES_A_POSTING + F("chunks") * BYTES_A_CHUNK)
+    )
+    too_large = list(rows.filter(least__gt=limit).order_by("-least").values_list("knowledge_base__name", "least"))
+    if too_large:
+        wanted = math.ceil(SPARE * too_large[0][1] / MEGABYTE)
+        detail = (
+            f"over BM25_MEMORY_MB ({limit // MEGABYTE}) in {listed(kb for kb, _ in too_large)}: each search loads it"
+        )
+        remedy = f"set BM25_MEMORY_MB={wanted} or more, or divide the knowledge base"
+        return Finding(name, State.DEGRADED, detail, remedy)
+    return Finding(name, State.OK, f"every index is within BM25_MEMORY_MB ({limit // MEGABYTE})")
+
+
+def vector_indexes() -> Finding:
+    """Knowledge bases with so many vectors that an index is due, and without a finished one."""
+    name = "vector indexes"
+    lacking = spaces_without_index()
+    if not lacking:
+        return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+    under_way = builds_under_way()
+    names = dict(KnowledgeBase.objects.values_list("pk", "name"))
+    built, due = [], set()
+    for space in lacking:
+        kb = names.get(space.kb_id, "")
+        if space.index_name in under_way:
+            built.append(f"{kb!r} ({under_way[space.index_name]:,} of {space.vectors:,} vectors)")
+        else:
+            due.add(kb)
+    parts = [f"being built for {', '.join(built)}"] * bool(built) + [f"due for {listed(sorted(due))}"] * bool(due)
+    detail = f"{'; '.join(parts)}: each search compares all vectors until then"
+    remedies = []
+    if due:
+        remedies.append(
+            "start a worker, which builds them within minutes: `manage.py serve`; its log says why one could not be built"
+        )
+    if short := [space.memory for space in lacking if not space.memory.is_enough]:
+        most = max(short, key=lambda memory: memory.needed)
+        remedies.append(f"set {most.remedy} for a build many times quicker, where the server has that much")
+    return Finding(name, State.DEGRADED, detail, "; ".join(remedies))
+
+
+def page_cache() -> Finding:
+    """Whether vectors and their indexes are being read into memory since a start."""
+    name = "page cache"
+    if is_reading():
+        detail = "vectors and indexes are being read into memory; searches of what is not there yet take longer"
+        return Finding(name, State.DEGRADED, detail, "nothing to do: it ends by itself")
+    most = most_bytes()
+    if not most:
+        return Finding(name, State.OK, "nothing is read into memory after a start (WARM_UP_MB=0)")
+    detail = f"up to {most / 1024**3:.1f} GB of vectors and indexes are read into memory after a start"
+    if reads_indexes():
+        return Finding(name, State.OK, detail)
+    remedy = "have an administrator of PostgreSQL run `CREATE EXTENSION pg_prewarm` in this database"
+    return Finding(name, State.DEGRADED, f"{detail}, but no indexes, which this server does not let be read", remedy)
+
+
+def vector_recall() -> Finding:
+    """Knowledge bases whose vector index finds too few of the nearest, even at the greatest effort."""
+    name, target = "vector recall", settings.VECTOR_RECALL_TARGET
+    low = VectorIndex.objects.filter(recall__lt=target).select_related("knowledge_base").order_by("recall")
+    if low:
+        of = [
+            f"{row.knowledge_base.name} ({row.recall:.2f}{'' if row.is_used else ', compared one by one'})"
+            for row in low
+        ]
+        detail = f"below VECTOR_RECALL_TARGET ({target}) in {listed(of)}"
+        remedy = "choose an embedding model that tells the texts apart better, divide the knowledge base, or lower the target"
+        state = State.DEGRADED if any(row.is_used for row in low) else State.OK
+        return Finding(name, state, detail, remedy if state is State.DEGRADED else "")
+    worst = VectorIndex.objects.order_by("recall").values_list("recall", flat=True).first()
+    if worst is None:
+        return Finding(name, State.OK, "nothing measured: no vectors have an index")
+    return Finding(name, State.OK, f"every index finds at least {worst:.3f} of the nearest 25")

@@ -1,0 +1,66 @@
+"""How long searches and the entries of the audit log are kept."""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import connection
+from django.utils import timezone
+
+from kb.search.models import FailedQuery
+
+BATCH = 2_000
+
+# Which search of a failed query was the last is told by a key that is checked at the end of the transaction.
+_DELETE = """
+WITH old AS (SELECT id FROM kb_searchlog WHERE created_at < %(before)s ORDER BY created_at LIMIT %(batch)s),
+     gone AS (DELETE FROM kb_searchlog USING old WHERE kb_searchlog.id = old.id RETURNING kb_searchlog.id),
+     told AS (UPDATE kb_failedquery SET last_search_id = NULL FROM gone WHERE last_search_id = gone.id)
+SELECT count(*) FROM gone
+"""
+
+_DELETE_AUDIT = """
+WITH old AS (SELECT id FROM kb_auditentry WHERE at < %(before)s ORDER BY at LIMIT %(batch)s),
+     gone AS (DELETE FROM kb_auditentry USING old WHERE kb_auditentry.id = old.id RETURNING kb_auditentry.id)
+SELECT count(*) FROM gone
+"""
+
+
+def purge_search_log() -> int:
+    """Deletes searches older than SEARCH_LOG_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
+
+    A failed query goes with the last of its searches, whatever its state: its words are kept no longer than they are.
+    Evaluation sets and conversations are what users have made, and stay.
+
+    Returns:
+        How many searches were deleted.
+    """
+    if not settings.SEARCH_LOG_RETENTION_DAYS:
+        return 0
+    before = timezone.now() - timedelta(days=settings.SEARCH_LOG_RETENTION_DAYS)
+    deleted = 0
+    while batch := _delete(_DELETE, before):
+        deleted += batch
+    FailedQuery.objects.filter(last_seen__lt=before).delete()
+    return deleted
+
+
+def purge_audit_log() -> int:
+    """Deletes entries of the audit log older than AUDIT_RETENTION_DAYS, in short transactions; 0 days keeps them for ever.
+
+    Returns:
+        How many were deleted.
+    """
+    if not settings.AUDIT_RETENTION_DAYS:
+        return 0
+    before = timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS)
+    deleted = 0
+    while batch := _delete(_DELETE_AUDIT, before):
+        deleted += batch
+    return deleted
+
+
+def _delete(statement: str, before: datetime) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, {"before": before, "batch": BATCH})
+        (count,) = cursor.fetchone()
+    return int(count)

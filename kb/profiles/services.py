@@ -1,0 +1,355 @@
+"""Retrieval profiles: an edit makes a new version, publishing makes a version the one that the name stands for."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal, ScopedQuerySet
+from kb.base.db.locks import Purpose, lock_until_commit
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.validators import storable
+from kb.search.models import RetrievalProfile, SearchLog
+from kb.search.wiring import environment_config
+from retrieval.config import RetrievalConfig
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+
+DEFAULT = "default"
+KEYWORD_LED = "keyword-led"
+WEIGHTED = "weighted"
+BALANCED = "balanced"
+
+AT, OF = "@", "/"
+MAX_NAME_CHARACTERS = 80
+# One stands between a name and a version, the other between a knowledge base and a name, and in addresses.
+NOT_IN_NAMES = frozenset((AT, OF))
+MAX_REFERENCE_CHARACTERS = MAX_NAME_CHARACTERS + 20
+MAX_VERSION = 2**31 - 1
+MAX_ID_DIGITS = 18
+NAMED_IN_MESSAGE = 5
+
+# A hashed vector knows words, not meaning: as an equal voice it costs recall, as a faint one it only breaks ties.
+BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
+    DEFAULT: (gettext_noop("Every setting is inherited from the environment."), {}),
+    KEYWORD_LED: (
+        gettext_noop(
+            "Keywords lead. For knowledge bases on the hashing embedder, whose vectors compare words and not meaning: "
+            "at the usual weight they would push better keyword matches down."
+        ),
+        {"vector_weight": 0.1, "keyword_weight": 0.9},
+    ),
+    WEIGHTED: (
+        gettext_noop(
+            "The sum of both channels’ scores, meaning counting most. For an embedding model that was trained on texts like "
+            "these; it reads how much better a match is, where ranks only tell that it is."
+        ),
+        {"fusion": "weighted"},
+    ),
+    BALANCED: (
+        gettext_noop(
+            "The sum of both channels’ scores in equal parts. For a small or general embedding model, and for texts in which "
+            "exact words matter."
+        ),
+        {"fusion": "weighted", "hybrid_vector_weight": 0.5, "hybrid_text_weight": 0.5},
+    ),
+}
+
+
+def ensure_built_in_profiles() -> None:
+    for name, (description, settings) in BUILT_IN.items():
+        if not RetrievalProfile.objects.filter(name=name, knowledge_base=None).exists():
+            RetrievalProfile.objects.create(
+                name=name,
+                description=description,
+                settings=dict(settings),
+                published=True,
+                published_at=timezone.now(),
+            )
+
+
+def starting_profile(embedding_model: str) -> RetrievalProfile:
+    """The profile that a new knowledge base starts with, by its embedding model."""
+    return RetrievalProfile.objects.live(KEYWORD_LED if embedding_model == HASHING_MODEL_ID else DEFAULT)
+
+
+def configuration_of(settings: Mapping[str, Any]) -> RetrievalConfig:
+    """The configuration that a profile's settings make over the environment.
+
+    Raises:
+        InvalidConfiguration: a setting is unknown or out of range.
+    """
+    return environment_config().override(settings)
+
+
+def name_and_version(text: str) -> tuple[str, int | None]:
+    """What NAME or NAME@VERSION names; no version: the one that is live.
+
+    Raises:
+        Rejected: what follows the @ is no number of a version.
+    """
+    name, at, version = text.strip().rpartition(AT)
+    if not at:
+        return version, None
+    if not (version.isascii() and version.isdecimal() and 0 < int(version[:20]) <= MAX_VERSION):
+        message = _("“%(text)s” names no version of a profile: write NAME@NUMBER, or NAME for the one that is live.")
+        raise Rejected("profile_version", message % {"text": text})
+    return name, int(version)
+
+
+def reference(profile: RetrievalProfile) -> str:
+    """What names a profile and no other: NAME of a shared one, ID/NAME of one of a knowledge base's own."""
+    return profile.name if profile.knowledge_base_id is None else f"{profile.knowledge_base_id}{OF}{profile.name}"
+
+
+def find_version(
+    principal: Principal, name: str, version: int | None = None, *, scope: Collection[int] = ()
+) -> RetrievalProfile:
+    """A version of a profile; None: the one that is live.
+
+    Args:
+        principal: who names it.
+        name: NAME, or ID/NAME for that of one knowledge base; see `named_at`.
+        version: of it.
+        scope: the knowledge bases that the request is about.
+
+    Raises:
+        NotVisible: there is no such profile for this principal, or no such version of it.
+        Rejected: several knowledge bases have a profile of that name.
+    """
+    visible = RetrievalProfile.objects.visible_to(principal)
+    live = named_at(principal, name, scope=scope)
+    if live is None:
+        names = ", ".join(visible.order_by("name").values_list("name", flat=True).distinct())
+        message = _("There is no retrieval profile named “%(name)s”; there are: %(names)s.")
+        raise NotVisible(message % {"name": name, "names": names})
+    if version in (None, live.version):
+        return live
+    found = visible.versions_of(live).filter(version=version).first()
+    if found is None:
+        message = _("The retrieval profile “%(name)s” has no version %(version)s: name another.")
+        raise NotVisible(message % {"name": name, "version": version})
+    return found
+
+
+def named_at(principal: Principal, name: str, *, scope: Collection[int] = ()) -> RetrievalProfile | None:
+    """The live version of the profile that a principal means by NAME or ID/NAME; None: there is none.
+
+    Where several places have the name, that of a knowledge base in the scope comes first, then the shared one.
+
+    Raises:
+        Rejected: that leaves several.
+    """
+    rows = RetrievalProfile.objects.visible_to(principal)
+    place, is_exact, own = storable(name).partition(OF)
+    if is_exact:
+        is_id = place.isascii() and place.isdecimal() and len(place) <= MAX_ID_DIGITS
+        rows = rows.filter(name=own, knowledge_base_id=int(place)) if is_id else rows.none()
+    else:
+        rows = rows.filter(name=place)
+    rows = rows.order_by("knowledge_base_id", "-published", "-version").distinct("knowledge_base_id")
+    return _one_meant(list(rows), scope)
+
+
+def _one_meant(rows: Sequence[RetrievalProfile], scope: Collection[int]) -> RetrievalProfile | None:
+    in_scope = [row for row in rows if row.knowledge_base_id in scope]
+    meant = in_scope or [row for row in rows if row.knowledge_base_id is None] or rows
+    if len(meant) > 1:
+        exact = ", ".join(reference(row) for row in meant[:NAMED_IN_MESSAGE])
+        message = _(
+            "Several knowledge bases have a profile named “%(name)s”: put the knowledge base’s id before it, as in %(exact)s."
+        )
+        raise Rejected("profile_ambiguous", message % {"name": meant[0].name, "exact": exact})
+    return meant[0] if meant else None
+
+
+def place_of(principal: Principal, name: str) -> KnowledgeBase | None:
+    """The knowledge base whose own the profile of a name is; None for a shared one, and where there is none of the name.
+
+    Raises:
+        Rejected: several knowledge bases have a profile of that name.
+    """
+    try:
+        profile = named_at(principal, name)
+    except Rejected as error:
+        message = _("Several knowledge bases have a profile named “%(name)s”: say which of them this version is for.")
+        raise Rejected("profile_place_ambiguous", message % {"name": name}) from error
+    return profile.knowledge_base if profile else None
+
+
+def choosable_profiles(kb: KnowledgeBase | None) -> QuerySet[RetrievalProfile]:
+    """The versions that a knowledge base may be told to search by, one a profile: published ones, shared or its own.
+
+    The profile that it searches by now is always among them, as the version that is live. None: a knowledge base that is
+    still to be made.
+    """
+    offered = Q(published=True, knowledge_base=None)
+    if kb is not None and kb.pk is not None:
+        in_use = Q(name=kb.profile.name, knowledge_base=kb.profile.knowledge_base_id)
+        offered |= Q(published=True, knowledge_base=kb) | in_use
+    rows = RetrievalProfile.objects.filter(offered)
+    return rows.order_by("name", "knowledge_base_id", "-published", "-version").distinct("name", "knowledge_base_id")
+
+
+def create_version(
+    principal: Principal,
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    description: str = "",
+    knowledge_base: KnowledgeBase | None = None,
+) -> RetrievalProfile:
+    """Saves settings as the next version of a profile, or as the first of a new one: a draft until it is published.
+
+    Args:
+        principal: who saves it.
+        name: of the profile.
+        settings: those that differ from the environment, by the names of RetrievalConfig.
+        description: what is different.
+        knowledge_base: whose own profile it is; None: shared.
+
+    Raises:
+        Rejected: the name is blank, holds / or @, or is that of a shared profile and so not for a knowledge base's own. A
+            shared one takes no name that a knowledge base uses. Knowledge bases share names, and learn nothing of it.
+        NotAllowed: the principal may not change profiles there.
+        InvalidConfiguration: a setting is unknown or out of range.
+    """
+    name = name.strip()
+    _check_name(name)
+    configuration_of(settings)
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        namesakes = RetrievalProfile.objects.filter(name=name)
+        newest = namesakes.filter(knowledge_base=knowledge_base).order_by("-version").first()
+        draft = RetrievalProfile(
+            name=name,
+            version=newest.version + 1 if newest else 1,
+            knowledge_base=knowledge_base,
+            description=description,
+            settings=dict(settings),
+            created_by_id=principal.user.pk,
+        )
+        draft.save()
+        if not RetrievalProfile.objects.editable_by(principal).filter(pk=draft.pk).exists():
+            raise NotAllowed(
+                _(
+                    "You may not change the profile “%(name)s”: save it under another name, for a knowledge base of yours."
+                )
+                % {"name": name}
+            )
+        # After the rights: who may not make a shared one learns nothing of the names of others.
+        elsewhere = namesakes.filter(knowledge_base__isnull=knowledge_base is not None)
+        if newest is None and elsewhere.exists():
+            message = _("There is a profile named “%(name)s” elsewhere: choose another name.")
+            raise Rejected("profile_name_taken", message % {"name": name})
+    return draft
+
+
+def _check_name(name: str) -> None:
+    if not name:
+        raise Rejected("profile_unnamed", _("Give the profile a name."))
+    if len(name) > MAX_NAME_CHARACTERS or not name.isprintable() or NOT_IN_NAMES & set(name):
+        message = _("A profile’s name has at most %(most)d characters, and neither / nor @ among them: choose another.")
+        raise Rejected("profile_name_invalid", message % {"most": MAX_NAME_CHARACTERS})
+
+
+def moving_with(profile: RetrievalProfile, *, adopt: bool = False) -> ScopedQuerySet:
+    """The knowledge bases that will search by a version once it is published, and do not yet; see `publish`."""
+    moving = Q(profile__name=profile.name, profile__knowledge_base=profile.knowledge_base_id)
+    if adopt and profile.knowledge_base_id is not None:
+        moving |= Q(pk=profile.knowledge_base_id)
+    found: ScopedQuerySet = KnowledgeBase.objects.filter(moving).exclude(profile=profile)
+    return found
+
+
+def publish(principal: Principal, profile: RetrievalProfile, *, adopt: bool = False) -> int:
+    """Makes a version the one that its name stands for; an earlier version is rolled back to in the same way.
+
+    Knowledge bases that search by another version of it move to this one.
+
+    Args:
+        principal: who publishes.
+        profile: the version.
+        adopt: the knowledge base whose own profile it is searches by it from now on, whatever it has searched by.
+
+    Returns:
+        How many knowledge bases have moved.
+
+    Raises:
+        NotAllowed: the principal may not change the profile.
+    """
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        if not RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists():
+            raise NotAllowed(_("You may not publish the profile “%(name)s”.") % {"name": profile.name})
+        versions = RetrievalProfile.objects.versions_of(profile)
+        versions.filter(published=True).exclude(pk=profile.pk).update(published=False)
+        versions.filter(pk=profile.pk).update(published=True, published_at=timezone.now())
+        moved = moving_with(profile, adopt=adopt).update(profile=profile)
+    profile.refresh_from_db()
+    return moved
+
+
+def delete_draft(principal: Principal, profile: RetrievalProfile) -> None:
+    """Deletes a version that was never published and that nothing has used.
+
+    Raises:
+        NotAllowed: the principal may not change the profile.
+        Rejected: it was published, or something uses it; see `reason_to_keep`.
+    """
+    with transaction.atomic():
+        lock_until_commit(Purpose.PROFILES)
+        found = RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).first()
+        if found is None:
+            raise NotAllowed(_("You may not delete versions of the profile “%(name)s”.") % {"name": profile.name})
+        if reason := reason_to_keep(found):
+            raise Rejected("profile_in_use", reason)
+        found.delete()
+
+
+def reason_to_keep(profile: RetrievalProfile) -> str:
+    """Why a version cannot be deleted; blank where it can: responses, runs and logs that name it must stay true."""
+    if profile.published or profile.published_at is not None:
+        return _(
+            "This version was published: it stays, so that one can tell what was searched by, and roll back to it."
+        )
+    if profile.knowledge_bases.exists():
+        return _("A knowledge base searches by this version: publish another one first.")
+    if profile.runs.exists():
+        return _("An evaluation run has measured this version: delete its runs first.")
+    if _searches_by(profile).exists():
+        return _("The search log holds searches by this version: it can go when they are no longer kept.")
+    return ""
+
+
+def _searches_by(profile: RetrievalProfile) -> QuerySet[SearchLog]:
+    """What the search log holds of a version; where a row does not say whose profile it was, it is one of its place."""
+    rows = SearchLog.objects.filter(profile=profile.name, profile_version=profile.version)
+    if profile.knowledge_base_id is None:
+        return rows
+    place = {"knowledge_base_id": profile.knowledge_base_id}
+    told = Q(trace__scopes__contains=[{"profile": {"name": profile.name, "version": profile.version, **place}}])
+    untold = Q(knowledge_base_ids__contains=[profile.knowledge_base_id]) & ~Q(
+        trace__scopes__0__profile__has_key="knowledge_base_id"
+    )
+    return rows.filter(told | untold)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingDifference:
+    """A setting that two versions resolve differently."""
+
+    name: str
+    before: Any
+    after: Any
+
+
+def differences(before: RetrievalProfile, after: RetrievalProfile) -> list[SettingDifference]:
+    """What differs between two versions, by the names of RetrievalConfig, with the environment under both."""
+    first, second = configuration_of(before.settings).as_dict(), configuration_of(after.settings).as_dict()
+    return [SettingDifference(name, value, second[name]) for name, value in first.items() if value != second[name]]

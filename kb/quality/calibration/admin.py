@@ -1,0 +1,237 @@
+"""Where to cut the gate: how relevant results scored in a run, and how what should not pass did."""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.generic import TemplateView
+
+from kb.access.models.principal import Principal
+from kb.base.errors import Rejected, ServiceError
+from kb.profiles.admin.choices import profile_url
+from kb.profiles.admin.setting_labels import setting_label
+from kb.quality.calibration.services import Calibration, calibrate, save_cut
+from kb.quality.compare.admin.figures import chart_options
+from kb.quality.models import EvalRun, EvalSet
+from kb.quality.runs.admin.report import percentage, three_decimals
+from kb.search.models import RetrievalProfile
+from kb.web.admin.ids import row_id
+from kb.web.admin.scoped import principal
+from retrieval.errors import InvalidConfiguration
+from retrieval.eval.calibration import CutFigures
+
+RUNS_OFFERED = 100
+COLOURS = {
+    "relevant": "var(--color-green-500)",
+    "irrelevant": "var(--color-orange-400)",
+    "unanswerable": "var(--color-red-400)",
+}
+CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
+
+
+@dataclass(frozen=True, slots=True)
+class ShownCut:
+    """A cut with what it does; `kind` is "current" or "suggestion"."""
+
+    kind: str
+    label: str
+    cut: str
+    precision: str
+    recall: str
+    f1: str
+    note: str
+
+
+class CalibrationView(TemplateView):
+    """The page: the URL names the run."""
+
+    admin_site: AdminSite | None = None
+    template_name = "quality/compare/calibration.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        caller = principal(request)
+        if not request.GET.get("run"):
+            return self._show({"runs": _offered(caller)})
+        return self._show_run(caller, _run(caller, request.GET["run"]))
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        """Saves a cut as a draft of a profile."""
+        caller = principal(request)
+        run = _run(caller, request.POST.get("run", ""))
+        name, cut = request.POST.get("name", ""), request.POST.get("cut", "")
+        try:
+            saved = save_cut(caller, run, name=name, cut=_number(cut))
+        except (ServiceError, InvalidConfiguration) as error:
+            return self._show_run(caller, run, {"error": str(error), "name": name, "cut": cut}, status=400)
+        words = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
+        messages.success(request, words % {"profile": saved})
+        return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")
+
+    def _show_run(
+        self, caller: Principal, run: EvalRun, given: dict[str, Any] | None = None, status: int = 200
+    ) -> HttpResponse:
+        try:
+            calibration = calibrate(run)
+        except Rejected as error:
+            return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
+        suggestion = calibration.suggestion
+        context = {
+            "run": run,
+            "calibration": calibration,
+            "setting": setting_label(calibration.setting),
+            "counts": {kind: sum(getattr(calibration, kind)) for kind in COLOURS},
+            "bins": _bins(calibration),
+            "cuts": _cuts(calibration),
+            "histogram": histogram_chart(calibration),
+            "curve": curve_chart(calibration),
+            "may_save": EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists(),
+            "name": _name_of_draft(caller, run),
+            "cut": f"{suggestion.cut:g}" if suggestion else "",
+        }
+        return self._show({**context, **(given or {})}, status=status)
+
+    def _show(self, context: dict[str, Any], status: int = 200) -> HttpResponse:
+        shared = self.admin_site.each_context(self.request) if self.admin_site else {}
+        context = {"title": _("Calibrate the gate"), **context, **shared}
+        return self.render_to_response(self.get_context_data(**context), status=status)
+
+
+def _run(caller: Principal, asked: str) -> EvalRun:
+    """The run that a URL or a form names.
+
+    Raises:
+        Http404: there is none of that number for this user.
+    """
+    rows = EvalRun.objects.visible_to(caller).select_related("eval_set__knowledge_base", "profile__knowledge_base")
+    found: EvalRun | None = rows.filter(pk=row_id(asked)).first()
+    if found is None:
+        raise Http404(_("There is no evaluation run with the number %(run)s.") % {"run": asked})
+    return found
+
+
+def _offered(caller: Principal) -> list[EvalRun]:
+    runs = EvalRun.objects.visible_to(caller).filter(status=EvalRun.Status.DONE)
+    newest = runs.select_related("eval_set__knowledge_base", "profile").defer("report", "configuration")
+    return list(newest.order_by("-created_at", "-pk")[:RUNS_OFFERED])
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        raise Rejected("not_a_number", _("The cut is not a number: give one from 0 to 1.")) from error
+
+
+def _name_of_draft(caller: Principal, run: EvalRun) -> str:
+    """The run's profile where the caller may change it; else a new one of the knowledge base."""
+    profile = run.profile
+    if RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
+        return profile.name
+    return f"{profile.name}-{run.eval_set.knowledge_base.name}"[:80]
+
+
+# -- What the page shows -----------------------------------------------------------------------------------------------
+def _cuts(calibration: Calibration) -> tuple[ShownCut, ...]:
+    current = _shown_cut("current", _("In force"), calibration.current)
+    if calibration.suggestion is None:
+        return (current,)
+    return (current, _shown_cut("suggestion", _("Suggested"), calibration.suggestion))
+
+
+def _shown_cut(kind: str, label: str, figures: CutFigures) -> ShownCut:
+    note = _("everything passes") if figures.cut == 0 else ""
+    return ShownCut(
+        kind,
+        label,
+        f"{figures.cut:g}",
+        percentage(figures.precision),
+        percentage(figures.recall),
+        three_decimals(figures.f1),
+        note,
+    )
+
+
+def _bins(calibration: Calibration) -> list[dict[str, Any]]:
+    """The histograms as rows of a table."""
+    kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
+    edges = zip(calibration.bins[:-1], calibration.bins[1:], strict=True)
+    return [
+        {"bin": f"{low:g}–{high:g}", "counts": counts}
+        for (low, high), counts in zip(edges, kinds, strict=True)
+        if any(counts)
+    ]
+
+
+def _x_axis() -> dict[str, Any]:
+    return {"type": "linear", "min": 0, "max": 1, "grid": {"display": False}}
+
+
+def histogram_chart(calibration: Calibration) -> dict[str, str]:
+    """The scores of each kind as shares of that kind, with the cuts as upright lines, as JSON for Chart.js."""
+    labels = {
+        "relevant": _("relevant"),
+        "irrelevant": _("irrelevant"),
+        "unanswerable": _("best score of a query without an answer"),
+    }
+    centres = [(low + high) / 2 for low, high in zip(calibration.bins[:-1], calibration.bins[1:], strict=True)]
+    datasets: list[dict[str, Any]] = []
+    highest = 0.0
+    for kind, label in labels.items():
+        counts = getattr(calibration, kind)
+        if not sum(counts):
+            continue
+        shares = [round(100 * count / sum(counts), 2) for count in counts]
+        highest = max(highest, *shares)
+        points = [{"x": round(x, 4), "y": y} for x, y in zip(centres, shares, strict=True)]
+        datasets.append(
+            {"label": label, "data": points, "backgroundColor": COLOURS[kind], "borderRadius": 2, "pointStyle": "rect"}
+        )
+    datasets += _cut_lines(calibration, highest)
+    y_axis = {"min": 0, "title": {"display": True, "text": _("share of its kind, %"), "color": "#9ca3af"}}
+    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(chart_options(_x_axis(), y_axis))}
+
+
+def curve_chart(calibration: Calibration) -> dict[str, str]:
+    """Precision, recall and F1 along the cuts, as JSON for Chart.js."""
+    lines = {
+        "precision": (_("precision"), "var(--color-orange-400)"),
+        "recall": (_("recall"), "var(--color-green-500)"),
+        "f1": (_("F1"), "var(--color-red-400)"),
+    }
+    datasets: list[dict[str, Any]] = [
+        {
+            "label": label,
+            "data": [{"x": each.cut, "y": round(getattr(each, name), 4)} for each in calibration.curve],
+            "borderColor": colour,
+            "backgroundColor": colour,
+            "borderWidth": 2,
+            "pointRadius": 0,
+            "pointStyle": "line",
+        }
+        for name, (label, colour) in lines.items()
+    ]
+    datasets += _cut_lines(calibration, 1.0)
+    options = chart_options(_x_axis(), {"min": 0, "max": 1, "stepSize": 0.2})
+    return {"data": json.dumps({"datasets": datasets}), "options": json.dumps(options)}
+
+
+def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:
+    return [
+        {
+            "type": "line",
+            "label": f"{shown.label}: {shown.cut}",
+            "data": [{"x": float(shown.cut), "y": 0}, {"x": float(shown.cut), "y": height}],
+            "borderColor": CUT_COLOURS[shown.kind],
+            "backgroundColor": CUT_COLOURS[shown.kind],
+            "borderWidth": 2,
+            "borderDash": [5, 4] if shown.kind == "current" else [],
+            "pointRadius": 0,
+            "pointStyle": "line",
+        }
+        for shown in _cuts(calibration)
+    ]

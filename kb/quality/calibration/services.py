@@ -1,0 +1,210 @@
+"""Which cut of the gate would have let the relevant results of a run pass, and the others not."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from django.utils.translation import gettext as _
+from numpy.typing import NDArray
+
+from kb.access.models.knowledge import Chunk
+from kb.access.models.principal import Principal
+from kb.base.errors import Rejected
+from kb.profiles.services import configuration_of, create_version
+from kb.quality.models import EvalRun, EvalRunQuery
+from kb.search.models import RetrievalProfile
+from retrieval.config import RetrievalConfig
+from retrieval.eval.calibration import CutFigures, cut_curve, figures_at, histogram, suggest_cut
+from retrieval.gate import SETTING_OF_SCALE, ScoreScale, default_cut
+
+BINS = 20
+CURVE_POINTS = 101
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """The scores of one run before the gate, each array of shape (n,).
+
+    Attributes:
+        relevant: of judged relevant results; likewise `irrelevant`.
+        unanswerable: the best score of each query without an answer.
+        left_out: how many queries are, because their scores are of another scale.
+    """
+
+    scale: ScoreScale
+    relevant: NDArray[np.float64]
+    irrelevant: NDArray[np.float64]
+    unanswerable: NDArray[np.float64]
+    left_out: int
+
+    @property
+    def to_reject(self) -> NDArray[np.float64]:
+        return np.concatenate([self.irrelevant, self.unanswerable])
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """The scores of a run before the gate, and where to cut them.
+
+    Attributes:
+        setting: that holds the cut of the scale.
+        bins: edges of the histograms, rising, one more than each has counts.
+        relevant: histogram of judged relevant results; likewise `irrelevant`.
+        unanswerable: histogram of the best score of each query without an answer.
+        current_cut: in force under the profile; 0: everything passes.
+        current: what it does.
+        suggestion: the cut of the highest F1; None unless there are scores to keep and scores to reject.
+        curve: what cuts along the scale do.
+        left_out: how many queries are, because their scores are of another scale.
+    """
+
+    scale: str
+    setting: str
+    bins: tuple[float, ...]
+    relevant: tuple[int, ...]
+    irrelevant: tuple[int, ...]
+    unanswerable: tuple[int, ...]
+    current_cut: float
+    current: CutFigures
+    suggestion: CutFigures | None
+    curve: tuple[CutFigures, ...]
+    left_out: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """The response of GET /api/v1/eval-runs/{id}/calibration/."""
+        return {
+            "score_scale": self.scale,
+            "setting": self.setting,
+            "bins": list(self.bins),
+            "relevant": list(self.relevant),
+            "irrelevant": list(self.irrelevant),
+            "unanswerable": list(self.unanswerable),
+            "current": _as_dict(self.current),
+            "suggestion": None if self.suggestion is None else _as_dict(self.suggestion),
+            "curve": [_as_dict(each) for each in self.curve],
+            "left_out": self.left_out,
+        }
+
+
+def _as_dict(figures: CutFigures) -> dict[str, float]:
+    return {"cut": figures.cut, "precision": figures.precision, "recall": figures.recall, "f1": figures.f1}
+
+
+def calibrate(run: EvalRun) -> Calibration:
+    """What the scores of a run that the caller may see say of the cut.
+
+    Results that no reranker was given are not counted, nor relevant ones that no channel found: the gate loses neither.
+
+    Raises:
+        Rejected: the run is not done, or has no judged score on a scale that is gated.
+    """
+    scores = _scores(run)
+    config = configuration_of(_settings(run))
+    cut = _current_cut(run, scores.scale, config)
+    # Rounded, so that a score of .3 is in the bin that begins at .3.
+    edges, cuts = (np.linspace(0.0, 1.0, count).round(4) for count in (BINS + 1, CURVE_POINTS))
+    return Calibration(
+        scale=scores.scale.value,
+        setting=SETTING_OF_SCALE[scores.scale],
+        bins=tuple(edges.tolist()),
+        relevant=tuple(histogram(scores.relevant, edges)),
+        irrelevant=tuple(histogram(scores.irrelevant, edges)),
+        unanswerable=tuple(histogram(scores.unanswerable, edges)),
+        current_cut=cut,
+        current=figures_at(cut, scores.relevant, scores.to_reject),
+        suggestion=suggest_cut(scores.relevant, scores.to_reject),
+        curve=tuple(cut_curve(cuts, scores.relevant, scores.to_reject)),
+        left_out=scores.left_out,
+    )
+
+
+def save_cut(principal: Principal, run: EvalRun, *, name: str, cut: float) -> RetrievalProfile:
+    """Saves a cut over the settings that a run was made under, as a draft.
+
+    Args:
+        principal: who saves it.
+        run: that the cut was found by, with its set, knowledge base and profile.
+        name: of the profile that gets a new version, or of a new one, which is the knowledge base's own.
+        cut: of the run's scale, 0 to 1.
+
+    Raises:
+        Rejected: as by `calibrate`, or by `create_version`.
+        NotAllowed: the principal may not change the profile.
+        InvalidConfiguration: the cut is out of range.
+    """
+    scale = _scores(run).scale
+    settings = {key: value for key, value in _settings(run).items() if key != "score_threshold"}
+    settings[SETTING_OF_SCALE[scale]] = cut
+    if configuration_of(settings).score_threshold is not None:
+        settings["score_threshold"] = None  # the environment's would win over the cut of the scale
+    words = _("Cut of %(scale)s at %(cut)s, by run %(run)d over “%(set)s”.")
+    is_same = name.strip() == run.profile.name
+    return create_version(
+        principal,
+        name,
+        settings,
+        description=words % {"scale": scale.value, "cut": f"{cut:g}", "run": run.pk, "set": run.eval_set.name},
+        knowledge_base=run.profile.knowledge_base if is_same else run.eval_set.knowledge_base,
+    )
+
+
+def _settings(run: EvalRun) -> Mapping[str, Any]:
+    return {**run.profile.settings, **run.overrides}
+
+
+def _current_cut(run: EvalRun, scale: ScoreScale, config: RetrievalConfig) -> float:
+    """That of a search under the profile; a run itself has no gate."""
+    if config.score_threshold is not None:
+        return config.score_threshold
+    gate = run.report.get("gate") or {}
+    if gate.get("scale") == scale.value:
+        return float(gate["cut"])
+    chunks = Chunk.objects.filter(knowledge_base=run.eval_set.knowledge_base_id, enabled=True)
+    return default_cut(scale, config, chunks.count())
+
+
+def _scores(run: EvalRun) -> Scores:
+    if run.status != EvalRun.Status.DONE:
+        words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
+        raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
+    rows = list(
+        EvalRunQuery.objects.filter(run=run)
+        .exclude(score_scale="")
+        .only("answerable", "best_score", "score_scale", "judged")
+    )
+    scale = _common_scale(row.score_scale for row in rows)
+    own = [row for row in rows if row.score_scale == scale]
+    judged = [(score, grade) for row in own if row.answerable for score, grade in row.judged if score is not None]
+    relevant = _array(score for score, grade in judged if grade > 0)
+    if not relevant.size:
+        raise Rejected(
+            "nothing_relevant",
+            _("No result of this run is judged relevant: judge some, and run the set again."),
+        )
+    return Scores(
+        scale=scale,
+        relevant=relevant,
+        irrelevant=_array(score for score, grade in judged if grade <= 0),
+        unanswerable=_array(row.best_score for row in own if not row.answerable and row.best_score is not None),
+        left_out=len(rows) - len(own),
+    )
+
+
+def _common_scale(scales: Iterable[str]) -> ScoreScale:
+    """The scale that most queries were scored on; where a reranker failed meanwhile, some were on another."""
+    counts = Counter(scales)
+    if not counts:
+        raise Rejected("nothing_found", _("This run found nothing: upload documents, and run the set again."))
+    scale = ScoreScale(max(counts, key=lambda name: counts[name]))
+    if scale not in SETTING_OF_SCALE:
+        raise Rejected(
+            "scale_not_gated",
+            _("The scores of this run are sums over ranks, which no threshold can cut: switch a reranker on."),
+        )
+    return scale
+
+
+def _array(scores: Iterable[float]) -> NDArray[np.float64]:
+    return np.fromiter(scores, np.float64)

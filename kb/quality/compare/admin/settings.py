@@ -1,0 +1,28 @@
+"""Settings that differ between two sides, in words."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kb.profiles.admin.setting_labels import GROUPS, setting_label, value_in_words
+from kb.profiles.services import SettingDifference
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting with its values on both sides; an arrow between them would be one more in a chain of rerankers."""
+
+    label: str
+    before: str
+    after: str
+
+
+def setting_changes(differences: Iterable[SettingDifference]) -> tuple[SettingChange, ...]:
+    """One a setting, in the order of the form."""
+    places = {name: place for place, name in enumerate(name for group in GROUPS for name in group.names)}
+    ordered = sorted(differences, key=lambda each: places.get(each.name, len(places)))
+    return tuple(
+        SettingChange(
+            setting_label(each.name), value_in_words(each.name, each.before), value_in_words(each.name, each.after)
+        )
+        for each in ordered
+    )

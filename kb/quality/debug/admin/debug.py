@@ -1,0 +1,155 @@
+"""Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path, reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext as _
+from django.views.generic import TemplateView
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.access.services.rate_limits import GENERAL
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.profiles.admin.choices import profile_url
+from kb.quality.compare.admin.sides import of_side
+from kb.quality.debug.admin.draft import DraftForm, draft_form, save_draft, under_draft
+from kb.quality.debug.admin.judge import judging
+from kb.quality.debug.admin.page import SearchPage, open_search_page, visible_bases
+from kb.search.admin.degradations import notices
+from kb.search.admin.explain.bases import is_empty
+from kb.search.admin.explain.explanation import Explanation, explain
+from kb.search.admin.history import past_searches
+from kb.search.models import RetrievalProfile
+from kb.search.services.search import search
+from kb.web.admin.scoped import principal as principal_of
+from kb.web.admin.scoped import signed_in
+from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+
+class SearchDebugView(TemplateView):
+    """The page. Whoever may open the admin may open it; what it shows is what that user may see."""
+
+    admin_site: AdminSite | None = None
+    template_name = "quality/debug/open.html"
+    rate_limit_kind = GENERAL
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        page = open_search_page(principal_of(request), request.GET)
+        return self._respond(page, draft_form(principal_of(request), page))
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        """Saves the settings of the URL as a draft, and leads back to the search, which then runs under it."""
+        caller = principal_of(request)
+        page = open_search_page(caller, request.GET)
+        form = draft_form(caller, page, request.POST)
+        if form is None or not page.form.is_valid() or not form.is_valid():
+            return self._respond(page, form, status=400)
+        try:
+            draft = save_draft(caller, page, form)
+        except (Rejected, NotAllowed) as error:
+            form.add_error("name", str(error))
+            return self._respond(page, form, status=400)
+        except InvalidConfiguration as error:
+            page.form.reject(error)
+            return self._respond(page, form, status=400)
+        messages.success(request, _saved(draft))
+        return HttpResponseRedirect(f"{request.path}?{under_draft(request.GET, draft)}")
+
+    def _respond(self, page: SearchPage, draft: DraftForm | None, status: int = 200) -> HttpResponse:
+        form, caller = page.form, principal_of(self.request)
+        context: dict[str, Any] = {
+            **page.context,
+            "draft": draft,
+            "title": _("Search debug"),
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+        }
+        status = max(status, self._search(page, context))
+        if not form.is_bound or not (form.asks or form.errors):
+            context["example"] = _example(caller, page.chosen or list(page.bases.values()))
+        return self.render_to_response(self.get_context_data(**context), status=status)
+
+    def _search(self, page: SearchPage, context: dict[str, Any]) -> int:
+        """Runs the search, if the form asks for one, and puts what came out into the context; returns the HTTP status."""
+        form, caller = page.form, principal_of(self.request)
+        if not form.asks:
+            return 400 if form.errors else 200
+        try:
+            outcome = search(caller, form.request())
+        except InvalidConfiguration as error:
+            form.reject(error)
+            return 400
+        except NotVisible as error:
+            raise Http404(str(error)) from error
+        except NoChannelAvailable as error:
+            context["outage"] = notices(error.degradations, (), page.bases)
+            return 503
+        context["explanation"] = explain(outcome, page.bases, caller)
+        context |= self._beside(page, context["explanation"])
+        return 200
+
+    def _beside(self, page: SearchPage, explanation: Explanation) -> dict[str, Any]:
+        """What one may do with what was found."""
+        given, query = self.request.GET, page.form.cleaned_data["q"]
+        shown = [row.chunk_id for row in (*explanation.results, *explanation.cut)]
+        editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
+        return {
+            "judging": judging(self.request, query, editable, shown, editable=editable),
+            "why_not": f"{reverse('admin:why_not')}?{given.urlencode()}&chunk=",
+            "compare": f"{reverse('admin:compare')}?{_as_side(given)}",
+        }
+
+
+class SearchHistoryView(TemplateView):
+    """What the user has searched for, as a fragment that the page loads when it is asked for."""
+
+    template_name = "quality/debug/history.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        bases = visible_bases(principal_of(self.request))
+        return super().get_context_data(**kwargs, searches=past_searches(signed_in(self.request), bases))
+
+
+def search_debug_urls(site: AdminSite) -> list[URLPattern]:
+    """The page's routes among those of an admin site; its name is `admin:search_debug`."""
+    history = site.admin_view(SearchHistoryView.as_view())
+    return [
+        path("search-debug/", site.admin_view(SearchDebugView.as_view(admin_site=site)), name="search_debug"),
+        path("search-debug/history/", history, name="search_debug_history"),
+    ]
+
+
+def _saved(draft: RetrievalProfile) -> str:
+    words = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
+    link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it"))
+    return format_html("{} {}", words, link)
+
+
+def _as_side(given: QueryDict) -> str:
+    """The search as the first of two sides that are compared."""
+    query = QueryDict(mutable=True)
+    for name, values in given.lists():
+        for of_first in of_side({name: ""}, "a"):
+            query.setlist(of_first, values)
+    return query.urlencode()
+
+
+def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:
+    """A query that finds something: the title of a document that is there."""
+    ids = [kb.pk for kb in bases if not is_empty(kb)]
+    document = (
+        Document.objects.visible_to(principal)
+        .filter(knowledge_base__in=ids, status=Document.Status.READY)
+        .exclude(title="")
+        .order_by("-pk")
+        .first()
+    )
+    if document is None:
+        return None
+    query = QueryDict(mutable=True)
+    query.update({"kb": document.knowledge_base_id, "q": document.title})
+    return {"title": document.title, "url": f"?{query.urlencode()}"}

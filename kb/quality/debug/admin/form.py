@@ -1,0 +1,322 @@
+"""The form of search debug: what to search for, and the settings that differ from what is inherited."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from django import forms
+from django.conf import settings
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.widgets import CHECKBOX_CLASSES, INPUT_CLASSES, SELECT_CLASSES
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.base.filter_values import InvalidFilter
+from kb.index.conditions import read_conditions, write_conditions
+from kb.index.filters import Filters
+from kb.profiles.admin.choices import ProfileChoice, as_field_choices, profile_value
+from kb.profiles.services import name_and_version
+from kb.search.models import RetrievalProfile
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
+from kb.search.wiring import environment_config
+from retrieval.candidates import channel_weights
+from retrieval.config import RetrievalConfig
+from retrieval.errors import InvalidConfiguration
+from retrieval.selection import result_count
+
+# Fields of the form and the settings that they override.
+SETTINGS = {
+    "top_k": "top_k",
+    "threshold": "score_threshold",
+    "rerank": "use_rerank",
+    "fusion": "fusion",
+    "vector_weight": "vector_weight",
+    "keyword_weight": "keyword_weight",
+    "question_weight": "question_weight",
+    "vector_share": "hybrid_vector_weight",
+    "keyword_share": "hybrid_text_weight",
+    "rewrite": "rewrite",
+    "neighbours": "neighbours",
+}
+WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "vector_share", "keyword_share")
+# Fields of the form and the filters that they set.
+FILTERS = {"tags": "tags", "concepts": "concepts", "source_type": "source_types", "metadata": "metadata"}
+ALWAYS_SHOWN = ("top_k", "threshold", "rerank", "fusion", "profile")
+SWITCH = {"on": True, "off": False}
+BETWEEN_NAMES = re.compile("[,，]")
+
+
+def _input(**attrs: str) -> forms.TextInput:
+    # A text field, so that a number that is none stays in it to be corrected.
+    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
+
+
+def _select() -> forms.Select:
+    return forms.Select({"class": " ".join(SELECT_CLASSES)})
+
+
+def _weight(label: Any) -> forms.FloatField:
+    return forms.FloatField(
+        label=label, required=False, min_value=0, max_value=1_000, widget=_input(inputmode="decimal")
+    )
+
+
+class NamesField(forms.CharField):
+    """Names with commas between them; its value is a list."""
+
+    def __init__(self, label: Any) -> None:
+        super().__init__(label=label, required=False, max_length=2_000, widget=_input())
+
+    def clean(self, value: Any) -> Any:
+        names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
+        return [name for name in names if name]
+
+
+class ConditionsField(forms.CharField):
+    """Conditions on metadata; its value is what Filters.parse takes."""
+
+    def __init__(self, label: Any) -> None:
+        attrs = {"spellcheck": "false", "autocapitalize": "off"}
+        super().__init__(label=label, required=False, max_length=2_000, widget=_input(**attrs))
+
+    def clean(self, value: Any) -> Any:
+        try:
+            return read_conditions(super().clean(value))
+        except InvalidFilter as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Settings that belong together."""
+
+    legend: str
+    fields: tuple[forms.BoundField, ...]
+
+
+class SearchForm(forms.Form):
+    """What to search for; an empty setting is inherited and shows as what it inherits."""
+
+    q = forms.CharField(
+        label=gettext_lazy("Query"),
+        required=False,
+        max_length=2_000,
+        widget=_input(type="search", enterkeyhint="search"),
+    )
+    kb = forms.TypedMultipleChoiceField(
+        label=gettext_lazy("Knowledge bases"),
+        required=False,
+        coerce=int,
+        widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
+    )
+    top_k = forms.IntegerField(
+        label=gettext_lazy("Top K"), required=False, min_value=1, max_value=200, widget=_input(inputmode="numeric")
+    )
+    threshold = forms.FloatField(
+        label=gettext_lazy("Threshold"), required=False, min_value=0, max_value=1, widget=_input(inputmode="decimal")
+    )
+    rerank = forms.ChoiceField(label=gettext_lazy("Rerank"), required=False, widget=_select())
+    fusion = forms.ChoiceField(label=gettext_lazy("Fusion"), required=False, widget=_select())
+    profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=_select())
+    vector_weight = _weight(gettext_lazy("Vector weight"))
+    keyword_weight = _weight(gettext_lazy("Keyword weight"))
+    question_weight = _weight(gettext_lazy("Question weight"))
+    vector_share = _weight(gettext_lazy("Vector share"))
+    keyword_share = _weight(gettext_lazy("Keyword share"))
+    rewrite = forms.ChoiceField(label=gettext_lazy("Rewrite"), required=False, widget=_select())
+    neighbours = forms.IntegerField(
+        label=gettext_lazy("Neighbours"), required=False, min_value=0, max_value=10, widget=_input(inputmode="numeric")
+    )
+    budget = forms.IntegerField(
+        label=gettext_lazy("Time limit, ms"),
+        required=False,
+        min_value=1,
+        max_value=MAX_LATENCY_BUDGET_MS,
+        widget=_input(inputmode="numeric"),
+    )
+    tags = NamesField(gettext_lazy("Tags"))
+    concepts = NamesField(gettext_lazy("Concepts"))
+    source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=_select())
+    metadata = ConditionsField(gettext_lazy("Metadata"))
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None,
+        bases: Sequence[KnowledgeBase],
+        profiles: Sequence[ProfileChoice],
+        inherited: Mapping[str, str],
+    ) -> None:
+        super().__init__(data)
+        self.filters = Filters()
+        self._profiles = {choice.value: choice for choice in profiles}
+        self.offer("kb", [(str(kb.pk), kb.name) for kb in bases])
+        own = _("Each its own (%(profiles)s)") % {"profiles": inherited["profile"]}
+        self.offer("profile", [("", own), *as_field_choices(profiles)])
+        self.offer(
+            "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
+        )
+        for name, choices in choices_in_words().items():
+            same = _("Inherited (%(value)s)") % {"value": inherited[name]}
+            self.offer(name, [("", same), *choices.items()])
+        for name in ("top_k", "threshold", "neighbours", *WEIGHTS):
+            self.fields[name].widget.attrs["placeholder"] = inherited[name]
+        self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
+        for name in ("tags", "concepts"):
+            self.fields[name].widget.attrs["placeholder"] = _("any")
+        self.fields["metadata"].widget.attrs["placeholder"] = _("year >= 2023, department = sales")
+        if data is None and len(bases) == 1:
+            self.initial["kb"] = [str(bases[0].pk)]
+
+    def offer(self, name: str, choices: Sequence[tuple[str, str | list[tuple[str, str]]]]) -> None:
+        cast(forms.ChoiceField, self.fields[name]).choices = list(choices)
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if values.get("q") and not values.get("kb") and "kb" not in self.errors:
+            self.add_error("kb", _("Choose at least one knowledge base."))
+        self._read_filters(values)
+        return values
+
+    def _read_filters(self, values: Mapping[str, Any]) -> None:
+        asked = {name: values.get(field) for field, name in FILTERS.items() if values.get(field)}
+        if "source_types" in asked:
+            asked["source_types"] = [asked["source_types"]]
+        try:
+            self.filters = Filters.parse(asked)
+        except InvalidFilter as error:
+            fields = {name: field for field, name in FILTERS.items()}
+            self.add_error(fields.get(error.field.partition("[")[0]), str(error))
+
+    @property
+    def asks(self) -> bool:
+        """Whether there is a query, and everything about it is valid."""
+        return self.is_bound and self.is_valid() and bool(self.cleaned_data["q"])
+
+    @property
+    def main_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ALWAYS_SHOWN]
+
+    @property
+    def groups(self) -> list[Group]:
+        """The settings that are folded away at first."""
+        named = {
+            _("Fusion by reciprocal ranks (RRF)"): ("vector_weight", "keyword_weight", "question_weight"),
+            _("Fusion by weighted sum"): ("vector_share", "keyword_share"),
+            _("Query and results"): ("rewrite", "neighbours", "budget"),
+            _("Only documents with"): ("tags", "concepts", "source_type", "metadata"),
+        }
+        return [Group(legend, tuple(self[name] for name in names)) for legend, names in named.items()]
+
+    @property
+    def has_settings(self) -> bool:
+        return any(self[name].value() for name in (*SETTINGS, *FILTERS, "budget", "profile"))
+
+    @property
+    def folded_count(self) -> int:
+        """How many of the folded settings are given."""
+        return sum(bool(field.value()) for group in self.groups for field in group.fields)
+
+    @property
+    def is_unfolded(self) -> bool:
+        return bool(self.folded_count) or any(field.errors for group in self.groups for field in group.fields)
+
+    @property
+    def overridden(self) -> list[str]:
+        """The settings that differ from what is inherited, in words."""
+        given = [self[name] for name in (*SETTINGS, "budget", *FILTERS) if self[name].value()]
+        return [
+            f"{field.label} {dict(getattr(field.field, 'choices', ())).get(field.value(), field.value())}"
+            for field in given
+        ]
+
+    @property
+    def profile_choice(self) -> ProfileChoice | None:
+        """The profile that was chosen; None where each knowledge base searches by its own."""
+        return self._profiles.get(self["profile"].value() or "")
+
+    @property
+    def overrides(self) -> dict[str, Any]:
+        """The settings that were given, by the names of RetrievalConfig, of a valid form."""
+        values = {name: self.cleaned_data[name] for name in SETTINGS}
+        values["rerank"] = SWITCH.get(values["rerank"])
+        return {SETTINGS[name]: value for name, value in values.items() if value not in (None, "")}
+
+    def request(self) -> SearchRequest:
+        """The search that a valid form asks for."""
+        choice = self.profile_choice
+        return SearchRequest(
+            query=self.cleaned_data["q"],
+            knowledge_base_ids=self.cleaned_data["kb"],
+            profile=name_and_version(choice.value)[0] if choice else "",
+            profile_version=choice.version if choice else None,
+            overrides=self.overrides,
+            explain=True,
+            latency_budget_ms=self.cleaned_data["budget"],
+            filters=None if self.filters.is_empty else self.filters,
+        )
+
+    def reject(self, error: InvalidConfiguration) -> None:
+        """Shows an error of the resolved settings next to the field that can mend it."""
+        fields = {setting: name for name, setting in SETTINGS.items()}
+        words = str(error)
+        if error.field in {"keyword_weight", "hybrid_text_weight"}:
+            words = _("Both weights are 0: give at least one channel a weight.")
+        self.add_error(fields.get(error.field), words)
+
+
+def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
+    """The fields of the form that ask for a search again, as far as it has them.
+
+    Args:
+        asked: what the search log keeps of a request.
+    """
+    overrides, filters = asked.get("overrides") or {}, asked.get("filters") or {}
+    given = {field: overrides.get(setting) for field, setting in SETTINGS.items()}
+    if given["rerank"] is not None:
+        given["rerank"] = "on" if given["rerank"] else "off"
+    if name := asked.get("profile"):
+        given["profile"] = profile_value(name, asked.get("profile_version"))
+    given["budget"] = asked.get("latency_budget_ms")
+    given |= {field: ", ".join(map(str, filters.get(name) or ())) for field, name in FILTERS.items()}
+    given["metadata"] = write_conditions(filters.get("metadata") or ())
+    return {field: str(value) for field, value in given.items() if value not in (None, "")}
+
+
+def choices_in_words() -> dict[str, dict[str, str]]:
+    """The values of the settings that are chosen from, by field."""
+    return {
+        "rerank": {"on": _("on"), "off": _("off")},
+        "fusion": {"rrf": _("RRF"), "weighted": _("weighted sum")},
+        "rewrite": {"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
+    }
+
+
+def settings_in_words(profile: RetrievalProfile) -> dict[str, str]:
+    """What a search under a profile inherits, as the form shows it."""
+    config: RetrievalConfig = environment_config().override(profile.settings)
+    threshold, words, weights = config.score_threshold, choices_in_words(), channel_weights(config)
+    return {
+        "profile": f"{profile}: {weights['vector']:g} / {weights['bm25']:g}",
+        "top_k": str(result_count(config)),
+        "threshold": _("default") if threshold is None else f"{threshold:g}",
+        "rerank": words["rerank"]["on" if config.use_rerank else "off"],
+        "fusion": words["fusion"][config.fusion],
+        "rewrite": words["rewrite"][config.rewrite],
+        "neighbours": str(config.neighbours),
+        **{name: f"{getattr(config, SETTINGS[name]):g}" for name in WEIGHTS},
+    }
+
+
+def inherited_settings(
+    choice: Mapping[str, Mapping[str, Mapping[str, str]]], kbs: Sequence[str], profile: str
+) -> dict[str, str]:
+    """The values that empty fields stand for; where knowledge bases differ, each of them. The page's script does the same."""
+    own = [choice["kbs"][kb] for kb in kbs or choice["kbs"]]
+    named = choice["profiles"].get(profile)
+    shown = {name: _distinct(each[name] for each in ([named] if named else own)) for name in SETTINGS}
+    return {**shown, "profile": _distinct(each["profile"] for each in own)}
+
+
+def _distinct(values: Iterable[str]) -> str:
+    return " | ".join(dict.fromkeys(values))

@@ -1,0 +1,264 @@
+"""Judging passages where they are shown: the state of the buttons, and what they write."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.db.models import Count, QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
+from django.urls import URLPattern, path, reverse
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.generic import View
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
+from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
+from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
+from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
+from kb.web.admin.ids import row_id
+from kb.web.admin.scoped import principal
+
+SESSION_KEY = "judge_eval_set"
+TAKEN_BACK = "none"
+STATUS: Mapping[type[ServiceError], int] = {Rejected: 400, NotAllowed: 403, NotVisible: 404}
+
+
+@dataclass(frozen=True, slots=True)
+class Judging:
+    """What the buttons beside passages show.
+
+    Attributes:
+        kb_ids: the knowledge bases that the caller may judge in; the buttons are left out elsewhere.
+        eval_set: the name of the chosen set, of each knowledge base its own; one that is not there yet is made by the
+            first judgment.
+        set_names: those to choose from, the chosen one among them.
+        grades: by chunk id, of those that are judged.
+        is_unanswerable: the query is marked to have no answer.
+        words: how many passages of the query are judged.
+    """
+
+    query: str
+    kb_ids: frozenset[int]
+    eval_set: str
+    set_names: tuple[str, ...]
+    grades: Mapping[int, int]
+    is_unanswerable: bool
+    words: str
+
+    @property
+    def relevant(self) -> set[int]:
+        """The ids of the chunks that are; likewise the others."""
+        return {chunk_id for chunk_id, grade in self.grades.items() if grade >= RELEVANT}
+
+    @property
+    def partly(self) -> set[int]:
+        return {chunk_id for chunk_id, grade in self.grades.items() if grade == PARTLY}
+
+    @property
+    def irrelevant(self) -> set[int]:
+        return {chunk_id for chunk_id, grade in self.grades.items() if grade == IRRELEVANT}
+
+
+def judging(
+    request: HttpRequest,
+    query: str,
+    kb_ids: Iterable[int],
+    chunk_ids: Iterable[int],
+    *,
+    editable: frozenset[int] | None = None,
+) -> Judging:
+    """The state of the buttons of a page that shows chunks found for a query; at most five queries.
+
+    The chosen set is the one that the user has last judged in.
+
+    Args:
+        request: of the page.
+        query: that was searched for.
+        kb_ids: where.
+        chunk_ids: that are shown.
+        editable: those of the knowledge bases that the caller may change, where the page has read them already.
+    """
+    name = str(request.session.get(SESSION_KEY) or DEFAULT_SET)
+    return judging_in(principal(request), name, query, kb_ids, chunk_ids, editable=editable)
+
+
+def judging_in(
+    caller: Principal,
+    name: str,
+    query: str,
+    kb_ids: Iterable[int],
+    chunk_ids: Iterable[int],
+    *,
+    editable: frozenset[int] | None = None,
+) -> Judging:
+    """As `judging`, for the set of this name."""
+    if editable is None:
+        bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))
+        editable = frozenset(bases.order_by().values_list("pk", flat=True))
+    sets = list(EvalSet.objects.filter(knowledge_base__in=editable))
+    chosen = [each for each in sets if each.name == name]
+    queries = EvalQuery.objects.filter(eval_set__in=chosen, text__in=spellings(query))
+    rows = list(queries.annotate(judged=Count("judgments")).values_list("answerable", "judged"))
+    judged = sum(count for _answerable, count in rows)
+    grades: Mapping[int, int] = {}
+    if judged:
+        chunks = Chunk.objects.filter(knowledge_base__in=editable, pk__in=list(chunk_ids))
+        grades = judgments_in(caller, chosen, query, list(chunks.select_related("document")))
+    return Judging(
+        query=query,
+        kb_ids=editable,
+        eval_set=name,
+        set_names=tuple(sorted({each.name for each in sets} | {name, DEFAULT_SET})),
+        grades=grades,
+        is_unanswerable=any(not answerable for answerable, _judged in rows),
+        words=_in_words(judged),
+    )
+
+
+class JudgeForm(forms.Form):
+    """One click.
+
+    Attributes:
+        judgment: "CHUNK:GRADE", as one button says it; otherwise `chunk` and `grade`.
+        shown: the chunks on the page, whose grades are returned.
+    """
+
+    query = forms.CharField(max_length=2_000)
+    kb = forms.TypedMultipleChoiceField(coerce=int, required=False)
+    eval_set = forms.CharField(required=False)
+    new_eval_set = forms.CharField(required=False)
+    judgment = forms.RegexField(r"^\d{1,18}:(\d|none)$", required=False)
+    chunk = forms.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
+    grade = forms.ChoiceField(choices=[(each, each) for each in (*range(MAX_GRADE + 1), TAKEN_BACK)], required=False)
+    unanswerable = forms.NullBooleanField(required=False)
+    shown = forms.TypedMultipleChoiceField(coerce=int, required=False)
+
+    def __init__(self, data: Mapping[str, Any]) -> None:
+        super().__init__(data)
+        for name in ("kb", "shown"):
+            field: Any = self.fields[name]
+            given = field.widget.value_from_datadict(data, {}, name)
+            ids = map(str, given if isinstance(given, list) else [])
+            field.choices = [(each, each) for each in ids if row_id(each) is not None]
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if values.get("judgment"):
+            chunk, _colon, values["grade"] = values["judgment"].partition(":")
+            values["chunk"] = int(chunk)
+        if (values.get("chunk") is None) == bool(values.get("grade")):
+            raise forms.ValidationError(_("Name a passage and a grade: both, or neither."))
+        return values
+
+
+class JudgeView(View):
+    """Writes a click: answers a script in JSON, and a plain form with the page that it came from."""
+
+    http_method_names = ["post"]
+
+    def post(self, request: HttpRequest) -> HttpResponse:
+        is_script = request.accepts("application/json") and not request.accepts("text/html")
+        try:
+            form = JudgeForm(_data(request))
+            if not form.is_valid():
+                raise Rejected("invalid", " ".join(str(text) for texts in form.errors.values() for text in texts))
+            click = form.cleaned_data
+            name = set_name(click["new_eval_set"] or click["eval_set"])
+            grade = _write(principal(request), name, click)
+        except ServiceError as error:
+            if is_script:
+                return JsonResponse({"detail": str(error)}, status=STATUS.get(type(error), 400))
+            messages.error(request, str(error))
+            return HttpResponseRedirect(_back(request))
+        request.session[SESSION_KEY] = name
+        if not is_script:
+            return HttpResponseRedirect(_back(request))
+        state = judging_in(principal(request), name, click["query"], click["kb"], click["shown"])
+        return JsonResponse(
+            {
+                "eval_set": name,
+                "grade": grade,
+                "grades": state.grades,
+                "unanswerable": state.is_unanswerable,
+                "judged": state.words,
+            }
+        )
+
+
+def judge_urls(site: AdminSite) -> list[URLPattern]:
+    """The route that the buttons post to; its name is `admin:judge`."""
+    return [path("judge/", site.admin_view(JudgeView.as_view()), name="judge")]
+
+
+def _data(request: HttpRequest) -> Any:
+    """What was posted, as a form or as JSON.
+
+    Raises:
+        Rejected: it is no JSON object.
+    """
+    if request.content_type != "application/json":
+        return request.POST
+    try:
+        given = json.loads(request.body)
+    except ValueError as error:
+        raise Rejected("invalid", _("The body is no JSON: send an object.")) from error
+    if not isinstance(given, dict):
+        raise Rejected("invalid", _("The body is no JSON: send an object."))
+    return given
+
+
+def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None:
+    """Writes what was clicked; returns the passage's grade now.
+
+    Raises:
+        ServiceError: it cannot be written; the message says what to do.
+    """
+    query = click["query"]
+    if click["unanswerable"] is not None:
+        for kb in _visible_bases(caller, click["kb"]):
+            mark_unanswerable(caller, eval_set_named(caller, kb, name), query, click["unanswerable"])
+    if click["chunk"] is None:
+        return None
+    chunk = _visible_chunks(caller).filter(pk=click["chunk"]).first()
+    if chunk is None:
+        raise NotVisible(_("This passage is no longer there: search again."))
+    eval_set = eval_set_named(caller, chunk.knowledge_base, name)
+    if click["grade"] == TAKEN_BACK:
+        unjudge(caller, eval_set, query, chunk)
+        return None
+    return judge(caller, eval_set, query, chunk, int(click["grade"])).grade
+
+
+def _visible_chunks(caller: Principal) -> QuerySet[Chunk]:
+    rows: QuerySet[Chunk] = Chunk.objects.visible_to(caller).select_related("document", "knowledge_base")
+    return rows
+
+
+def _visible_bases(caller: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
+    found = list(KnowledgeBase.objects.visible_to(caller).filter(pk__in=kb_ids))
+    if not found:
+        raise NotVisible(_("Choose a knowledge base to which the query has no answer."))
+    return found
+
+
+def _back(request: HttpRequest) -> str:
+    """The page that the form was on, or Search debug."""
+    there = request.POST.get("next", "")
+    own = url_has_allowed_host_and_scheme(there, allowed_hosts={request.get_host()}, require_https=request.is_secure())
+    return there if own else reverse("admin:search_debug")
+
+
+def _in_words(judged: int) -> str:
+    if not judged:
+        return _("Nothing is judged for this query yet.")
+    words = ngettext(
+        "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
+    )
+    return words % {"count": judged}

@@ -1,0 +1,305 @@
+"""The inbox of failed queries: what searches did not find, and what somebody found of no help."""
+
+import hashlib
+import json
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from django.contrib.postgres.expressions import ArraySubquery
+from django.db import connection, transaction
+from django.db.models import Q, QuerySet
+from django.utils.translation import gettext as _
+
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import KnowledgeBase, Membership
+from kb.access.models.principal import Principal
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.validators import storable
+from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, query_of, require_editable
+from kb.quality.models import EvalQuery, EvalSet
+from kb.search.models import FailedQuery, SearchLog
+from retrieval.trace import DegradationCode
+
+MENDABLE = frozenset(
+    {
+        DegradationCode.BM25_POSTINGS_OUTDATED,
+        DegradationCode.MODEL_UNAVAILABLE,
+        DegradationCode.THRESHOLD_NOT_APPLIED,
+    }
+)
+"""Degradations that follow from the settings of a knowledge base or of its profile, and so are a curator's to mend.
+
+Any other is a matter of the server and strikes all queries alike; the first page of the admin counts those.
+"""
+
+# Sorted, so that two writers never wait for each other's rows.
+_NOTE = """
+INSERT INTO kb_failedquery
+    (key, knowledge_base_ids, query, reasons, count, state, last_search_id, first_seen, last_seen)
+SELECT new.key, new.kb_ids, new.query, new.reasons, new.count, 'open',
+       (SELECT id FROM kb_searchlog WHERE id = new.last_search), new.first_seen, new.last_seen
+FROM jsonb_to_recordset(%s::jsonb) AS new (
+    key text, kb_ids bigint[], query text, reasons jsonb, count integer, last_search uuid,
+    first_seen timestamptz, last_seen timestamptz
+)
+ORDER BY new.key
+ON CONFLICT (key) DO UPDATE SET
+    query = excluded.query,
+    reasons = (
+        SELECT jsonb_object_agg(
+            reason,
+            coalesce((kb_failedquery.reasons ->> reason)::integer, 0)
+                + coalesce((excluded.reasons ->> reason)::integer, 0)
+        )
+        FROM jsonb_object_keys(kb_failedquery.reasons || excluded.reasons) AS reason
+    ),
+    count = kb_failedquery.count + excluded.count,
+    state = CASE kb_failedquery.state WHEN 'resolved' THEN 'open' ELSE kb_failedquery.state END,
+    last_search_id = coalesce(excluded.last_search_id, kb_failedquery.last_search_id),
+    last_seen = greatest(excluded.last_seen, kb_failedquery.last_seen)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvalSet:
+    """An evaluation set that is to be made, unless the knowledge base has one of that name."""
+
+    knowledge_base: KnowledgeBase
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """One search, and in which ways it failed."""
+
+    search: SearchLog
+    reasons: frozenset[FailedQuery.Reason]
+
+
+# -- What goes in --------------------------------------------------------------------------------------------------------
+def note_failures(rows: Iterable[SearchLog]) -> None:
+    """Takes those of some searches that failed into the inbox, in one statement.
+
+    The same words, whatever their case and spacing, in the same knowledge bases are one query. One that was resolved is
+    open again, one that is ignored stays so.
+
+    Args:
+        rows: searches, as they stand in the log; those without a query are passed over.
+    """
+    _note([_Failure(row, reasons) for row in rows if (reasons := _reasons(row))])
+
+
+def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
+    """Keeps whether a search was of help; one that was not is a failed query.
+
+    Whoever may see the search may say so, the last one counts: a response that is served again has the trace_id of the
+    search that made it.
+
+    Args:
+        principal: who says so; a key with the scope `read` suffices, as for the search.
+        trace_id: of the search.
+        value: of `SearchLog.Feedback`; None takes back what was said.
+
+    Raises:
+        NotVisible: there is no such search for this principal.
+    """
+    bad = SearchLog.Feedback.BAD
+    with transaction.atomic():
+        entries = SearchLog.objects.visible_to(principal).select_for_update().defer("trace", "configuration", "history")
+        entry = entries.filter(pk=trace_id).first()
+        if entry is None:
+            message = _(
+                "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
+                "was run just now appears within a second."
+            )
+            raise NotVisible(message % {"id": trace_id})
+        before, entry.feedback = entry.feedback, value
+        entry.save(update_fields=["feedback"])
+        if value == bad != before:
+            _note([_Failure(entry, frozenset({FailedQuery.Reason.DISLIKED}))])
+        elif before == bad != value:
+            _take_back(entry)
+
+
+def _reasons(row: SearchLog) -> frozenset[FailedQuery.Reason]:
+    reasons = set()
+    if row.outcome != SearchLog.Outcome.FOUND:
+        reasons.add(FailedQuery.Reason(row.outcome))
+    if any(each["code"] in MENDABLE for each in row.degraded):
+        reasons.add(FailedQuery.Reason.DEGRADED)
+    return frozenset(reasons)
+
+
+def _note(failures: Iterable[_Failure]) -> None:
+    noted: dict[str, dict[str, Any]] = {}
+    for failure in failures:
+        row = failure.search
+        words = _normalised(row.query)
+        if not words:
+            continue
+        key = _key(row.knowledge_base_ids, words)
+        kept = noted.setdefault(key, {"key": key, "reasons": {}, "count": 0, "first_seen": row.created_at})
+        kept["count"] += 1
+        for reason in failure.reasons:
+            kept["reasons"][reason.value] = kept["reasons"].get(reason.value, 0) + 1
+        kept |= {
+            "kb_ids": sorted(set(row.knowledge_base_ids)),
+            "query": row.query,
+            "last_search": str(row.pk),
+            "last_seen": row.created_at,
+        }
+    if noted:
+        with connection.cursor() as cursor:
+            cursor.execute(_NOTE, [json.dumps(list(noted.values()), default=str)])
+
+
+def _take_back(entry: SearchLog) -> None:
+    """A thumb that was turned down by mistake leaves nothing behind."""
+    key = _key(entry.knowledge_base_ids, _normalised(entry.query))
+    failed = FailedQuery.objects.select_for_update().filter(key=key).first()
+    if failed is None or not failed.reasons.get(FailedQuery.Reason.DISLIKED):
+        return
+    failed.reasons[FailedQuery.Reason.DISLIKED] -= 1
+    failed.reasons = {reason: times for reason, times in failed.reasons.items() if times}
+    failed.count = max(0, failed.count - 1)
+    if failed.reasons:
+        failed.save(update_fields=["reasons", "count"])
+    else:
+        failed.delete()
+
+
+def _normalised(query: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", query).casefold().split())
+
+
+def _key(kb_ids: Iterable[int], words: str) -> str:
+    return hashlib.sha256(json.dumps([sorted(set(kb_ids)), words]).encode()).hexdigest()
+
+
+# -- What curators do with it --------------------------------------------------------------------------------------------
+def editable_by(principal: Principal, rows: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
+    """Those of some failed queries of whose knowledge bases the principal may edit every one."""
+    visible: Any = rows
+    seen: QuerySet[FailedQuery] = visible.visible_to(principal)
+    if not principal.can_write:
+        return seen.none()
+    if principal.user.is_superuser and principal.kb_ids is None:
+        return seen
+    editable = ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
+    return seen.filter(knowledge_base_ids__contained_by=editable)
+
+
+def set_state(principal: Principal, rows: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
+    """Puts failed queries into a state.
+
+    Returns:
+        How many; those that the principal may not edit are passed over.
+    """
+    return editable_by(principal, rows).update(state=state)
+
+
+def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None) -> int:
+    """Gives failed queries to a user, or to nobody; an open one that is given to somebody is in progress from then on.
+
+    Returns:
+        How many; those that the principal may not edit are passed over.
+
+    Raises:
+        Rejected: the user may not see all of their knowledge bases.
+    """
+    with transaction.atomic():
+        mine = FailedQuery.objects.filter(pk__in=list(editable_by(principal, rows).values_list("pk", flat=True)))
+        count = len(mine.select_for_update().values_list("pk"))
+        if user is not None and mine.visible_to(Principal(user)).count() < count:
+            message = _(
+                "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
+                "another."
+            )
+            raise Rejected("assignee_cannot_see", message % {"user": user})
+        mine.update(assignee=user)
+        if user is not None:
+            mine.filter(state=FailedQuery.State.OPEN).update(state=FailedQuery.State.IN_PROGRESS)
+    return count
+
+
+def may_name_assignees(principal: Principal, kb_ids: Sequence[int]) -> bool:
+    """Whether the principal owns all the knowledge bases of a failed query, and so knows who their members are."""
+    owned = KnowledgeBase.objects.owned_by(principal).filter(pk__in=kb_ids)
+    return bool(owned.count() == len(set(kb_ids)))
+
+
+def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) -> User:
+    """Whom an owner means by a name: a member of all the knowledge bases of a failed query, which the owner sees anyway.
+
+    Whether any other account has the name is not to be learned here; so superusers take queries themselves.
+
+    Raises:
+        NotAllowed: the principal does not own all the knowledge bases.
+        Rejected: no such member has the name.
+    """
+    if not may_name_assignees(principal, kb_ids):
+        raise NotAllowed(_("Only an owner of all these knowledge bases may name another user."))
+    users = User.objects.filter(is_active=True, is_staff=True, username=storable(username))
+    for kb_id in kb_ids:
+        owner = KnowledgeBase.objects.filter(pk=kb_id).values("owner")
+        members = Membership.objects.filter(knowledge_base=kb_id).values("user")
+        users = users.filter(Q(pk__in=owner) | Q(pk__in=members))
+    found: User | None = users.first()
+    if found is None:
+        message = _("No member of all the knowledge bases of this query has this name: see the page Sharing.")
+        raise Rejected("unknown_assignee", message)
+    return found
+
+
+def to_eval_query(
+    principal: Principal, failed: FailedQuery, target: EvalSet | NewEvalSet, *, answerable: bool = True
+) -> EvalQuery:
+    """Makes a failed query one of an evaluation set, so that runs tell when it is mended, and stays so.
+
+    Args:
+        principal: who may edit the failed query and the set.
+        failed: stays in the inbox.
+        target: a set of one of its knowledge bases.
+        answerable: False where the knowledge base has no answer, and finding nothing is right.
+
+    Returns:
+        The set's query of these words, which it may have had before.
+
+    Raises:
+        NotVisible, NotAllowed: the failed query, the set or the knowledge base does not exist for the principal, or is not
+            the principal's to edit.
+        Rejected: the set is of another knowledge base; or the query is marked as without an answer, but has judgments.
+    """
+    _require_editable(principal, failed)
+    kb_id = target.knowledge_base.pk if isinstance(target, NewEvalSet) else target.knowledge_base_id
+    if kb_id not in failed.knowledge_base_ids:
+        message = _("The evaluation set belongs to a knowledge base that was not searched: choose another.")
+        raise Rejected("other_knowledge_base", message)
+    with transaction.atomic():
+        if isinstance(target, NewEvalSet):
+            eval_set = eval_set_named(principal, target.knowledge_base, target.name)
+        else:
+            eval_set = target
+            require_editable(principal, eval_set)
+        query = query_of(eval_set, failed.query)
+        if query.answerable != answerable:
+            query = mark_unanswerable(principal, eval_set, query.text, not answerable) or query
+    return query
+
+
+def _require_editable(principal: Principal, failed: FailedQuery) -> None:
+    """Returns where the principal may work on a failed query.
+
+    Raises:
+        NotVisible: it does not exist for this principal.
+        NotAllowed: the principal may see it, but not edit all of its knowledge bases.
+    """
+    rows = FailedQuery.objects.filter(pk=failed.pk)
+    if editable_by(principal, rows).exists():
+        return
+    if not rows.visible_to(principal).exists():
+        raise NotVisible(_("There is no such object."))
+    raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))

@@ -1,0 +1,186 @@
+from typing import ClassVar
+
+from django.conf import settings
+from django.core.validators import MaxValueValidator
+from django.db import models
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.principal import ScopedQuerySet
+from kb.base.db.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
+from kb.base.messages import MessageField
+from kb.search.models import RetrievalProfile
+
+MAX_GRADE = 3
+
+
+class EvalSet(models.Model):
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="eval_sets", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=120)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("evaluation set")
+        verbose_name_plural = _("evaluation sets")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "name"], name="eval_set_name_per_kb")
+        ]
+        triggers: ClassVar = EVAL_SET.triggers()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class EvalQuery(models.Model):
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="queries", verbose_name=_("evaluation set"))
+    external_id = models.CharField(_("id"), max_length=200)
+    text = models.TextField(_("query"))
+    answerable = models.BooleanField(_("answerable"), default=True)
+
+    objects = ScopedQuerySet.through("eval_set__knowledge_base").as_manager()
+
+    class Meta:
+        verbose_name = _("evaluation query")
+        verbose_name_plural = _("evaluation queries")
+        ordering = ("pk",)
+        constraints: ClassVar = [models.UniqueConstraint(fields=["eval_set", "external_id"], name="eval_query_once")]
+        triggers: ClassVar = EVAL_QUERY.triggers()
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Judgment(models.Model):
+    """How relevant a document, or a passage of it, is to a query, graded as in TREC qrels: 0 is irrelevant.
+
+    It is anchored to the document's source and the passage's words, not to a chunk, so it survives another chunking and
+    another import of the document.
+
+    Attributes:
+        document: None once it is deleted; another one of the same source takes its place.
+        source: what the document goes by: its source, or its title where it has none.
+        quote: the judged passage's words; blank: the whole document.
+        quote_hash: SHA-256 of the quote; blank with it.
+    """
+
+    query = models.ForeignKey(EvalQuery, models.CASCADE, related_name="judgments", verbose_name=_("query"))
+    document = models.ForeignKey(
+        Document, models.SET_NULL, null=True, related_name="judgments", verbose_name=_("document")
+    )
+    source = models.CharField(_("source"), max_length=1_000, blank=True)
+    quote = models.TextField(_("passage"), blank=True)
+    quote_hash = models.CharField(max_length=64, blank=True, editable=False)
+    grade = models.PositiveSmallIntegerField(_("grade"), validators=[MaxValueValidator(MAX_GRADE)])
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
+    )
+    created_at = models.DateTimeField(_("created"), default=timezone.now, editable=False)
+
+    objects = ScopedQuerySet.through("query__eval_set__knowledge_base").as_manager()
+
+    class Meta:
+        verbose_name = _("judgment")
+        verbose_name_plural = _("judgments")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["query", "document", "quote_hash"], name="judgment_once")
+        ]
+        triggers: ClassVar = JUDGMENT.triggers()
+
+    def __str__(self) -> str:
+        return f"{self.query_id} → {self.source}: {self.grade}"
+
+
+class EvalRun(models.Model):
+    """One run of an evaluation set under one version of a profile, perhaps with unsaved settings over it.
+
+    Attributes:
+        overrides: the unsaved settings.
+        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
+        configuration: as it was resolved.
+        model_ids: by role ("embedding", "reranker", ...).
+        kb_version: and `content_version`: of the knowledge base when the run began.
+        report: what `manage.py evaluate --json` prints; empty until it is done.
+        heartbeat: when its process last told of progress; one that has been silent for long is dead.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending", _("waiting")
+        RUNNING = "running", _("running")
+        DONE = "done", _("done")
+        CANCELLED = "cancelled", _("cancelled")
+        FAILED = "failed", _("failed")
+
+    eval_set = models.ForeignKey(EvalSet, models.CASCADE, related_name="runs", verbose_name=_("evaluation set"))
+    profile = models.ForeignKey(RetrievalProfile, models.RESTRICT, related_name="runs", verbose_name=_("profile"))
+    overrides = models.JSONField(_("unsaved settings"), default=dict)
+    embedding_model = models.CharField(max_length=255, blank=True, db_default="")
+    configuration = models.JSONField(_("configuration"), default=dict)
+    model_ids = models.JSONField(_("models"), default=dict)
+    kb_version = models.BigIntegerField(null=True)
+    content_version = models.BigIntegerField(null=True)
+    status = models.CharField(_("status"), max_length=10, choices=Status, default=Status.PENDING)
+    cancel_requested = models.BooleanField(default=False)
+    query_limit = models.PositiveIntegerField(null=True)
+    done = models.PositiveIntegerField(_("done"), default=0)
+    total = models.PositiveIntegerField(_("total"), default=0)
+    report = models.JSONField(_("report"), default=dict)
+    error = MessageField(_("error"), blank=True)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    heartbeat = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(_("finished"), null=True)
+
+    objects = ScopedQuerySet.through("eval_set__knowledge_base").as_manager()
+
+    class Meta:
+        verbose_name = _("evaluation run")
+        verbose_name_plural = _("evaluation runs")
+        ordering = ("-created_at", "-pk")
+
+    def __str__(self) -> str:
+        return f"{self.eval_set} / {self.profile} #{self.pk}"
+
+
+class EvalRunQuery(models.Model):
+    """What a run measured of one query.
+
+    Attributes:
+        query: None once it is deleted; its id and text stay.
+        figures: by stage, by metric, from 0 to 1; empty for one without an answer.
+        best_score: of the first result before the gate; None where nothing was found.
+        first_relevant: by stage, the rank of the first relevant unit; a stage that lacks it has lost them all.
+        lost_at: the stage that lost the last relevant unit; blank where one is among the results.
+        judged: (score, grade) of the judged results before the gate, for the calibration of thresholds.
+    """
+
+    run = models.ForeignKey(EvalRun, models.CASCADE, related_name="queries")
+    query = models.ForeignKey(EvalQuery, models.SET_NULL, null=True, related_name="+")
+    external_id = models.CharField(max_length=200)
+    text = models.TextField()
+    answerable = models.BooleanField()
+    figures = models.JSONField(default=dict)
+    best_score = models.FloatField(null=True)
+    score_scale = models.CharField(max_length=20, blank=True)
+    first_relevant = models.JSONField(default=dict)
+    lost_at = models.CharField(max_length=20, blank=True)
+    judged = models.JSONField(default=list)
+    latency_ms = models.FloatField()
+
+    objects = ScopedQuerySet.through("run__eval_set__knowledge_base").as_manager()
+
+    class Meta:
+        verbose_name = _("measured query")
+        verbose_name_plural = _("measured queries")
+        ordering = ("pk",)
+        constraints: ClassVar = [models.UniqueConstraint(fields=["run", "external_id"], name="eval_run_query_once")]
+
+    def __str__(self) -> str:
+        return self.text

@@ -1,0 +1,152 @@
+"""Retrieval profiles as their readers see them: one row a profile, the state of a version, and who searches by it."""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import groupby
+from typing import Any
+
+from django.db.models import Count, QuerySet
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal, ScopedQuerySet
+from kb.profiles.services import configuration_of, differences
+from kb.search.models import RetrievalProfile
+
+Used = dict[tuple[str, int | None], tuple[list[KnowledgeBase], int]]
+"""By name and place of a profile, the visible knowledge bases that search by it, and how many others do."""
+
+
+class VersionState(StrEnum):
+    """`EARLIER`: it was published, and another version is now, or none."""
+
+    PUBLISHED = "published"
+    DRAFT = "draft"
+    EARLIER = "earlier"
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileOverview:
+    """A profile in all its versions.
+
+    Attributes:
+        published: None: its newest version is live.
+        draft: the newest version, where it was never published.
+        used_by: the visible knowledge bases that search by it.
+        used_elsewhere: how many others do.
+    """
+
+    name: str
+    knowledge_base: KnowledgeBase | None
+    published: RetrievalProfile | None
+    draft: RetrievalProfile | None
+    newest: RetrievalProfile
+    version_count: int
+    used_by: tuple[KnowledgeBase, ...]
+    used_elsewhere: int
+
+    @property
+    def live(self) -> RetrievalProfile:
+        return self.published or self.newest
+
+    def as_dict(self) -> dict[str, Any]:
+        """A row of GET /api/v1/profiles/."""
+        return {
+            "name": self.name,
+            "knowledge_base_id": self.knowledge_base.pk if self.knowledge_base else None,
+            "published_version": self.published.version if self.published else None,
+            "newest_version": self.newest.version,
+            "version_count": self.version_count,
+            "used_by": [{"id": kb.pk, "name": kb.name} for kb in self.used_by],
+            "used_elsewhere": self.used_elsewhere,
+        }
+
+
+def state_of(profile: RetrievalProfile) -> VersionState:
+    if profile.published:
+        return VersionState.PUBLISHED
+    return VersionState.DRAFT if profile.published_at is None else VersionState.EARLIER
+
+
+def profile_names(principal: Principal) -> QuerySet[RetrievalProfile, str]:
+    """The names of the visible profiles, each once, ascending."""
+    visible = RetrievalProfile.objects.visible_to(principal)
+    return visible.order_by("name").values_list("name", flat=True).distinct()
+
+
+def profile_overviews(principal: Principal, names: Collection[str]) -> list[ProfileOverview]:
+    """The visible ones of the profiles with these names, ascending, in three queries."""
+    visible = RetrievalProfile.objects.visible_to(principal).filter(name__in=names)
+    return _overviews(visible, _used(principal, KnowledgeBase.objects.filter(profile__name__in=names)))
+
+
+def profile_overview(principal: Principal, profile: RetrievalProfile) -> ProfileOverview:
+    """That of the profile that a visible version is one of."""
+    name, place = profile.name, profile.knowledge_base_id
+    using = KnowledgeBase.objects.filter(profile__name=name, profile__knowledge_base=place)
+    (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, using))
+    return overview
+
+
+def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[ProfileOverview]:
+    rows = versions.select_related("knowledge_base").defer("settings")
+    ordered = rows.order_by("name", "knowledge_base_id", "-version")
+    return [
+        _overview(list(of_one), *used.get(key, ((), 0)))
+        for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id))
+    ]
+
+
+def _overview(
+    versions: Sequence[RetrievalProfile], used_by: Iterable[KnowledgeBase], used_elsewhere: int
+) -> ProfileOverview:
+    newest = versions[0]
+    return ProfileOverview(
+        name=newest.name,
+        knowledge_base=newest.knowledge_base,
+        published=next((profile for profile in versions if profile.published), None),
+        draft=newest if state_of(newest) is VersionState.DRAFT else None,
+        newest=newest,
+        version_count=len(versions),
+        used_by=tuple(used_by),
+        used_elsewhere=used_elsewhere,
+    )
+
+
+def _used(principal: Principal, using: ScopedQuerySet) -> Used:
+    seen = defaultdict(list)
+    for kb in using.select_related("profile").visible_to(principal):
+        seen[kb.profile.name, kb.profile.knowledge_base_id].append(kb)
+    counts = using.order_by().values_list("profile__name", "profile__knowledge_base").annotate(Count("pk"))
+    return {(name, place): (seen[name, place], count - len(seen[name, place])) for name, place, count in counts}
+
+
+def version_as_dict(profile: RetrievalProfile) -> dict[str, Any]:
+    """A version as GET /api/v1/profiles/{name}/versions/ returns it."""
+    return {
+        "name": profile.name,
+        "version": profile.version,
+        "state": state_of(profile).value,
+        "knowledge_base_id": profile.knowledge_base_id,
+        "description": profile.description,
+        "settings": profile.settings,
+        "created_by": profile.created_by.get_username() if profile.created_by else None,
+        "created_at": profile.created_at.isoformat(),
+        "published_at": profile.published_at.isoformat() if profile.published_at else None,
+    }
+
+
+def resolved_as_dict(profile: RetrievalProfile) -> dict[str, Any]:
+    """The same with the configuration that it makes over the environment."""
+    return {**version_as_dict(profile), "configuration": configuration_of(profile.settings).as_dict()}
+
+
+def comparison_as_dict(before: RetrievalProfile | None, after: RetrievalProfile) -> dict[str, Any]:
+    """What differs between two versions; None: the environment's defaults."""
+    found = differences(before or RetrievalProfile(settings={}), after)
+    return {
+        "before": {"name": before.name, "version": before.version} if before else None,
+        "after": {"name": after.name, "version": after.version},
+        "differences": [{"name": each.name, "before": each.before, "after": each.after} for each in found],
+    }

@@ -1,0 +1,252 @@
+"""The form that starts an evaluation run: which set, under which profile, with which settings changed for this run only."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from django import forms
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
+
+from kb.access.models.principal import Principal
+from kb.profiles.admin.choices import profile_state
+from kb.profiles.admin.setting_labels import WORDS, choices_of, value_in_words
+from kb.profiles.services import configuration_of
+from kb.quality.models import EvalQuery, EvalSet
+from kb.search.models import RetrievalProfile
+from kb.web.admin.counts import count_of
+from kb.web.admin.ids import row_id
+from retrieval.errors import InvalidConfiguration
+
+WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")
+COMMON = ("fusion", *WEIGHTS, "rrf_k", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")
+# Another set has other profiles, and another profile other values behind the empty fields: the page is asked for them.
+RELOADING = {
+    "hx-get": "",
+    "hx-include": "#er-fields",
+    "hx-target": "#er-fields",
+    "hx-select": "#er-fields",
+    "hx-swap": "outerHTML",
+    "hx-vals": "js:{unfolded: document.querySelector('#er-fields details').open ? 'yes' : ''}",
+}
+LINE = re.compile(r"\s*(\w+)\s*[=:]\s*(.+?)\s*")
+
+
+def _input(**attrs: Any) -> forms.TextInput:
+    # A text field, so that a number that is none stays in it to be corrected.
+    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
+
+
+def _number(name: str) -> forms.FloatField:
+    words: Any = WORDS[name]  # lazy texts, which a field takes as it takes words
+    field = forms.FloatField(required=False, min_value=0, widget=_input(inputmode="decimal"))
+    field.label, field.help_text = words.label, words.meaning
+    return field
+
+
+def _count(name: str) -> forms.IntegerField:
+    words: Any = WORDS[name]
+    field = forms.IntegerField(required=False, min_value=1, widget=_input(inputmode="numeric"))
+    field.label, field.help_text = words.label, words.meaning
+    return field
+
+
+class SetField(forms.ModelChoiceField):  # type: ignore[type-arg]
+    """An evaluation set, with its knowledge base and its size."""
+
+    def label_from_instance(self, obj: Any) -> str:
+        size = ngettext("%(count)d query", "%(count)d queries", obj.query_count) % {"count": obj.query_count}
+        return f"{obj.name} · {obj.knowledge_base.name} · {size}"
+
+
+class StartForm(forms.Form):
+    """Where a setting is left empty, the run inherits it from the profile."""
+
+    eval_set = SetField(
+        queryset=EvalSet.objects.none(),
+        label=gettext_lazy("Evaluation set"),
+        empty_label=gettext_lazy("Choose a set"),
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES), **RELOADING}),
+    )
+    profile = forms.ChoiceField(
+        label=gettext_lazy("Profile"),
+        required=False,
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES), **RELOADING}),
+    )
+    limit = forms.IntegerField(
+        label=gettext_lazy("Only the first"),
+        required=False,
+        min_value=1,
+        max_value=10_000_000,
+        widget=_input(inputmode="numeric", placeholder=gettext_lazy("all")),
+    )
+    fusion = forms.ChoiceField(
+        label=gettext_lazy("Fusion"),
+        required=False,
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
+    )
+    vector_weight = _number("vector_weight")
+    keyword_weight = _number("keyword_weight")
+    question_weight = _number("question_weight")
+    hybrid_vector_weight = _number("hybrid_vector_weight")
+    hybrid_text_weight = _number("hybrid_text_weight")
+    rrf_k = _count("rrf_k")
+    candidate_floor = _count("candidate_floor")
+    rerank_candidates = _count("rerank_candidates")
+    top_k = _count("top_k")
+    score_threshold = _number("score_threshold")
+    other = forms.CharField(
+        label=gettext_lazy("Other settings"),
+        required=False,
+        max_length=4_000,
+        widget=forms.Textarea(
+            {"class": " ".join([*TEXTAREA_CLASSES, "kb-mono"]), "rows": 3, "spellcheck": "false", "autocomplete": "off"}
+        ),
+    )
+
+    def __init__(self, *args: Any, principal: Principal, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.overrides: dict[str, Any] = {}
+        sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
+        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
+        self.chosen_set = self._chosen_set(sets)
+        self.profiles = {str(row.pk): row for row in _offered(principal, self.chosen_set)}
+        self.offer("profile", [("", self._own_profile()), *_grouped(self.profiles.values())])
+        self._show_inherited()
+
+    def _chosen_set(self, sets: QuerySet[EvalSet]) -> EvalSet | None:
+        chosen = row_id(str(self["eval_set"].value() or ""))
+        return None if chosen is None else sets.filter(pk=chosen).first()
+
+    def _own_profile(self) -> str:
+        if self.chosen_set is None:
+            return _("The knowledge base’s own")
+        return _("The knowledge base’s own (%(profile)s)") % {"profile": self.chosen_set.knowledge_base.profile}
+
+    def _show_inherited(self) -> None:
+        """Empty fields show what they stand for under the chosen profile."""
+        inherited = configuration_of(self.chosen_profile.settings if self.chosen_profile else {}).as_dict()
+        fusions = choices_of("fusion")
+        same = _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}
+        self.offer("fusion", [("", same), *fusions.items()])
+        for name in COMMON[1:]:
+            self.fields[name].widget.attrs["title"] = self.fields[name].help_text
+            self.fields[name].widget.attrs["placeholder"] = value_in_words(name, inherited[name])
+
+    def offer(self, name: str, choices: list[Any]) -> None:
+        cast(forms.ChoiceField, self.fields[name]).choices = choices
+
+    @property
+    def chosen_profile(self) -> RetrievalProfile | None:
+        """The profile that the run would have; None before a set is chosen."""
+        named = self.profiles.get(str(self["profile"].value() or ""))
+        return named or (self.chosen_set.knowledge_base.profile if self.chosen_set else None)
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
+        return len(cast(Any, self.fields["eval_set"]).choices) > 1
+
+    @property
+    def has_overrides(self) -> bool:
+        return any(self[name].value() not in (None, "") for name in (*COMMON, "other"))
+
+    @property
+    def is_unfolded(self) -> bool:
+        return self.has_overrides or any(self[name].errors for name in (*COMMON, "other"))
+
+    @property
+    def rrf_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("vector_weight", "keyword_weight", "question_weight", "rrf_k")]
+
+    @property
+    def weighted_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("hybrid_vector_weight", "hybrid_text_weight")]
+
+    @property
+    def rerank_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in ("fusion", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")]
+
+    def clean_other(self) -> dict[str, Any]:
+        """Settings of one a line, their values as in JSON.
+
+        Raises:
+            ValidationError: a line is no setting; it is named.
+        """
+        values = {}
+        for number, line in enumerate(self.cleaned_data["other"].splitlines(), 1):
+            if not line.strip():
+                continue
+            found = LINE.fullmatch(line)
+            if found is None:
+                message = _("Line %(number)d is no setting: write it as “name = value”.")
+                raise ValidationError(message % {"number": number})
+            values[found[1]] = _json_or_text(found[2])
+        return values
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or self.cleaned_data
+        if self.errors:
+            return values
+        common = {name: values[name] for name in COMMON if values[name] not in (None, "")}
+        self.overrides = common | values["other"]
+        self._try(self.chosen_profile.settings if self.chosen_profile else {})
+        return values
+
+    def _try(self, settings: Mapping[str, Any]) -> None:
+        """Says beside its field what the resolved settings cannot be."""
+        try:
+            configuration_of({**settings, **self.overrides})
+        except InvalidConfiguration as error:
+            words = str(error)
+            if error.field in {"keyword_weight", "hybrid_text_weight"}:
+                words = _("Both weights are 0: give at least one channel a weight.")
+            self.add_error(error.field if error.field in COMMON else "other", words)
+
+
+def again_parameters(
+    profile_id: int, eval_set_id: int, overrides: Mapping[str, Any], limit: int | None
+) -> dict[str, str]:
+    """The fields of the form that start the same run again."""
+    other = [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in overrides.items() if name not in COMMON
+    ]
+    given = {
+        "eval_set": eval_set_id,
+        "profile": profile_id,
+        "limit": limit,
+        **{name: overrides.get(name) for name in COMMON},
+        "other": "\n".join(other),
+    }
+    return {name: str(value) for name, value in given.items() if value not in (None, "")}
+
+
+def _json_or_text(value: str) -> Any:
+    """A value as JSON has it; a bare word is a text, and words with commas between them are a list."""
+    try:
+        return json.loads(value)
+    except ValueError:
+        return [each.strip() for each in value.split(",")] if "," in value else value
+
+
+def _offered(principal: Principal, eval_set: EvalSet | None) -> Iterable[RetrievalProfile]:
+    """Every version of the profiles that may serve a set: shared ones, and those of its knowledge base."""
+    profiles = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
+    if eval_set is None:
+        return profiles.filter(knowledge_base=None)
+    return profiles.filter(knowledge_base__in=[eval_set.knowledge_base_id]) | profiles.filter(knowledge_base=None)
+
+
+def _grouped(profiles: Iterable[RetrievalProfile]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Choices by profile name; each version says whether it is published, a draft, or an earlier one."""
+    by_name: dict[str, list[RetrievalProfile]] = {}
+    for profile in profiles:
+        by_name.setdefault(profile.name, []).append(profile)
+    return [
+        (name, [(str(each.pk), f"{each} · {profile_state(each)}") for each in versions])
+        for name, versions in by_name.items()
+    ]

@@ -1,0 +1,375 @@
+"""What a run measured of its single queries: the misses by the stage that lost them, and the table of all."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.paginator import Page, Paginator
+from django.db.models import Case, Count, F, FloatField, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
+from django.db.models.fields.json import KT
+from django.db.models.functions import Cast
+from django.db.models.lookups import Exact
+from django.http import QueryDict
+from django.utils.translation import gettext as _
+
+from kb.access.models.knowledge import Chunk, Document
+from kb.quality.debug.admin.log import debug_url
+from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged
+from kb.quality.models import EvalRun, EvalRunQuery, Judgment
+from kb.quality.runs.admin.report import (
+    LATER_STAGES,
+    LEADING,
+    METRICS,
+    SMALLEST_DIFFERENCE,
+    STAGES,
+    Change,
+    change_between,
+    lost_label,
+    metric_label,
+    ranking_label,
+    stage_before,
+    three_decimals,
+)
+from kb.quality.runs.services.observe import LOST_AT
+from kb.quality.why_not.admin.url import why_not_url
+from kb.search.services.search import SearchRequest
+from kb.web.admin.choices import Choice
+
+MISSES_A_PAGE = 20
+ROWS_A_PAGE = 50
+CHUNKS_READ = 2_000
+MISSED = Q(answerable=True) & ~Q(lost_at="")
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """Where the first relevant passage stands after a stage; a dash where it is not found."""
+
+    stage: str
+    label: str
+    rank: str
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """One query of a run.
+
+    Attributes:
+        why_url: of the page that tells why a relevant chunk was not found; blank where none is known.
+    """
+
+    external_id: str
+    text: str
+    answerable: bool
+    ranks: tuple[Rank, ...]
+    figures: tuple[Measured, ...]
+    change: Change | None
+    best_score: str
+    score_scale: str
+    latency: str
+    lost_at: str
+    lost_words: str
+    debug_url: str
+    why_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The head of a column; a blank `url` means that it does not sort. `sorted` is what aria-sort says."""
+
+    label: str
+    url: str
+    sorted: str
+
+
+@dataclass(frozen=True, slots=True)
+class Misses:
+    """The misses of a run, a page of them; `total` counts those of all stages."""
+
+    total: int
+    stages: tuple[Choice, ...]
+    page: "Page[Any]"
+    rows: tuple[QueryRow, ...]
+    previous_url: str
+    next_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How many queries a run's stages moved and lost.
+
+    Attributes:
+        moved: by stage after the channels, how many it raised and how many it lowered, by the leading metric.
+        lost: by the stage that lost them, in the order of the pipeline, how many were missed; only stages that lost any.
+    """
+
+    moved: Mapping[str, tuple[int, int]]
+    lost: Mapping[str, int]
+
+
+def tally_of(run: EvalRun) -> Tally:
+    """Counts over all queries of a run, in one query to the database."""
+    stages = (run.report or {}).get("stages") or {}
+    gains = {
+        f"{stage}_gain": _figure(stage, LEADING) - _figure(stage_before(stages, stage), LEADING)
+        for stage in LATER_STAGES
+    }
+    counts = {f"lost_{stage}": Count("pk", filter=Q(lost_at=stage)) for stage in LOST_AT}
+    for stage in LATER_STAGES:
+        counts[f"{stage}_up"] = Count("pk", filter=Q(**{f"{stage}_gain__gt": SMALLEST_DIFFERENCE}))
+        counts[f"{stage}_down"] = Count("pk", filter=Q(**{f"{stage}_gain__lt": -SMALLEST_DIFFERENCE}))
+    found = EvalRunQuery.objects.filter(run=run, answerable=True).order_by().annotate(**gains).aggregate(**counts)
+    return Tally(
+        moved={stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES},
+        lost={stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])},
+    )
+
+
+def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> Misses:
+    """The queries without a relevant result, grouped by the stage that lost the last one; one query and two for links.
+
+    Args:
+        run: with its profile and its set.
+        lost: how many by stage, as `tally_of` has them.
+        asked: `lost` names a stage, `page` a page.
+    """
+    chosen = asked.get("lost", "")
+    chosen = chosen if chosen in lost else ""
+    rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(_stage_order(), "pk")
+    rows = rows.filter(lost_at=chosen) if chosen else rows
+    total = sum(lost.values())
+    page = _Counted(rows, MISSES_A_PAGE, lost[chosen] if chosen else total).get_page(asked.get("page"))
+    stages = [Choice("", _("All"), _here(asked, lost="", page=""), not chosen, total)]
+    stages += [
+        Choice(stage, lost_label(stage), _here(asked, lost=stage, page=""), stage == chosen, count)
+        for stage, count in lost.items()
+    ]
+    rows_shown = query_rows(run, list(page.object_list), "reranked")
+    return Misses(total, tuple(stages), page, rows_shown, *_neighbours(asked, page))
+
+
+def _stage_order() -> Case:
+    """Ranks the stages as the pipeline has them."""
+    whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
+    return Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField())
+
+
+class _Counted(Paginator):  # type: ignore[type-arg]
+    """A paginator that is told how many rows there are."""
+
+    def __init__(self, rows: Any, per_page: int, count: int) -> None:
+        super().__init__(rows, per_page)
+        self.count = count
+
+
+def _here(asked: QueryDict, **changes: str) -> str:
+    """The same page with some parameters changed; a blank one goes."""
+    query = asked.copy()
+    for name, value in changes.items():
+        query.pop(name, None)
+        if value:
+            query[name] = value
+    return f"?{query.urlencode()}"
+
+
+def _neighbours(asked: QueryDict, page: "Page[Any]") -> tuple[str, str]:
+    """Where the pages before and after a page are; blank where there is none."""
+    before = _here(asked, page=str(page.previous_page_number())) if page.has_previous() else ""
+    after = _here(asked, page=str(page.next_page_number())) if page.has_next() else ""
+    return before, after
+
+
+# -- The table of all queries --------------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A page of the queries of a run, as they were asked for."""
+
+    page: "Page[Any]"
+    rows: tuple[QueryRow, ...]
+    headings: tuple[Heading, ...]
+    shown: tuple[Choice, ...]
+    stages: tuple[Choice, ...]
+    against: str
+    q: str
+    order: str
+    csv_url: str
+    previous_url: str
+    next_url: str
+
+
+def table_of(run: EvalRun, asked: QueryDict) -> Table:
+    """The queries that a URL asks for.
+
+    Args:
+        run: with its profile and its set.
+        asked: `q` searches ids and texts, `show` chooses a kind, `stage` whose figures stand in the columns, `o` the
+            order, with a minus for the largest first, and `page`.
+    """
+    stage, against = _shown_stage(run, asked)
+    kinds, show, order = shown_kinds(run), asked.get("show", ""), asked.get("o", "")
+    page = Paginator(asked_rows(run, asked), ROWS_A_PAGE).get_page(asked.get("page"))
+    before, after = _neighbours(asked, page)
+    return Table(
+        page=page,
+        rows=query_rows(run, list(page.object_list), stage, against),
+        headings=_headings(asked, order, against),
+        shown=tuple(
+            Choice(kind, label, _here(asked, show=kind, page=""), kind == show) for kind, (label, _q) in kinds.items()
+        ),
+        stages=tuple(
+            Choice(each, ranking_label(each), _here(asked, stage=each, page=""), each == stage) for each in STAGES
+        ),
+        against=ranking_label(against),
+        q=asked.get("q", ""),
+        order=order,
+        csv_url=f"csv/{_here(asked, page='')}",
+        previous_url=before,
+        next_url=after,
+    )
+
+
+def _shown_stage(run: EvalRun, asked: QueryDict) -> tuple[str, str]:
+    """The stage whose figures are shown, and the one that it is measured against, blank for a channel."""
+    stage = asked.get("stage", "")
+    stage = stage if stage in STAGES else "reranked"
+    return stage, stage_before((run.report or {}).get("stages") or {}, stage)
+
+
+def asked_rows(run: EvalRun, asked: QueryDict) -> QuerySet[EvalRunQuery]:
+    """The queries that a URL asks for, in its order; arguments as `table_of`."""
+    _label, condition = shown_kinds(run).get(asked.get("show", ""), ("", Q()))
+    rows = EvalRunQuery.objects.filter(condition, run=run)
+    if words := asked.get("q", "").strip():
+        rows = rows.filter(Q(text__icontains=words) | Q(external_id__icontains=words))
+    return _ordered(rows, asked.get("o", ""), *_shown_stage(run, asked))
+
+
+def shown_kinds(run: EvalRun) -> dict[str, tuple[str, Q]]:
+    """The kinds of query to choose from, each with its condition."""
+    kinds = {
+        "": (_("All"), Q()),
+        "found": (_("With a relevant result"), Q(answerable=True, lost_at="")),
+        "missed": (_("Missed"), MISSED),
+        "unanswerable": (_("Without an answer"), Q(answerable=False)),
+    }
+    if gate := (run.report or {}).get("gate"):
+        passes = Q(answerable=False, best_score__gte=gate["cut"])
+        kinds["false"] = (_("Without an answer, but past the gate"), passes)
+    return kinds
+
+
+def _figure(stage: str, metric: str) -> Cast:
+    return Cast(KT(f"figures__{stage}__{metric}"), FloatField())
+
+
+def _ordered(rows: QuerySet[Any], order: str, stage: str, against: str) -> QuerySet[Any]:
+    name = order.removeprefix("-")
+    if name in METRICS:
+        rows = rows.annotate(sorted_by=_figure(stage, name))
+    elif name == "change" and against:
+        rows = rows.annotate(sorted_by=_figure(stage, LEADING) - _figure(against, LEADING))
+    elif name in {"best_score", "latency_ms", "external_id"}:
+        rows = rows.annotate(sorted_by=F(name))
+    else:
+        return rows.order_by("pk")
+    by = F("sorted_by")
+    return rows.order_by(by.desc(nulls_last=True) if order.startswith("-") else by.asc(nulls_last=True), "pk")
+
+
+def _headings(asked: QueryDict, order: str, against: str) -> tuple[Heading, ...]:
+    def heading(label: str, name: str) -> Heading:
+        directions = {name: "ascending", f"-{name}": "descending"}
+        turned = f"-{name}" if order == name else name
+        return Heading(label, _here(asked, o=turned, page=""), directions.get(order, ""))
+
+    change = [heading(_("NDCG@10 against %(stage)s") % {"stage": ranking_label(against)}, "change")] if against else []
+    return (
+        heading(_("Query"), "external_id"),
+        Heading(_("First relevant"), "", ""),
+        *(heading(metric_label(metric), metric) for metric in METRICS),
+        *change,
+        heading(_("Best score"), "best_score"),
+        heading(_("Milliseconds"), "latency_ms"),
+    )
+
+
+# -- Rows ----------------------------------------------------------------------------------------------------------------
+def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, against: str = "") -> tuple[QueryRow, ...]:
+    """Rows as the pages show them, with links; at most two queries, for the relevant chunks."""
+    chunks = relevant_chunks([query.query_id for query in queries if query.query_id and query.lost_at])
+    return tuple(_query_row(run, query, stage, against, chunks) for query in queries)
+
+
+def _query_row(run: EvalRun, query: EvalRunQuery, stage: str, against: str, chunks: Mapping[int, int]) -> QueryRow:
+    kb_id, figures = run.eval_set.knowledge_base_id, query.figures
+    search = SearchRequest(
+        query=query.text,
+        knowledge_base_ids=[kb_id],
+        profile=run.profile.name,
+        profile_version=run.profile.version,
+        overrides=run.overrides,
+    )
+    chunk = chunks.get(query.query_id or 0)
+    of_stage, before = figures.get(stage, {}), figures.get(against, {})
+    return QueryRow(
+        external_id=query.external_id,
+        text=query.text,
+        answerable=query.answerable,
+        ranks=_ranks(query),
+        figures=tuple(Measured(metric_label(each), three_decimals(of_stage.get(each))) for each in METRICS),
+        change=change_between(before.get(LEADING), of_stage.get(LEADING)),
+        best_score=three_decimals(query.best_score),
+        score_scale=query.score_scale,
+        latency=f"{query.latency_ms:.1f}",
+        lost_at=query.lost_at,
+        lost_words=lost_label(query.lost_at) if query.lost_at else "",
+        debug_url=debug_url(
+            [kb_id],
+            query.text,
+            {"profile": search.profile, "profile_version": search.profile_version, "overrides": search.overrides},
+        ),
+        why_url=why_not_url(search, chunk) if chunk else "",
+    )
+
+
+def _ranks(query: EvalRunQuery) -> tuple[Rank, ...]:
+    if not query.answerable:
+        return ()
+    return tuple(Rank(stage, ranking_label(stage), str(query.first_relevant.get(stage) or "–")) for stage in STAGES)
+
+
+def relevant_chunks(query_ids: Iterable[int]) -> dict[int, int]:
+    """A relevant chunk of each evaluation query that has one today, by the query's id; the best judged, as a rule.
+
+    Passages that stand as they were judged are found by the database; the others, after another chunking, among the
+    chunks of their documents, as far as `CHUNKS_READ` goes.
+    """
+    anchored = Chunk.objects.filter(Q(text=OuterRef("quote")) | Q(Exact(OuterRef("quote"), Value(""))))
+    first = anchored.filter(document=OuterRef("document")).order_by("position").values("pk")[:1]
+    judgments = list(
+        Judgment.objects.filter(query__in=list(query_ids), grade__gt=0)
+        .select_related("query__eval_set")
+        .annotate(chunk_id=Subquery(first))
+        .order_by("-grade", "pk")
+    )
+    found: dict[int, int] = {}
+    for judgment in judgments:
+        if judgment.chunk_id:
+            found.setdefault(judgment.query_id, judgment.chunk_id)
+    lost = [judgment for judgment in judgments if judgment.query_id not in found]
+    if lost:
+        documents = Document.objects.filter(documents_judged(lost))
+        chunks = (
+            Chunk.objects.filter(document__in=documents).select_related("document").order_by("document", "position")
+        )
+        matches = anchored_chunks(lost, chunks[:CHUNKS_READ])
+        for judgment in lost:
+            if judgment.pk in matches:
+                found.setdefault(judgment.query_id, matches[judgment.pk].pk)
+    return found

@@ -1,0 +1,188 @@
+"""The page of a knowledge base's embedding model: another one beside it, how both compare, the swap and the way back."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.generic import TemplateView
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import ServiceError
+from kb.index.services.reembedding import (
+    reembedding_cancel,
+    reembedding_drop,
+    reembedding_rollback,
+    reembedding_start,
+    reembedding_swap,
+)
+from kb.providers.embedding_models import offered_embedding_models, require_embedding_model
+from kb.quality.compare.admin.runs import compare_url
+from kb.quality.models import EvalRun, EvalSet
+from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
+from kb.web.admin.scoped import principal, visible
+from kb.web.admin.views import KnowledgeBasePage
+
+RUNS_SHOWN = 6
+METRICS = ("recall@5", "ndcg@10")
+
+
+class ChangeForm(forms.Form):
+    model = forms.CharField(
+        label=gettext_lazy("New embedding model"),
+        help_text=gettext_lazy(
+            "The id or package of a sentence-transformers model on the server, such as BAAI/bge-large-zh-v1.5, "
+            "or openai:MODEL for an OpenAI-compatible server."
+        ),
+        max_length=255,
+        widget=UnfoldAdminTextInputWidget({"list": "models"}),
+    )
+    swaps = forms.BooleanField(
+        label=gettext_lazy("Change searches over as soon as it is ready"),
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+
+class SetForm(forms.Form):
+    eval_set = forms.ModelChoiceField(
+        EvalSet.objects.none(),
+        label=gettext_lazy("Evaluation set"),
+        empty_label=None,
+        widget=UnfoldAdminSelectWidget,
+    )
+
+    def __init__(self, *args: Any, kb: KnowledgeBase, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        field: Any = self.fields["eval_set"]
+        field.queryset = EvalSet.objects.filter(knowledge_base=kb).select_related("knowledge_base__profile")
+        field.choices = [(each.pk, str(each)) for each in field.queryset]  # read once, however often the page asks
+        self.has_any = bool(field.choices)
+
+
+class ReembeddingView(KnowledgeBasePage, TemplateView):
+    template_name = "quality/reembedding/page.html"
+
+    @property
+    def title(self) -> str:
+        return _("Embedding model of “%(name)s”") % {"name": self.kb.name}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        state = reembedding_state(self.kb)
+        sets = kwargs.pop("sets", None) or SetForm(kb=self.kb)
+        return super().get_context_data(
+            **{"form": ChangeForm(), **kwargs},
+            opts=self.model_admin.opts,
+            original=self.kb,
+            kb=self.kb,
+            may_edit=self.may_edit,
+            state=state,
+            suggestions=_suggestions(self.request, self.kb),
+            sets=sets,
+            has_sets=sets.has_any,
+            figures=_figures(self.request, self.kb),
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        if not self.may_edit:
+            raise PermissionDenied
+        actions: dict[str, Callable[[], HttpResponse]] = {
+            "start": self._start,
+            "evaluate": self._evaluate,
+            "swap": self._swap,
+            "rollback": self._roll_back,
+            "drop": self._drop,
+            "cancel": self._cancel,
+        }
+        act = actions.get(request.POST.get("action", ""), self._start)
+        try:
+            return act()
+        except ServiceError as error:
+            messages.error(request, str(error))
+            return self._back()
+
+    def _start(self) -> HttpResponse:
+        form = ChangeForm(self.request.POST)
+        if not form.is_valid():
+            return self.render_to_response(self.get_context_data(form=form))
+        try:
+            model = require_embedding_model(form.cleaned_data["model"])
+            reembedding_start(self.kb, model, swaps=form.cleaned_data["swaps"])
+        except ServiceError as error:
+            form.add_error("model", str(error))
+            return self.render_to_response(self.get_context_data(form=form))
+        return self._back()  # the page itself says how far it is
+
+    def _evaluate(self) -> HttpResponse:
+        sets = SetForm(self.request.POST, kb=self.kb)
+        if not sets.is_valid():
+            return self.render_to_response(self.get_context_data(sets=sets))
+        return HttpResponseRedirect(compare_url(*evaluate_both(principal(self.request), sets.cleaned_data["eval_set"])))
+
+    def _swap(self) -> HttpResponse:
+        return self._moved(is_done=reembedding_swap(self.kb))
+
+    def _roll_back(self) -> HttpResponse:
+        return self._moved(is_done=reembedding_rollback(self.kb))
+
+    def _moved(self, *, is_done: bool) -> HttpResponse:
+        if is_done:
+            messages.success(self.request, _("Searches use “%(model)s” now.") % {"model": self.kb.embedding_model})
+        else:
+            message = _(
+                "Chunks were written since: a worker embeds them first, then searches change over by themselves."
+            )
+            messages.info(self.request, message)
+        return self._back()
+
+    def _drop(self) -> HttpResponse:
+        reembedding_drop(self.kb)
+        messages.success(self.request, _("The former vectors are gone."))
+        return self._back()
+
+    def _cancel(self) -> HttpResponse:
+        reembedding_cancel(self.kb)
+        messages.success(self.request, _("The change was cancelled: the present model stays."))
+        return self._back()
+
+    def _back(self) -> HttpResponse:
+        return HttpResponseRedirect(reembedding_url(self.kb))
+
+
+def reembedding_url(kb: KnowledgeBase) -> str:
+    return reverse("admin:kb_knowledgebase_reembedding", args=[kb.pk])
+
+
+def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
+    """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded anew."""
+    state = reembedding_state(kb)
+    response = render(request, "quality/reembedding/progress.html", {"kb": kb, "state": state})
+    if not state.is_unfinished:
+        response.headers["HX-Refresh"] = "true"
+    return response
+
+
+def _suggestions(request: HttpRequest, kb: KnowledgeBase) -> list[str]:
+    used = visible(KnowledgeBase, request).order_by().values_list("embedding_model", flat=True).distinct()
+    return [name for name in offered_embedding_models(used) if name != kb.embedding_model]
+
+
+def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
+    """The newest runs that name a model, with what they have measured."""
+    runs = visible(EvalRun, request).filter(eval_set__knowledge_base=kb).exclude(embedding_model="")
+    newest = list(runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN])
+    return [{"run": run, "cells": _cells(run)} for run in newest]
+
+
+def _cells(run: EvalRun) -> list[str]:
+    figures = run.report.get("stages", {})
+    stages = ("vector", run.report.get("final_stage", "reranked"))
+    values = [figures.get(stage, {}).get(metric) for stage in stages for metric in METRICS]
+    return ["–" if value is None else f"{value:.3f}" for value in values]

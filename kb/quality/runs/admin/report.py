@@ -1,0 +1,351 @@
+"""What a finished run measured, as its page shows it: stages against each other, the gate, time, degradations, settings."""
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from kb.profiles.admin.setting_labels import setting_label, value_in_words
+from kb.quality.models import EvalRun
+from kb.search.admin.degradations import Notice, notices
+from retrieval.trace import Degradation
+
+CHANNELS = ("bm25", "vector")
+LATER_STAGES = ("fused", "reranked")
+STAGES = (*CHANNELS, *LATER_STAGES)
+METRICS = ("recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10")
+LEADING = "ndcg@10"
+SMALLEST_DIFFERENCE = 0.0005
+"""What rounds to 0 in the three decimals that are shown is no difference."""
+COLOURS = {
+    "bm25": "var(--color-orange-400)",
+    "vector": "var(--color-primary-500)",
+    "fused": "var(--color-green-500)",
+    "reranked": "var(--color-red-400)",
+}
+HIGH = 0.5
+AXIS = "#9ca3af"  # the theme's own, legible on light and dark
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A figure against that of the stage before: `direction` is "up", "down" or "same"."""
+
+    direction: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    metric: str
+    label: str
+    value: str
+    change: Change | None
+
+
+@dataclass(frozen=True, slots=True)
+class StageRow:
+    """One stage of the table; `against` names the stage that it is measured against, blank for a channel."""
+
+    stage: str
+    label: str
+    against: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a stage gains or loses, in a sentence, and how many queries it raised and lowered by the leading metric."""
+
+    stage: str
+    direction: str
+    words: str
+    raised: int
+    lowered: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A figure with its name and what it means."""
+
+    name: str
+    label: str
+    value: str
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A resolved setting in words, and where it comes from."""
+
+    name: str
+    label: str
+    value: str
+    origin: str
+    is_inherited: bool
+
+
+def metric_label(metric: str) -> str:
+    return {
+        "recall@5": _("Recall@5"),
+        "recall@20": _("Recall@20"),
+        "hit_rate@1": _("Hit rate@1"),
+        "mrr@10": _("MRR@10"),
+        "ndcg@10": _("NDCG@10"),
+    }.get(metric, metric)
+
+
+def ranking_label(stage: str) -> str:
+    return {"bm25": _("BM25"), "vector": _("Vector"), "fused": _("Fused"), "reranked": _("Reranked")}.get(stage, stage)
+
+
+def lost_label(stage: str) -> str:
+    """What became of the relevant passages of a miss, by the stage that lost the last of them."""
+    return {
+        "unanchored": _("Its judged passages are no longer in the knowledge base"),
+        "channels": _("No channel found it"),
+        "fusion": _("The fusion ranked it too low for the reranker"),
+        "rerank": _("The reranker ranked it too low"),
+        "gate": _("Below the gate"),
+        "per_source": _("Over the cap of its kind of source"),
+        "top_k": _("Below the last result"),
+    }.get(stage, stage)
+
+
+def three_decimals(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def signed(difference: float) -> str:
+    """With three decimals and a typographic sign."""
+    return f"{difference:+.3f}".replace("-", "\N{MINUS SIGN}")
+
+
+def percentage(value: float | None) -> str:
+    return "–" if value is None else f"{100 * value:.1f}%"
+
+
+def change_between(before: float | None, after: float | None) -> Change | None:
+    """A gain or a loss in words and with its sign; None where one of the figures is missing."""
+    if before is None or after is None:
+        return None
+    difference = after - before
+    if abs(difference) < SMALLEST_DIFFERENCE:
+        return Change("same", _("unchanged"))
+    if difference > 0:
+        return Change("up", _("%(difference)s gained") % {"difference": signed(difference)})
+    return Change("down", _("%(difference)s lost") % {"difference": signed(difference)})
+
+
+def stage_before(stages: Mapping[str, Mapping[str, float]], stage: str) -> str:
+    """The stage that a stage must be better than; blank for a channel, which starts from nothing.
+
+    The reranker follows the fusion, and the fusion is worth its while only if it is better than the better channel.
+    """
+    if stage == "reranked":
+        return "fused"
+    if stage != "fused":
+        return ""
+    return max(CHANNELS, key=lambda channel: stages.get(channel, {}).get(LEADING, 0.0))
+
+
+def stage_rows(stages: Mapping[str, Mapping[str, float]]) -> tuple[StageRow, ...]:
+    """The table of stages by metrics.
+
+    Args:
+        stages: figures from 0 to 1 by stage, by metric, as a run's report has them.
+    """
+    return tuple(_row(stages, stage) for stage in STAGES if stages.get(stage))
+
+
+def _row(stages: Mapping[str, Mapping[str, float]], stage: str) -> StageRow:
+    against = stage_before(stages, stage)
+    before, after = stages.get(against, {}), stages[stage]
+    cells = (
+        Cell(
+            metric,
+            metric_label(metric),
+            three_decimals(after.get(metric)),
+            change_between(before.get(metric), after.get(metric)),
+        )
+        for metric in METRICS
+    )
+    return StageRow(stage, ranking_label(stage), ranking_label(against), tuple(cells))
+
+
+def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tuple[int, int]]) -> tuple[Verdict, ...]:
+    """Whether the fusion and the reranker gain or lose, by the leading metric.
+
+    Args:
+        stages: figures by stage, by metric.
+        moved: by stage, how many queries it raised and lowered.
+    """
+    found = []
+    for stage in LATER_STAGES:
+        against = stage_before(stages, stage)
+        change = change_between(stages.get(against, {}).get(LEADING), stages.get(stage, {}).get(LEADING))
+        if change is not None:
+            words = _verdict(stage, change.direction) % {
+                "metric": metric_label(LEADING),
+                "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
+                "before": ranking_label(against),
+            }
+            found.append(Verdict(stage, change.direction, words, *moved.get(stage, (0, 0))))
+    return tuple(found)
+
+
+def _verdict(stage: str, direction: str) -> str:
+    if stage == "fused":
+        return {
+            "up": _("The fusion gains: %(metric)s %(difference)s over the better channel, %(before)s."),
+            "down": _(
+                "The fusion loses: %(metric)s %(difference)s against the better channel, %(before)s. Try other weights."
+            ),
+            "same": _("The fusion changes nothing: %(metric)s is that of the better channel, %(before)s."),
+        }[direction]
+    return {
+        "up": _("The reranker gains: %(metric)s %(difference)s over the fusion."),
+        "down": _(
+            "The reranker loses: %(metric)s %(difference)s against the fusion. Try another one, or more candidates."
+        ),
+        "same": _("The reranker changes nothing: %(metric)s is that of the fusion."),
+    }[direction]
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """Bars of the metrics by stage, as JSON for Chart.js; `begins_at` is the least figure of the axis."""
+
+    data: str
+    options: str
+    begins_at: float
+
+
+def chart_of(stages: Mapping[str, Mapping[str, float]]) -> Chart:
+    """The figures of the table as bars; where all are high and differ, the axis begins higher, so that one sees it."""
+    values = {value for figures in stages.values() for value in figures.values()}
+    least = min(values, default=0.0)
+    begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH and len(values) > 1 else 0.0
+    datasets = [
+        {
+            "label": ranking_label(stage),
+            "data": [stages[stage].get(metric) for metric in METRICS],
+            "backgroundColor": COLOURS[stage],
+            "borderRadius": 3,
+            "maxBarThickness": 28,
+        }
+        for stage in STAGES
+        if stages.get(stage)
+    ]
+    ticks = {"color": AXIS}
+    options = {
+        "maintainAspectRatio": False,
+        "animation": False,
+        "plugins": {
+            "legend": {
+                "display": True,
+                "position": "bottom",
+                "labels": {"color": AXIS, "boxWidth": 10, "boxHeight": 10},
+            }
+        },
+        "scales": {
+            "x": {"ticks": ticks, "grid": {"display": False}},
+            "y": {
+                "min": begins_at,
+                "max": 1,
+                "ticks": {**ticks, "stepSize": 0.1 if begins_at else 0.2},
+                "grid": {"display": True},
+            },
+        },
+    }
+    data = {"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}
+    return Chart(json.dumps(data), json.dumps(options), begins_at)
+
+
+def gate_figures(gate: Mapping[str, Any] | None) -> tuple[Figure, ...]:
+    """How well the gate tells queries with an answer from those without; empty for a set without both kinds."""
+    if not gate:
+        return ()
+    return (
+        Figure(
+            "auroc",
+            _("AUROC"),
+            three_decimals(gate.get("auroc")),
+            _("How well scores tell the two kinds of query apart: 1 is perfect, 0.5 is chance."),
+        ),
+        Figure(
+            "answerable_kept",
+            _("Kept"),
+            percentage(gate.get("answerable_kept")),
+            _("Of the queries that have an answer, those that pass the gate."),
+        ),
+        Figure(
+            "false_answer_rate",
+            _("False answers"),
+            percentage(gate.get("false_answer_rate", gate.get("unanswerable_passed"))),
+            _("Of the queries that have no answer, those that pass the gate all the same."),
+        ),
+        Figure(
+            "cut",
+            _("Cut"),
+            three_decimals(gate.get("cut")),
+            _("The least score that passes, on the scale “%(scale)s”.") % {"scale": gate.get("scale", "")},
+        ),
+    )
+
+
+def latency_figures(latency: Mapping[str, float]) -> tuple[Figure, ...]:
+    labels = {
+        "p50": (_("Median (p50)"), _("Half of the queries took no longer.")),
+        "p95": (_("p95"), _("19 of 20 queries took no longer.")),
+    }
+    return tuple(
+        Figure(name, label, f"{latency[name]:.1f} ms", meaning)
+        for name, (label, meaning) in labels.items()
+        if name in latency
+    )
+
+
+def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
+    """What searches of the run could not do, in words; a code of another version shows as it is written."""
+    degraded: Iterable[Mapping[str, str]] = report.get("degraded") or ()
+    found = [Degradation.from_dict(each) for each in degraded]
+    return notices(found, (), {})
+
+
+def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
+    """What one must know to read the figures."""
+    found = []
+    if report.get("final_stage") == "fused":
+        found.append(_("No reranker has answered, so the results stood in the order of the fusion."))
+    elif report.get("rerankers") == []:
+        found.append(
+            _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
+        )
+    if count := report.get("unanchored_count"):
+        words = ngettext(
+            "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
+            "again, or judge the passage that has taken its place.",
+            "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
+            "again, or judge the passages that have taken their place.",
+            count,
+        )
+        found.append(words % {"count": count})
+    return tuple(found)
+
+
+def settings_of(run: EvalRun) -> tuple[Setting, ...]:
+    """The resolved settings, those that the run or its profile set first."""
+    inherited = _("environment")
+    origins = dict.fromkeys(run.profile.settings, _("profile")) | dict.fromkeys(run.overrides, _("unsaved"))
+    rows = [
+        Setting(
+            name, setting_label(name), value_in_words(name, value), origins.get(name, inherited), name not in origins
+        )
+        for name, value in run.configuration.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: row.is_inherited))

@@ -1,0 +1,212 @@
+"""Evaluation runs: their list, the page that starts one, one run's page, and what it measured of each query."""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, StreamingHttpResponse
+from django.shortcuts import render
+from django.urls import URLPattern, reverse
+from django.utils import timezone
+from django.utils.formats import date_format
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_GET, require_POST
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.views import ChangeList
+
+from kb.base.errors import ServiceError
+from kb.quality.models import EvalRun
+from kb.quality.profiles.admin.page import PAGE
+from kb.quality.runs.admin.export import csv_of
+from kb.quality.runs.admin.history import HEADLINES, compare_url, headline, with_headlines
+from kb.quality.runs.admin.pages import QueriesView, RunView, StartView, live_view, save_as_draft
+from kb.quality.runs.admin.queries import asked_rows
+from kb.quality.runs.admin.report import three_decimals
+from kb.quality.runs.admin.state import is_unfinished, state_cell, unfinished_ids
+from kb.quality.runs.services import cancel_run
+from kb.web.admin.ids import row_ids
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, visible
+from retrieval.errors import InvalidConfiguration
+
+
+class SetFilter(ScopedRelatedFilter):
+    """Sets with their knowledge bases, since several may have a set of one name."""
+
+    def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:  # noqa: ARG002
+        sets = visible(field.remote_field.model, request).select_related("knowledge_base")
+        return [(row.pk, f"{row.name} · {row.knowledge_base.name}") for row in sets]
+
+
+class RunChangeList(ChangeList):  # type: ignore[misc]
+    """Reads of the reports, which are long, only the figures that it shows."""
+
+    def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[EvalRun]:
+        rows: QuerySet[EvalRun] = super().get_queryset(*args, **kwargs).defer("report", "configuration")
+        return rows
+
+    @property
+    def unfinished_ids(self) -> str:
+        return unfinished_ids(self.result_list)
+
+
+@admin.register(EvalRun)
+class EvalRunAdmin(ScopedModelAdmin):
+    list_display = (
+        "name",
+        "searched_with",
+        "queries",
+        "recall",
+        "ndcg",
+        "auroc",
+        "state",
+        "started",
+    )
+    list_filter = (
+        ("eval_set", SetFilter),
+        ("profile", ScopedRelatedFilter),
+        ("status", ChoicesDropdownFilter),
+    )
+    list_filter_submit = True
+    show_full_result_count = False
+    list_before_template = "quality/runs/list_styles.html"
+    list_after_template = "quality/runs/poll.html"
+    actions: ClassVar[Sequence[str]] = ("compare", "delete_selected")
+    ordering = ("-created_at", "-pk")
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
+        related = ("eval_set__knowledge_base__version_row", "profile", "created_by")
+        rows: QuerySet[EvalRun] = super().get_queryset(request).select_related(*related)
+        return with_headlines(rows)
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return RunChangeList
+
+    # -- Pages -----------------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("<int:object_id>/live/", require_GET(self.live_view), "live"),
+            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            self.page("<int:object_id>/draft/", require_POST(self.draft_view), "draft"),
+            self.page("<int:object_id>/queries/", QueriesView.as_view(model_admin=self), "queries"),
+            self.page("<int:object_id>/queries/csv/", require_GET(self.csv_view), "csv"),
+            *super().get_urls(),
+        ]
+
+    def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        return cast(HttpResponse, StartView.as_view(model_admin=self)(request))
+
+    def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        response: HttpResponse = RunView.as_view(model_admin=self)(request, object_id=object_id)
+        return response
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        """A run never changes, so its page says all there is."""
+        return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[object_id]))
+
+    def progress_view(self, request: HttpRequest) -> HttpResponse:
+        """The cells of runs that were unfinished, for a list that polls; it asks again while one still is."""
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
+        runs = list(self.get_queryset(request).defer("report", "configuration").filter(pk__in=asked))
+        rows = [{"cells": [state_cell(each, swap=True), *self._figures(each, swap=True)]} for each in runs]
+        context = {"rows": rows, "unfinished_ids": unfinished_ids(runs)}
+        return render(request, "quality/runs/progress.html", context)
+
+    def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return live_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        run = self.get_object_or_404(request, str(object_id), to_change=True)
+        if is_unfinished(run):
+            cancel_run(principal(request), run)
+            self.message_user(request, _("The run is being cancelled; what it has measured so far stays."))
+        return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+
+    def csv_view(self, request: HttpRequest, object_id: int) -> StreamingHttpResponse:
+        run = self.get_object_or_404(request, str(object_id))
+        return csv_of(run, asked_rows(run, request.GET))
+
+    def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
+        run = self.get_object_or_404(request, str(object_id), to_change=True)
+        try:
+            draft = save_as_draft(principal(request), run)
+        except (ServiceError, InvalidConfiguration) as error:
+            self.message_user(request, str(error), messages.ERROR)
+            return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
+        saved = _("The settings were saved as the draft %(profile)s; publish it to search by it.")
+        self.message_user(request, saved % {"profile": draft}, messages.SUCCESS)
+        return HttpResponseRedirect(reverse(PAGE, args=[draft.pk]))
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    @admin.action(description=gettext_lazy("Compare two runs"))
+    def compare(self, request: HttpRequest, queryset: QuerySet[EvalRun]) -> HttpResponse | None:
+        """The earlier one first."""
+        chosen = list(queryset.order_by("created_at", "pk"))
+        if len(chosen) != 2:
+            self.message_user(request, _("Choose exactly two runs to compare."), messages.WARNING)
+            return None
+        unfinished = [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]
+        if unfinished:
+            message = _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
+            self.message_user(request, message % {"ids": ", #".join(unfinished)}, messages.WARNING)
+            return None
+        return HttpResponseRedirect(compare_url(chosen[0].pk, chosen[1].pk))
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("evaluation set"), ordering="eval_set__name")
+    def name(self, run: EvalRun) -> str:
+        text = '<span class="kb-name">{} <small>#{}</small></span><small class="er-under">{}</small>'
+        return format_html(text, run.eval_set.name, run.pk, run.eval_set.knowledge_base)
+
+    @column(gettext_lazy("profile"), ordering="profile__name")
+    def searched_with(self, run: EvalRun) -> str:
+        if not run.overrides:
+            return str(run.profile)
+        return format_html('{} <small class="er-unsaved">{}</small>', run.profile, unsaved_in_words(len(run.overrides)))
+
+    @column(gettext_lazy("queries"), ordering="total")
+    def queries(self, run: EvalRun) -> str:
+        return f"{run.total:,}" if run.total else "–"
+
+    @column(gettext_lazy("Recall@5"), ordering="recall_figure")
+    def recall(self, run: EvalRun) -> SafeString:
+        return figure_cell(run, "recall_figure")
+
+    @column(gettext_lazy("NDCG@10"), ordering="ndcg_figure")
+    def ndcg(self, run: EvalRun) -> SafeString:
+        return figure_cell(run, "ndcg_figure")
+
+    @column(gettext_lazy("AUROC"), ordering="auroc_figure")
+    def auroc(self, run: EvalRun) -> SafeString:
+        return figure_cell(run, "auroc_figure")
+
+    @column(gettext_lazy("status"), ordering="status")
+    def state(self, run: EvalRun) -> SafeString:
+        return state_cell(run)
+
+    @column(gettext_lazy("started"), ordering="created_at")
+    def started(self, run: EvalRun) -> str:
+        when = date_format(timezone.localtime(run.created_at), "SHORT_DATETIME_FORMAT")
+        return format_html(
+            '<span class="er-when">{}</span><small class="er-under">{}</small>', when, run.created_by or ""
+        )
+
+    @staticmethod
+    def _figures(run: EvalRun, *, swap: bool) -> list[SafeString]:
+        return [figure_cell(run, name, swap=swap) for name in HEADLINES]
+
+
+def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
+    """A headline figure of the reranked stage or of the gate; `swap` puts it in the place of the one on the page."""
+    oob = SafeString(' hx-swap-oob="true"') if swap else ""
+    text = '<span id="run-{}-{}" class="er-figure"{}>{}</span>'
+    return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))
+
+
+def unsaved_in_words(count: int) -> str:
+    return ngettext("+ %(count)d unsaved setting", "+ %(count)d unsaved settings", count) % {"count": count}

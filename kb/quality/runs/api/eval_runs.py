@@ -1,0 +1,209 @@
+from typing import Any
+
+from django.db.models import F, QuerySet
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.api_filters import EvalRunFilters, EvalRunQueryFilters
+from kb.base.messages import shown
+from kb.profiles.api import ProfiledSerializer
+from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
+from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
+from kb.quality.runs.services import cancel_run, start_run
+from kb.quality.runs.services.observe import LOST_AT, STAGES
+from kb.quality.runs.services.report import report_as_json
+from kb.search.api.serializers import UsedProfileSerializer
+from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField
+from kb.web.api.schema import answers
+from kb.web.api.views import ApiViewSet, one
+
+MOST_QUERIES = 10_000_000
+BY_STAGE = f"By stage: {', '.join(STAGES)}."
+# No enumeration: documents have statuses too, and two of one name would need names of their own.
+STATUSES = ", ".join(EvalRun.Status.values)
+
+
+class EvalRunCreateSerializer(ProfiledSerializer):
+    eval_set_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
+    profile = StrictCharField(
+        max_length=MAX_REFERENCE_CHARACTERS,
+        required=False,
+        allow_blank=True,
+        help_text="A shared profile, or one of the knowledge base. Left out: the one that it searches by.",
+    )
+    overrides = serializers.DictField(
+        required=False, help_text="Unsaved settings over the profile's, by the names of the configuration."
+    )
+    limit = StrictIntegerField(
+        min_value=1,
+        max_value=MOST_QUERIES,
+        required=False,
+        allow_null=True,
+        help_text="Only the first so many queries, with an answer and without. null: all.",
+    )
+
+
+class EvalSetOfRunSerializer(serializers.Serializer[Any]):
+    id = serializers.IntegerField()
+    name = serializers.CharField()
+    knowledge_base_id = serializers.IntegerField()
+
+
+class StageFiguresSerializer(serializers.DictField):
+    child = serializers.FloatField()
+
+
+class EvalRunSerializer(serializers.Serializer[EvalRun]):
+    id = serializers.IntegerField()
+    eval_set = EvalSetOfRunSerializer()
+    profile = UsedProfileSerializer()
+    overrides = serializers.DictField()
+    limit = serializers.IntegerField(source="query_limit", allow_null=True)
+    status = serializers.CharField(help_text=f"One of: {STATUSES}.")
+    cancel_requested = serializers.BooleanField()
+    done = serializers.IntegerField(help_text="Queries so far.")
+    total = serializers.IntegerField()
+    error = serializers.SerializerMethodField(help_text="Why it failed, and what to do about it; else empty.")
+    stages = serializers.DictField(
+        child=StageFiguresSerializer(),
+        allow_null=True,
+        help_text=f"Figures from 0 to 1, by metric. {BY_STAGE} null until it is done.",
+    )
+    created_by = serializers.CharField(source="created_by.username", default=None, allow_null=True)
+    created_at = serializers.DateTimeField()
+    started_at = serializers.DateTimeField(allow_null=True)
+    finished_at = serializers.DateTimeField(allow_null=True)
+
+    def get_error(self, run: EvalRun) -> str:
+        return shown(run.error)
+
+
+class EvalRunDetailSerializer(EvalRunSerializer):
+    configuration = serializers.DictField(help_text="As it was resolved.")
+    model_ids = serializers.DictField(child=serializers.CharField(), help_text="By role.")
+    kb_version = serializers.IntegerField(allow_null=True, help_text="Of the knowledge base when the run began.")
+    content_version = serializers.IntegerField(allow_null=True)
+    report = serializers.SerializerMethodField(
+        help_text="What `manage.py evaluate --json` prints; empty until it is done."
+    )
+
+    @extend_schema_field(OpenApiTypes.OBJECT)
+    def get_report(self, run: EvalRun) -> dict[str, Any]:
+        return report_as_json(run.report)
+
+
+class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):
+    figures = serializers.DictField(
+        child=StageFiguresSerializer(), help_text=f"From 0 to 1, by metric. {BY_STAGE} Empty without an answer."
+    )
+    best_score = serializers.FloatField(
+        allow_null=True, help_text="Of the first result before the gate; null: nothing was found."
+    )
+    score_scale = serializers.CharField(allow_blank=True)
+    first_relevant = serializers.DictField(
+        child=serializers.IntegerField(), help_text=f"The rank of the first that is relevant. {BY_STAGE}"
+    )
+    lost_at = serializers.CharField(
+        allow_blank=True,
+        help_text=f"The stage that lost the last of what is relevant: {', '.join(LOST_AT)}; blank: some of it is a result.",
+    )
+    judged = serializers.ListField(
+        child=serializers.ListField(child=serializers.FloatField()),
+        help_text="Score and grade of the judged results before the gate.",
+    )
+
+    class Meta:
+        model = EvalRunQuery
+        fields = (
+            "external_id",
+            "text",
+            "answerable",
+            "figures",
+            "best_score",
+            "score_scale",
+            "first_relevant",
+            "lost_at",
+            "judged",
+            "latency_ms",
+        )
+        read_only_fields = fields
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the evaluation runs of the caller's knowledge bases, the newest first",
+        parameters=EvalRunFilters.parameters(),
+        responses=answers({200: EvalRunSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Run an evaluation set",
+        description="A worker carries it out: its `status` becomes `done`, or `failed` with a reason. Needs a key with the "
+        "scope write.",
+        request=EvalRunCreateSerializer,
+        responses=answers({201: EvalRunDetailSerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(
+        summary="Read an evaluation run with its report", responses=answers({200: EvalRunDetailSerializer}, 404)
+    ),
+    cancel=extend_schema(
+        operation_id="eval_run_cancel",
+        summary="Cancel an evaluation run",
+        description="It ends within a second or so, and what it has measured stays; one that has ended stays as it is. Needs a "
+        "key with the scope write.",
+        request=None,
+        responses=answers({200: EvalRunDetailSerializer}, 403, 404),
+    ),
+    queries=extend_schema(
+        operation_id="eval_run_queries",
+        summary="List what an evaluation run has measured of each query",
+        parameters=EvalRunQueryFilters.parameters(),
+        responses=answers({200: EvalRunQuerySerializer(many=True)}, 400, 404),
+    ),
+)
+class EvalRunViewSet(ApiViewSet):
+    queryset = EvalRun.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(self._runs().defer("report", "configuration"), EvalRunSerializer, EvalRunFilters)
+
+    def create(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        fields = self.checked(EvalRunCreateSerializer)
+        sets = EvalSet.objects.visible_to(self.principal).select_related("knowledge_base__profile")
+        eval_set = one(sets, fields["eval_set_id"])
+        profile = None
+        if name := fields.get("profile"):
+            profile = find_version(
+                self.principal, name, fields.get("profile_version"), scope=[eval_set.knowledge_base_id]
+            )
+        run = start_run(
+            self.principal,
+            eval_set,
+            profile=profile,
+            overrides=fields.get("overrides", {}),
+            limit=fields.get("limit"),
+        )
+        return Response(self._described(run.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self._described(pk))
+
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        cancel_run(self.principal, one(self._runs(), pk))
+        return Response(self._described(pk))
+
+    @action(detail=True)
+    def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        rows = EvalRunQuery.objects.filter(run=one(self._runs(), pk))
+        return self.page(rows, EvalRunQuerySerializer, EvalRunQueryFilters)
+
+    def _runs(self) -> QuerySet[EvalRun]:
+        runs: QuerySet[EvalRun] = EvalRun.objects.visible_to(self.principal).annotate(stages=F("report__stages"))
+        return runs.select_related("eval_set", "profile", "created_by")
+
+    def _described(self, pk: int) -> dict[str, object]:
+        return EvalRunDetailSerializer(one(self._runs(), pk)).data

@@ -1,0 +1,201 @@
+"""What a run over a set says in all: figures by stage, the gate, latency, and the queries that were lost, and where."""
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from kb.access.models.principal import Principal
+from kb.base.messages import degradations_as_json
+from kb.quality.models import EvalRunQuery, EvalSet, Judgment
+from kb.quality.runs.services.observe import LOST_AT, STAGES
+from kb.quality.runs.services.run import SEARCHES_AT_ONCE, Measurement, Subject
+from kb.search.services.search import models_in_use
+from retrieval.eval.metrics import auroc
+from retrieval.gate import ScoreScale
+from retrieval.rerankers.cross_encoder import CrossEncoderReranker
+from retrieval.rerankers.http import HttpReranker
+
+MOST_LISTED = 50
+QUOTE_CHARS = 200
+
+
+def evaluate(
+    principal: Principal,
+    eval_set: EvalSet,
+    *,
+    profile: str = "",
+    profile_version: int | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    limit: int | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Measures bm25, vector, fused and reranked (before the gate) against the set's judgments.
+
+    Args:
+        principal: whose rights apply.
+        eval_set: with its knowledge base.
+        profile: blank: the knowledge base's own.
+        profile_version: None: the published one.
+        overrides: unsaved settings over the profile.
+        limit: only the first so many queries, with an answer and without.
+        on_progress: told how many further queries are done, at times 0; what it raises ends the evaluation.
+
+    Returns:
+        The JSON that `manage.py evaluate --json` prints; figures are 0 to 1, latencies milliseconds.
+
+    Raises:
+        NotVisible: the knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+    """
+    measurement = Measurement(principal, Subject(eval_set, profile, profile_version, overrides or {}, limit))
+    measurement.run(on_progress)
+    return report_of(measurement)
+
+
+def report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
+    """A stored report, with its degradations in the language in force."""
+    if not report.get("degraded"):
+        return dict(report)
+    return {**report, "degraded": degradations_as_json(report["degraded"])}
+
+
+def report_of(measurement: Measurement) -> dict[str, Any]:
+    """The report of a run that has ended."""
+    subject, wiring, rows = measurement.subject, measurement.wiring, measurement.rows
+    ranked = [row for row in rows if row.answerable]
+    gate = _gate(measurement)
+    final_stage = "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
+    return {
+        "kb": subject.knowledge_base.name,
+        "eval_set": subject.eval_set.name,
+        "profile": {"name": wiring.profile.name, "version": wiring.profile.version},
+        "overrides": dict(subject.overrides),
+        "queries": len(ranked),
+        "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
+        "stages": {stage: _means(ranked, stage) for stage in STAGES},
+        "final_stage": final_stage,
+        "latency_ms": _latency([row.latency_ms for row in rows]),
+        "searches_at_once": SEARCHES_AT_ONCE,
+        "gate": gate,
+        "false_answers": [] if gate is None else _false_answers(rows, gate["cut"]),
+        "degraded": list(measurement.degraded.values()),
+        **_misses(ranked),
+        "incomplete": _incomplete(ranked, final_stage),
+        **_unanchored(measurement),
+        "models": model_ids(measurement),
+        "rerankers": sorted(measurement.rerankers),
+        "kb_version": measurement.version.version,
+        "content_version": measurement.version.content_version,
+        "configuration": wiring.pipeline.scopes[0].config.as_dict(),
+    }
+
+
+def model_ids(measurement: Measurement) -> dict[str, str]:
+    """The models that a run uses, by role."""
+    kb, in_use = measurement.subject.knowledge_base, models_in_use()
+    kinds = {type(link) for link in measurement.wiring.links}
+    embedding = measurement.subject.embedding_model or kb.embedding_model
+    models = {"embedding": embedding, "tokenizer": kb.tokenizer_id, "llm": in_use["llm"]}
+    if CrossEncoderReranker in kinds:
+        models["reranker"] = in_use["reranker"]
+    if HttpReranker in kinds:
+        models["rerank_server"] = in_use["rerank_server"]
+    return {role: model for role, model in models.items() if model}
+
+
+def _means(rows: Sequence[EvalRunQuery], stage: str) -> dict[str, float]:
+    figures = [row.figures[stage] for row in rows if row.figures]
+    if not figures:
+        return {}
+    return {metric: round(sum(each[metric] for each in figures) / len(figures), 4) for metric in figures[0]}
+
+
+def _latency(latencies: Sequence[float]) -> dict[str, float]:
+    if not latencies:
+        return {}
+    p50, p95 = np.percentile(latencies, [50, 95])
+    return {"p50": round(float(p50), 2), "p95": round(float(p95), 2)}
+
+
+def _gate(measurement: Measurement) -> dict[str, Any] | None:
+    """How well the scores tell queries with an answer from those without, and what the cut in force does to both.
+
+    None for a set without queries of both kinds, and where the scores of one run are on several scales, or on none that is
+    gated.
+    """
+    rows = measurement.rows
+    scales = {row.score_scale for row in rows if row.score_scale}
+    answerable, unanswerable = (_best_scores(row for row in rows if row.answerable is kind) for kind in (True, False))
+    if not answerable.size or not unanswerable.size or len(scales) != 1 or ScoreScale.RRF in scales:
+        return None
+    (scale,) = scales
+    cut = measurement.cut(scale)
+    passed = round(float((unanswerable >= cut).mean()), 4)
+    return {
+        "scale": scale,
+        "cut": cut,
+        "auroc": round(auroc(answerable, unanswerable), 4),
+        "answerable_kept": round(float((answerable >= cut).mean()), 4),
+        "unanswerable_passed": passed,
+        "false_answer_rate": passed,
+        "unanswerable": len(unanswerable),
+    }
+
+
+def _best_scores(rows: Iterable[EvalRunQuery]) -> Any:
+    """Shape (n_rows,); a query that found nothing scores minus infinity."""
+    return np.array([-math.inf if row.best_score is None else row.best_score for row in rows])
+
+
+def _false_answers(rows: Sequence[EvalRunQuery], cut: float) -> list[dict[str, Any]]:
+    """The queries without an answer that pass the gate, best score first."""
+    passed = [(row.best_score, row) for row in rows if not row.answerable and row.best_score is not None]
+    passed = sorted((pair for pair in passed if pair[0] >= cut), key=lambda pair: -pair[0])
+    return [{"external_id": row.external_id, "text": row.text, "score": score} for score, row in passed[:MOST_LISTED]]
+
+
+def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
+    """The queries of which nothing relevant is a result, by the stage that lost the last of it."""
+    missed: dict[str, list[EvalRunQuery]] = defaultdict(list)
+    for row in rows:
+        if row.lost_at:
+            missed[row.lost_at].append(row)
+    stages = sorted(missed, key=LOST_AT.index)
+    return {
+        "miss_counts": {stage: len(missed[stage]) for stage in stages},
+        "misses": {
+            stage: [
+                {"external_id": row.external_id, "text": row.text, "first_relevant": row.first_relevant}
+                for row in missed[stage][:MOST_LISTED]
+            ]
+            for stage in stages
+        },
+    }
+
+
+def _incomplete(rows: Sequence[EvalRunQuery], stage: str) -> dict[str, float]:
+    """Recall@5 of the queries that lack some of what is relevant, by id; that of the others is 1."""
+    recalls = {row.external_id: row.figures[stage]["recall@5"] for row in rows if row.figures}
+    return {external_id: round(recall, 4) for external_id, recall in recalls.items() if recall < 1}
+
+
+def _unanchored(measurement: Measurement) -> dict[str, Any]:
+    """The relevant judgments that nothing answers to any more: they count as missed."""
+    names = {query.pk: query.external_id for query in measurement.queries}
+    found = [judgment for of_query in measurement.judged.values() for judgment in of_query.unanchored]
+    return {
+        "unanchored_count": len(found),
+        "unanchored": [_judgment(judgment, names[judgment.query_id]) for judgment in found[:MOST_LISTED]],
+    }
+
+
+def _judgment(judgment: Judgment, external_id: str) -> dict[str, Any]:
+    return {
+        "external_id": external_id,
+        "source": judgment.source,
+        "quote": judgment.quote[:QUOTE_CHARS],
+        "grade": judgment.grade,
+    }

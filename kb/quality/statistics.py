@@ -1,0 +1,201 @@
+"""How searches have gone lately, in figures."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import date, timedelta
+from typing import TypeVar
+
+from django.core.cache import cache
+from django.db import connection
+from django.db.models import Count, F, Func, JSONField, Q, QuerySet
+from django.db.models.functions import TruncDate
+from django.utils import timezone
+
+from kb.access.models.principal import Principal
+from kb.base.metrics import cache_lookups
+from kb.search.models import FailedQuery, SearchLog
+
+S = TypeVar("S", SearchLog, FailedQuery)
+
+DAYS = 14
+SAMPLE = 2_000
+"""The newest searches, whose stages are timed."""
+SECONDS_KEPT = 60
+
+_PERCENTILES = """
+SELECT stage,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY milliseconds::double precision),
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY milliseconds::double precision),
+       count(*)
+FROM ({newest}) AS newest, jsonb_each_text(newest.timings) AS timed(stage, milliseconds)
+GROUP BY stage
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which knowledge bases a caller sees, as ids, in order; None: all, and those that are deleted."""
+
+    kb_ids: tuple[int, ...] | None
+
+    @classmethod
+    def of(cls, principal: Principal, visible_ids: tuple[int, ...]) -> "Sight":
+        sees_all = principal.user.is_superuser and principal.kb_ids is None
+        return cls(None if sees_all else tuple(sorted(visible_ids)))
+
+    def seen(self, rows: "QuerySet[S]") -> "QuerySet[S]":
+        """As `visible_to` of rows that tell of searches, without another query for the ids."""
+        if self.kb_ids is None:
+            return rows
+        return rows.filter(knowledge_base_ids__contained_by=list(self.kb_ids)).exclude(knowledge_base_ids=[])
+
+    @property
+    def key(self) -> str:
+        """For a cache; two that see the same have the same."""
+        return hashlib.sha256(repr(self.kb_ids).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """The searches of one day in the server's time zone; `nothing` and `gated` of them are without a result."""
+
+    day: date
+    searches: int = 0
+    nothing: int = 0
+    gated: int = 0
+
+    @property
+    def without_result(self) -> int:
+        return self.nothing + self.gated
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """What half of the searches take at most in a stage, and 95 of 100; milliseconds."""
+
+    stage: str
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class TierHits:
+    """The look-ups of one tier of a cache ("bm25", "hot_queries", "query_vectors") since the processes started."""
+
+    cache: str
+    tier: str
+    hits: int
+    misses: int
+
+    @property
+    def ratio(self) -> float:
+        """Of hits, 0 to 1."""
+        return self.hits / (self.hits + self.misses)
+
+
+@dataclass(frozen=True, slots=True)
+class SearchStatistics:
+    """How searches went.
+
+    Attributes:
+        days: the last `DAYS`, the oldest first; the last is today.
+        degraded: how many searches could not do all that they should.
+        degradations: searches by code, the most frequent first; a search may have several.
+        sampled: how many searches `stages` are of.
+        stages: the slowest at their 95th percentile first.
+        total: of whole searches; None before the first.
+    """
+
+    days: tuple[Day, ...]
+    degraded: int
+    degradations: Mapping[str, int]
+    sampled: int
+    stages: tuple[StageTimes, ...]
+    total: StageTimes | None
+
+    @property
+    def searches(self) -> int:
+        return sum(day.searches for day in self.days)
+
+
+def search_statistics(sight: Sight) -> SearchStatistics:
+    """How the searches of the last days went, as far as a caller sees them; at most a minute old.
+
+    Those that were answered from the cache of responses are not in the log, and so not counted.
+    """
+    key = f"search-statistics:{sight.key}"
+    found: SearchStatistics | None = cache.get(key)
+    if found is None:
+        found = _measured(sight)
+        cache.set(key, found, SECONDS_KEPT)
+    return found
+
+
+def cache_hits() -> tuple[TierHits, ...]:
+    """The tiers that have been asked, in the order in which they are; at most a minute old."""
+    key = "cache-hits"
+    found: tuple[TierHits, ...] = cache.get(key, ())
+    if not found:
+        found = tuple(
+            TierHits(name, tier, hits, misses)
+            for name, tiers in cache_lookups().items()
+            for tier, (hits, misses) in tiers.items()
+            if hits + misses
+        )
+        cache.set(key, found, SECONDS_KEPT)
+    return found
+
+
+def waiting_failures(sight: Sight, principal: Principal) -> tuple[int, int]:
+    """How many failed queries are open or in progress, and how many of these are assigned to the principal."""
+    states = (FailedQuery.State.OPEN, FailedQuery.State.IN_PROGRESS)
+    rows = sight.seen(FailedQuery.objects.filter(state__in=states))
+    counts = rows.aggregate(all=Count("pk"), mine=Count("pk", filter=Q(assignee=principal.user.pk)))
+    return counts["all"], counts["mine"]
+
+
+def _measured(sight: Sight) -> SearchStatistics:
+    today = timezone.localdate()
+    first = today - timedelta(days=DAYS - 1)
+    begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)
+    rows = sight.seen(SearchLog.objects.filter(created_at__gte=begin))
+    codes = Func(
+        F("degraded"), template="jsonb_path_query_array(%(expressions)s, '$[*].code')", output_field=JSONField()
+    )
+    groups = (
+        rows.annotate(day=TruncDate("created_at"), codes=codes)
+        .order_by()
+        .values_list("day", "outcome", "codes")
+        .annotate(count=Count("pk"))
+    )
+    days = {first + timedelta(days=number): Counter[str]() for number in range(DAYS)}
+    degradations = Counter[str]()
+    degraded = 0
+    for day, outcome, found, count in groups:
+        days.setdefault(day, Counter())[outcome] += count  # midnight may have passed meanwhile
+        degraded += count if found else 0
+        degradations.update(dict.fromkeys(found, count))
+    sampled, stages = _stage_times(rows)
+    outcomes = SearchLog.Outcome
+    return SearchStatistics(
+        days=tuple(
+            Day(day, counts.total(), counts[outcomes.NOTHING], counts[outcomes.GATED]) for day, counts in days.items()
+        ),
+        degraded=degraded,
+        degradations=dict(degradations.most_common()),
+        sampled=sampled,
+        stages=tuple(each for each in stages if each.stage != "total"),
+        total=next((each for each in stages if each.stage == "total"), None),
+    )
+
+
+def _stage_times(rows: "QuerySet[SearchLog]") -> tuple[int, list[StageTimes]]:
+    """How many searches were timed, and their stages, the slowest first."""
+    newest, parameters = rows.order_by("-created_at").values("timings")[:SAMPLE].query.sql_with_params()
+    with connection.cursor() as cursor:
+        cursor.execute(_PERCENTILES.format(newest=newest), parameters)
+        found = cursor.fetchall()
+    timed = sorted((StageTimes(stage, p50, p95) for stage, p50, p95, _ in found), key=lambda each: -each.p95)
+    return max((count for *_, count in found), default=0), timed

@@ -1,0 +1,300 @@
+"""One row for each candidate of an explained search: where it stands, why, and where it was found."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.profiles.admin.stage_labels import fusion_in_words, stage_label
+from kb.search.admin.explain.analysis import cutters
+from kb.search.admin.explain.bases import channels_asked
+from kb.search.admin.explain.cuts import cut_label, why_cut
+from kb.search.admin.explain.moves import FINAL, Move, moves
+from kb.search.admin.explain.terms import KeywordScore, keyword_scores
+from kb.search.services.search import SearchOutcome
+from retrieval.config import RetrievalConfig
+from retrieval.highlight import Segment, excerpt, highlight
+from retrieval.recall import RANKS_A_CANDIDATE
+from retrieval.types import Candidate, Passage, Provenance
+
+EXCERPT_CHARACTERS = 200
+ROWS_AT_FIRST = 25
+ABSENT = "–"
+# Enough to tell neighbours apart: neighbouring ranks differ by 0.00002 in their fused score.
+DECIMALS = {"fused": 5}
+USUAL_DECIMALS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A stage of the table; `note` says what its second line is."""
+
+    stage: str
+    label: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Rank and score of a candidate in one stage.
+
+    Attributes:
+        note: says more, above all why there is none.
+        move: how far the stage moved it; None for a channel.
+    """
+
+    stage: str
+    label: str
+    rank: str
+    score: str
+    note: str
+    move: Move | None
+
+    @property
+    def is_absent(self) -> bool:
+        return self.rank == ABSENT and self.score == ABSENT
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a candidate was found.
+
+    Attributes:
+        query: the sub-query; blank for the query itself.
+        double_url: of the chunk with the same content that was found there; blank where it is the candidate itself.
+    """
+
+    channel: str
+    kb_name: str
+    query: str
+    rank: int
+    score: str
+    double_id: int | None
+    double_url: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A candidate.
+
+    Attributes:
+        name: its title and place in words.
+        rank: its place among the results; a dash when it was cut.
+        matched: the terms that the chunk or its title holds.
+        missing: the query's others; empty when it is not known.
+        keyword_score: how its BM25 score adds up; None where it has none, or the index has not answered.
+        move: how far the last stage moved a result.
+        cut_by: the stage that dropped it, or blank.
+        cut_words: why it did, with the figures.
+        found_at: every place where it, or a chunk of the same content, was found.
+        doubles: how many chunks of the same content it stands for.
+        neighbours: the chunks before and after it, where they were asked for.
+        url: of its chunk, or of where it was found elsewhere; blank where that is no web address.
+        is_stored: whether it is a chunk; what was found elsewhere is none.
+    """
+
+    chunk_id: int
+    kb_id: int
+    kb_name: str
+    name: str
+    rank: str
+    title: tuple[Segment, ...]
+    place: tuple[str, ...]
+    headings: tuple[Segment, ...]
+    text: tuple[Segment, ...]
+    excerpt: tuple[Segment, ...]
+    matched: tuple[str, ...]
+    missing: tuple[str, ...]
+    keyword_score: KeywordScore | None
+    cells: tuple[Cell, ...]
+    move: Move | None
+    cut_by: str
+    cut_label: str
+    cut_words: str
+    found_at: tuple[Place, ...]
+    doubles: int
+    neighbours: tuple[Passage, ...]
+    url: str
+    is_stored: bool
+    starts_hidden: bool
+
+    @property
+    def is_shortened(self) -> bool:
+        return self.text != self.excerpt
+
+
+def columns(outcome: SearchOutcome) -> tuple[Column, ...]:
+    """The stages that rank candidates: the channels that were asked, the fusion, and the reranker."""
+    notes = {"vector": _("rank, cosine"), "question": _("rank, cosine"), "fused": _fused_note(outcome)}
+    stages = (*channels_asked(outcome.result.spans), "fused", "rerank")
+    return tuple(Column(stage, stage_label(stage), notes.get(stage, _("rank, score"))) for stage in stages)
+
+
+def _fused_note(outcome: SearchOutcome) -> str:
+    methods = {scope.config.fusion for scope in outcome.wiring.pipeline.scopes}
+    return {frozenset({"rrf"}): _("rank, RRF"), frozenset({"weighted"}): _("rank, sum")}.get(
+        frozenset(methods), _("rank, score")
+    )
+
+
+def rows(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[Row]:
+    """The candidates in their final order."""
+    return _Rows(outcome, bases).all()
+
+
+class _Rows:
+    """Rows of one search; holds what all of them need."""
+
+    def __init__(self, outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> None:
+        self._result = outcome.result
+        self._config: RetrievalConfig = outcome.wiring.config
+        self._configs = {scope.kb_id: scope.config for scope in outcome.wiring.pipeline.scopes}
+        self._bases = bases
+        self._cutters = cutters(outcome)
+        self._stages = [column.stage for column in columns(outcome)]
+        spans = [span for span in self._result.spans if "kb_id" in span.detail]
+        self._answered = {
+            (span.detail.get("channel", span.stage), span.detail["kb_id"]) for span in spans if "found" in span.detail
+        }
+        self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
+        self._keyword_scores = keyword_scores(self._result)
+        self._outcome = outcome
+
+    def all(self) -> list[Row]:
+        shown, place = [], 0
+        for number, candidate in enumerate(self._result.candidates, start=1):
+            # What the caps of the kinds of sources cut takes no place among the results.
+            place += candidate.cut_by in {None, "top_k"}
+            shown.append(self._row(place, candidate, starts_hidden=number > ROWS_AT_FIRST))
+        return shown
+
+    def _row(self, place: int, candidate: Candidate, *, starts_hidden: bool) -> Row:
+        passage = candidate.passage
+        if passage is None:
+            raise ValueError("rows are made from an explained search, which loads every passage")
+        matched = candidate.matched_terms
+        final = None if candidate.cut_by else place
+        moved = moves(candidate, final)
+        title = passage.title or passage.source or _("untitled")
+        is_stored = passage.origin is None
+        own = self._result.analysis.terms(candidate.kb_id)
+        text = self._mark(passage.text, candidate)
+        return Row(
+            chunk_id=candidate.chunk_id,
+            kb_id=candidate.kb_id,
+            kb_name=self._bases[candidate.kb_id].name,
+            name=_("%(title)s, chunk %(number)d") % {"title": title, "number": passage.position + 1}
+            if is_stored
+            else title,
+            rank=str(final or ABSENT),
+            title=self._mark(title, candidate),
+            place=_place(passage),
+            headings=self._mark(" > ".join(passage.heading_path), candidate),
+            text=text,
+            excerpt=tuple(excerpt(text, EXCERPT_CHARACTERS)),
+            matched=matched,
+            missing=tuple(t for t in own if t not in matched) if candidate.kb_id in self._has_lexicon else (),
+            keyword_score=self._keyword_scores.get(candidate.chunk_id),
+            cells=tuple(self._cell(stage, candidate, moved.get(stage)) for stage in self._stages),
+            move=moved.get(FINAL),
+            cut_by=candidate.cut_by or "",
+            cut_label=cut_label(candidate.cut_by),
+            cut_words=why_cut(self._outcome, candidate, place),
+            found_at=tuple(self._found_at(each, candidate) for each in candidate.provenance),
+            doubles=len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
+            neighbours=candidate.neighbours,
+            url=found_url(passage),
+            is_stored=is_stored,
+            starts_hidden=starts_hidden,
+        )
+
+    def _mark(self, text: str, candidate: Candidate) -> tuple[Segment, ...]:
+        is_known = candidate.kb_id in self._has_lexicon
+        terms = candidate.matched_terms if is_known else self._result.analysis.terms(candidate.kb_id)
+        cutter = self._cutters.get(candidate.kb_id)
+        if cutter is None:
+            return (Segment(text, is_match=False),) if text else ()
+        return tuple(highlight(text, terms, cutter))
+
+    def _found_at(self, found: Provenance, candidate: Candidate) -> Place:
+        is_double = found.chunk_id != candidate.chunk_id
+        return Place(
+            stage_label(found.channel),
+            self._bases[found.kb_id].name,
+            self._result.analysis.queries[found.query].text if found.query else "",
+            found.rank,
+            f"{found.score:.{USUAL_DECIMALS}f}",
+            found.chunk_id if is_double and found.chunk_id >= 0 else None,
+            _chunk_url(found.chunk_id) if is_double and found.chunk_id >= 0 else "",
+        )
+
+    # -- Cells ---------------------------------------------------------------------------------------------------------
+    def _cell(self, stage: str, candidate: Candidate, move: Move | None) -> Cell:
+        rank, score = candidate.ranks.get(stage), candidate.scores.get(stage)
+        shown = ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}"
+        exact = "" if score is None else f"{score!r}"
+        note = self._note(stage, candidate)
+        words = _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note
+        return Cell(stage, stage_label(stage), str(rank or ABSENT), shown, words, move)
+
+    def _note(self, stage: str, candidate: Candidate) -> str:
+        if stage == "fused":
+            return fusion_in_words(self._configs[candidate.kb_id])
+        if stage == "rerank":
+            return self._why_not_reranked(candidate)
+        if stage not in candidate.ranks:
+            return self._why_not_found(stage, candidate)
+        if math.isnan(candidate.scores.get(stage, math.nan)):
+            return _("the rank of a double in another knowledge base, whose score does not count here")
+        return ""
+
+    def _why_not_found(self, stage: str, candidate: Candidate) -> str:
+        if (stage, candidate.kb_id) not in self._answered:
+            return _("this channel did not answer")
+        if ":" in stage or candidate.chunk_id < 0:
+            # A source elsewhere knows no chunks, and no index here knows what was found there.
+            return _("only what is elsewhere is ranked here") if ":" in stage else _("found elsewhere, so in no index")
+        if stage != "vector" and not self._config.use_rerank:
+            return _("without a reranker only the vector channel counts")
+        if stage == "bm25" and not candidate.matched_terms:
+            return _("holds none of the query's terms")
+        config = self._configs[candidate.kb_id]
+        depth = config.vector_candidates if stage in ("vector", "question") else config.bm25_candidates
+        words = _("not among the first %(depth)d of this channel") % {"depth": RANKS_A_CANDIDATE * depth}
+        if stage in candidate.scores:
+            return _("%(reason)s; scored exactly for the weighted sum") % {"reason": words}
+        return words
+
+    def _why_not_reranked(self, candidate: Candidate) -> str:
+        if "rerank" in candidate.scores:
+            return ""
+        if not self._config.use_rerank:
+            return _("the reranker is off")
+        if candidate.cut_by == "fusion":
+            return _("not among the candidates that are reranked")
+        return _("no reranker could answer")
+
+
+def _chunk_url(chunk_id: int) -> str:
+    return reverse("admin:kb_chunk_change", args=[chunk_id])
+
+
+def found_url(passage: Passage) -> str:
+    """Of the chunk, or the address of what was found elsewhere, where a browser may open it."""
+    if passage.origin is None:
+        return _chunk_url(passage.chunk_id)
+    return passage.origin.url if passage.origin.url.startswith(("https://", "http://")) else ""
+
+
+def _place(passage: Passage) -> tuple[str, ...]:
+    """Where the chunk comes from: source, page, position; or the source elsewhere and the address."""
+    if passage.origin is not None:
+        told = _("from %(source)s, place %(rank)d") % {"source": passage.origin.source, "rank": passage.origin.rank}
+        return tuple(filter(None, (told, passage.origin.url, passage.origin.published)))
+    parts = [passage.source] if passage.source and passage.title else []
+    if passage.page:
+        parts.append(_("page %(page)d") % {"page": passage.page})
+    return (*parts, _("chunk %(number)d") % {"number": passage.position + 1})

@@ -1,0 +1,374 @@
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from kb.access.models.knowledge import Document
+from kb.answers.models import Message
+from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
+from kb.base.messages import degradation_as_json
+from kb.index.filters import Filters, Operator
+from kb.profiles.api import ProfiledSerializer
+from kb.profiles.services import MAX_REFERENCE_CHARACTERS
+from kb.search.models import SearchLog
+from kb.search.services.replay import Change
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
+from kb.web.api.fields import (
+    MAX_ID,
+    KnowledgeBaseIdsField,
+    StrictBooleanField,
+    StrictCharField,
+    StrictFloatField,
+    StrictIntegerField,
+    StrictSerializer,
+)
+from retrieval.gate import ScoreScale
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Turn
+
+MOST_SEARCHES = 20
+STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "integer", "minimum": 1, "maximum": MAX_ID},
+            {"type": "string", "minLength": 1, "maxLength": MAX_CHARS},
+        ]
+    }
+)
+class ConceptField(serializers.Field[Any, Any, Any, Any]):
+    """The id of a concept or one of its names."""
+
+    default_error_messages = {"invalid": _("Give a concept’s id, or one of its names.")}
+
+    def to_internal_value(self, data: Any) -> int | str:
+        if isinstance(data, bool) or not isinstance(data, int | str):
+            self.fail("invalid")
+        return data
+
+
+class ConditionSerializer(StrictSerializer):
+    key = StrictCharField(max_length=MAX_CHARS, trim_whitespace=False, help_text="Of the document’s metadata.")
+    op = serializers.ChoiceField(
+        [(operator.value, operator.value) for operator in Operator],
+        help_text="`ne` finds all that `eq` does not, also what lacks the key; `contains` looks into a list for an element, "
+        "into a text for a part; `exists` takes true or false.",
+    )
+    value = serializers.JSONField(
+        required=False, allow_null=True, help_text="A text, a number, true, false or null; for `in` a list of them."
+    )
+
+
+class FiltersSerializer(StrictSerializer):
+    """The types of filters; `Filters.parse` looks at the values."""
+
+    document_ids = serializers.ListField(
+        child=StrictIntegerField(min_value=1, max_value=MAX_ID),
+        required=False,
+        allow_null=True,
+        min_length=1,
+        max_length=MAX_VALUES,
+    )
+    tags = serializers.ListField(
+        child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
+        required=False,
+        allow_null=True,
+        min_length=1,
+        max_length=MAX_VALUES,
+        help_text="The document has any of them.",
+    )
+    concepts = serializers.ListField(
+        child=ConceptField(),
+        required=False,
+        allow_null=True,
+        min_length=1,
+        max_length=MAX_VALUES,
+        help_text="Ids or names; the document has any of them, or one that is narrower.",
+    )
+    source_types = serializers.ListField(
+        child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]),
+        required=False,
+        allow_null=True,
+        min_length=1,
+        max_length=MAX_VALUES,
+    )
+    metadata = serializers.ListField(
+        child=ConditionSerializer(),
+        required=False,
+        allow_null=True,
+        max_length=MAX_CONDITIONS,
+        help_text="All of them are met.",
+    )
+    created_after = StrictCharField(
+        max_length=64,
+        required=False,
+        allow_null=True,
+        help_text="A date, which is its first moment, or a time, as 2026-03-01T08:00:00Z: created then or later.",
+    )
+    created_before = StrictCharField(
+        max_length=64, required=False, allow_null=True, help_text="Likewise: created before that."
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        try:
+            return {"parsed": Filters.parse(attrs)}
+        except InvalidFilter as error:
+            path = re.sub(r"\[(\d+)\]", r".\1", error.field)
+            raise serializers.ValidationError({path: [str(error)]}) from error
+
+
+class TurnSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Message.Role.choices)
+    text = StrictCharField(max_length=MAX_TURN_CHARS)
+
+
+class SearchRequestSerializer(ProfiledSerializer):
+    query = StrictCharField(max_length=2_000)
+    knowledge_base_ids = KnowledgeBaseIdsField(
+        min_length=1, max_length=20, help_text="Their order breaks ties between equal scores."
+    )
+    top_k = StrictIntegerField(
+        min_value=1, max_value=200, required=False, allow_null=True, help_text="null: the profile's."
+    )
+    score_threshold = StrictFloatField(
+        min_value=0,
+        max_value=1,
+        required=False,
+        allow_null=True,
+        help_text="The least score. null: the default of the score's scale; 0: no gate.",
+    )
+    profile = StrictCharField(
+        max_length=MAX_REFERENCE_CHARACTERS,
+        required=False,
+        allow_blank=True,
+        help_text="A profile for all of them: NAME, or ID/NAME where several knowledge bases have one of that name. "
+        "Left out: each knowledge base's own.",
+    )
+    overrides = serializers.DictField(
+        required=False, help_text="Settings of this request, over the profile's, by the names of the configuration."
+    )
+    filters = FiltersSerializer(
+        required=False, allow_null=True, help_text="Which documents may be found: those that meet all of these."
+    )
+    history = serializers.ListField(
+        child=TurnSerializer(),
+        required=False,
+        max_length=MAX_TURNS,
+        help_text="Earlier turns of the conversation that the query stands in, oldest first, for its rewriting.",
+    )
+    latency_budget_ms = StrictIntegerField(
+        min_value=1,
+        max_value=MAX_LATENCY_BUDGET_MS,
+        required=False,
+        allow_null=True,
+        help_text="After so many milliseconds the search answers with what it has, and says in `degraded` what is missing. "
+        "null: the server’s LATENCY_BUDGET_MS, which does not count the loading of a local model.",
+    )
+    explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
+
+    def to_request(self) -> SearchRequest:
+        """The validated request; the named fields win over the same settings in `overrides`."""
+        data: dict[str, Any] = self.validated_data
+        named = {name: data[name] for name in ("top_k", "score_threshold") if data.get(name) is not None}
+        return SearchRequest(
+            query=data["query"],
+            knowledge_base_ids=data["knowledge_base_ids"],
+            profile=data.get("profile", ""),
+            profile_version=data.get("profile_version"),
+            overrides={**data.get("overrides", {}), **named},
+            explain=data.get("explain", False),
+            latency_budget_ms=data.get("latency_budget_ms"),
+            filters=(data.get("filters") or {}).get("parsed"),
+            history=tuple(Turn(**turn) for turn in data.get("history", ())),
+        )
+
+
+class DegradationSerializer(serializers.Serializer[Any]):
+    stage = serializers.CharField()
+    code = serializers.ChoiceField([(code.value, code.value) for code in DegradationCode])
+    detail = serializers.CharField(help_text="What is degraded, and what to do about it, in the caller's language.")
+
+    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, str]:
+        return degradation_as_json(Degradation.from_dict(instance))
+
+
+class UsedProfileSerializer(serializers.Serializer[Any]):
+    name = serializers.CharField()
+    version = serializers.IntegerField()
+
+
+class LoggedProfileSerializer(serializers.Serializer[SearchLog]):
+    name = serializers.CharField(source="profile")
+    version = serializers.IntegerField(source="profile_version")
+
+
+class NeighbourSerializer(serializers.Serializer[Any]):
+    chunk_id = serializers.IntegerField()
+    position = serializers.IntegerField(help_text="In its document, from 0.")
+    page = serializers.IntegerField(allow_null=True)
+    text = serializers.CharField()
+
+
+class FactSerializer(serializers.Serializer[Any]):
+    knowledge_base_id = serializers.IntegerField()
+    subject = serializers.CharField()
+    predicate = serializers.CharField()
+    object = serializers.CharField()
+    chunk_id = serializers.IntegerField(
+        allow_null=True, help_text="The chunk that it was taken from, if that is known."
+    )
+
+
+class SearchResultSerializer(serializers.Serializer[Any]):
+    chunk_id = serializers.IntegerField(
+        allow_null=True,
+        help_text="null: found by a live or external source; `source` is its address then, and `metadata.external` tells "
+        "which source found it.",
+    )
+    document_id = serializers.IntegerField(allow_null=True, help_text="null where chunk_id is.")
+    knowledge_base_id = serializers.IntegerField()
+    title = serializers.CharField(allow_blank=True)
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    page = serializers.IntegerField(allow_null=True)
+    text = serializers.CharField()
+    matched_text = serializers.CharField(
+        allow_blank=True,
+        help_text="The chunk that was found, where `text` is the longer passage around it; blank where it is `text`.",
+    )
+    score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
+    score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
+    ranks = serializers.DictField(
+        child=serializers.IntegerField(), help_text=f"From 1, by the stages that saw the chunk: {STAGES}."
+    )
+    scores = serializers.DictField(
+        child=serializers.FloatField(), help_text=f"By stage, each on a scale of its own: {STAGES}."
+    )
+    metadata = serializers.DictField()
+    neighbours = NeighbourSerializer(
+        many=True, help_text="The chunks before and after it, as many as the setting `neighbours` says."
+    )
+
+
+class SearchResponseSerializer(serializers.Serializer[Any]):
+    query = serializers.CharField()
+    results = SearchResultSerializer(many=True)
+    facts = FactSerializer(many=True, help_text="Of the graph, for what the query names; beside the results.")
+    degraded = DegradationSerializer(many=True)
+    profile = UsedProfileSerializer()
+    cached = serializers.BooleanField(help_text="Whether this is the response of an earlier search.")
+    timings_ms = serializers.DictField(child=serializers.FloatField(), help_text="Milliseconds by stage, and in total.")
+    trace_id = serializers.UUIDField(help_text="Of the search’s entry in the search log: see traces/{trace_id}/.")
+    trace = serializers.DictField(required=False, help_text="With `explain` only.")
+
+
+class SearchBatchSerializer(StrictSerializer):
+    searches = serializers.ListField(
+        child=serializers.DictField(),
+        min_length=1,
+        max_length=MOST_SEARCHES,
+        help_text="Each is the body of a POST to search/.",
+    )
+
+
+class SearchBatchItemSerializer(serializers.Serializer[Any]):
+    status = serializers.IntegerField(help_text="What search/ would have answered: 200, 400, 404 or 503.")
+    body = serializers.DictField(
+        help_text="Its body: of 200 the response of a search, else an error; of 503 with `retry_after`, in seconds."
+    )
+
+
+class SearchBatchResponseSerializer(serializers.Serializer[Any]):
+    results = SearchBatchItemSerializer(many=True, help_text="In the order of the searches.")
+
+
+class TraceSerializer(serializers.ModelSerializer[SearchLog]):
+    trace_id = serializers.UUIDField(source="id", read_only=True)
+    profile = LoggedProfileSerializer(source="*", read_only=True)
+    configuration = serializers.DictField(
+        read_only=True, help_text="As it was resolved, enough to run the search again."
+    )
+    trace = serializers.DictField(read_only=True)
+    degraded = DegradationSerializer(many=True, read_only=True)
+
+    class Meta:
+        model = SearchLog
+        fields = (
+            "trace_id",
+            "query",
+            "knowledge_base_ids",
+            "profile",
+            "configuration",
+            "trace",
+            "degraded",
+            "result_count",
+            "outcome",
+            "feedback",
+            "duration_ms",
+            "created_at",
+        )
+        read_only_fields = fields
+
+
+class RanksSerializer(serializers.Serializer[Any]):
+    before = serializers.IntegerField(allow_null=True)
+    after = serializers.IntegerField(allow_null=True)
+
+
+class ScoresSerializer(serializers.Serializer[Any]):
+    before = serializers.FloatField(allow_null=True)
+    after = serializers.FloatField(allow_null=True)
+
+
+class ScalesSerializer(serializers.Serializer[Any]):
+    before = serializers.CharField(help_text="As `score_scale` of a result.")
+    after = serializers.CharField()
+
+
+class ReplayedResultSerializer(serializers.Serializer[Any]):
+    chunk_id = serializers.IntegerField()
+    title = serializers.CharField(allow_blank=True)
+    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
+    change = serializers.ChoiceField([(change.value, change.value) for change in Change])
+    rank = RanksSerializer(help_text="From 1; null where it is none of the results.")
+    score = ScoresSerializer()
+    reason = serializers.CharField(
+        allow_blank=True,
+        help_text="Why it is gone: deleted, disabled, the stage that cut it, or not found by any channel.",
+    )
+
+
+class DifferenceSerializer(serializers.Serializer[Any]):
+    knowledge_base_id = serializers.IntegerField(allow_null=True, help_text="null: it serves all of them together.")
+    name = serializers.CharField()
+    before = serializers.JSONField(allow_null=True)
+    after = serializers.JSONField(allow_null=True)
+
+
+class DegradedSerializer(serializers.Serializer[Any]):
+    before = DegradationSerializer(many=True)
+    after = DegradationSerializer(many=True)
+
+
+class ReplaySerializer(serializers.Serializer[Any]):
+    trace_id = serializers.UUIDField(help_text="Of the search that was run again.")
+    query = serializers.CharField(allow_blank=True)
+    profile = UsedProfileSerializer()
+    identical = serializers.BooleanField(help_text="The same results in the same order, with the same scores.")
+    score_scale = ScalesSerializer()
+    results = ReplayedResultSerializer(many=True, help_text="In the order of the new search, then those that are gone.")
+    configuration = DifferenceSerializer(
+        many=True, help_text="Settings and models of the environment that have changed."
+    )
+    knowledge_bases = DifferenceSerializer(many=True, help_text="Versions, tokenizers and models that are others now.")
+    degraded = DegradedSerializer()
+    without_external = serializers.BooleanField(
+        help_text="The search had results of live or external sources, which a replay does not ask."
+    )
+    without_history = serializers.BooleanField(
+        help_text="The search stood in someone else’s conversation, and was run again without it."
+    )

@@ -1,0 +1,349 @@
+"""The one search that the debug page, the API, the commands, RAGService and evaluation run."""
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.conf import settings
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.cache.query_caches import shared_cache_unavailable
+from kb.base.errors import NotVisible
+from kb.base.messages import degradation_as_json
+from kb.base.metrics import Outcome, observe_search
+from kb.base.telemetry import context
+from kb.base.telemetry.otel import record_stages
+from kb.base.validators import storable
+from kb.index.filters import Filters
+from kb.index.services.reembedding import search_with
+from kb.profiles.services import OF, find_version
+from kb.search.models import RetrievalProfile, SearchLog
+from kb.search.searchable import searchable
+from kb.search.services import search_log
+from kb.search.wiring import Wiring, build_pipeline
+from retrieval.errors import NoChannelAvailable, ScopeOutdated
+from retrieval.messages import Message
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Candidate, Hit, Passage, Result, Turn
+
+MAX_LATENCY_BUDGET_MS = 60_000
+MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileVersion:
+    """A profile's settings never change under one version.
+
+    Attributes:
+        knowledge_base_id: whose own profile it is; None: shared, or kept by a release that did not say.
+    """
+
+    name: str
+    version: int
+    knowledge_base_id: int | None = None
+
+    @property
+    def reference(self) -> str:
+        return self.name if self.knowledge_base_id is None else f"{self.knowledge_base_id}{OF}{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRequest:
+    """What to search for.
+
+    Attributes:
+        knowledge_base_ids: in the order that breaks ties.
+        profile: NAME or ID/NAME of a profile that serves all of them; blank: each knowledge base's own.
+        profile_version: of that profile; None: the published one.
+        own_profiles: by knowledge base, where each searches by a profile of its own, but not by what is its own now;
+            `profile` then rules only the stages that serve all together.
+        overrides: settings by the names of RetrievalConfig.
+        explain: keep the whole trace, with every candidate.
+        latency_budget_ms: after how long the search answers with what it has. None: the server's, which does not count
+            the loading of a local model.
+        filters: which chunks may be found; see `kb.index.filters`.
+        history: earlier turns of the conversation that the query stands in.
+        log: False keeps the search out of the search log (evaluation).
+    """
+
+    query: str
+    knowledge_base_ids: Sequence[int]
+    profile: str = ""
+    profile_version: int | None = None
+    own_profiles: Mapping[int, ProfileVersion] = field(default_factory=dict)
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    explain: bool = False
+    latency_budget_ms: int | None = None
+    filters: Filters | None = None
+    history: Sequence[Turn] = ()
+    log: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SearchOutcome:
+    request: SearchRequest
+    result: Result
+    wiring: Wiring
+    knowledge_bases: tuple[KnowledgeBase, ...]
+    trace_id: uuid.UUID
+
+
+def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
+    """Searches knowledge bases.
+
+    Raises:
+        NotVisible: one of them, or the profile, does not exist for this principal.
+        Rejected: several knowledge bases have a profile of that name.
+        InvalidConfiguration: an override is unknown or out of range.
+        NoChannelAvailable: no channel could answer.
+    """
+    request = dataclasses.replace(request, query=storable(request.query))
+    try:
+        outcome = _run(principal, request)
+    except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
+        outcome = _run(principal, request)
+    if request.log:
+        search_log.record(principal, outcome_as_log(outcome), now=request.explain)
+    return outcome
+
+
+def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
+    knowledge_bases = _visible(principal, request.knowledge_base_ids)
+    wiring = _wire(knowledge_bases, principal, request)
+    if request.latency_budget_ms is None:
+        wiring.load_models()
+    budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
+    try:
+        result = wiring.pipeline.run(
+            request.query, wiring.config, history=request.history, explain=request.explain, latency_budget=budget
+        )
+    except NoChannelAvailable as error:
+        observe_search(Outcome.UNAVAILABLE, error.degradations)
+        raise
+    result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
+    observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
+    trace_id = uuid.uuid4()
+    record_stages(result.spans, str(trace_id))
+    context.add(search=str(trace_id))
+    return SearchOutcome(request, result, wiring, tuple(knowledge_bases), trace_id)
+
+
+def shared_cache_notes() -> tuple[Degradation, ...]:
+    """Says that Redis is out of reach, where the last attempt to use it has failed."""
+    if not shared_cache_unavailable():
+        return ()
+    message = Message(
+        gettext_noop("Redis is out of reach, so every process keeps caches of its own: start it, or mend REDIS_URL.")
+    )
+    return (Degradation("cache", DegradationCode.SHARED_CACHE_UNAVAILABLE, message),)
+
+
+def wire(principal: Principal, request: SearchRequest, *, embedding_model: str = "") -> Wiring:
+    """The pipeline of a request, which may run many queries; live and external sources are not asked, whatever it says.
+
+    Args:
+        principal: whose rights apply.
+        request: the query plays no part.
+        embedding_model: search the vectors of this model, as if it were in use; blank: of the one that is.
+
+    Raises:
+        NotVisible: a knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+        Rejected: a knowledge base does not hold the model's vectors.
+    """
+    knowledge_bases = _visible(principal, request.knowledge_base_ids)
+    if embedding_model:
+        for kb in knowledge_bases:
+            search_with(kb, embedding_model)
+    # What is measured must be found again, and what is elsewhere may not be; nor is each of its queries to be sent out.
+    overrides = {**request.overrides, "external": False}
+    return _wire(knowledge_bases, principal, dataclasses.replace(request, overrides=overrides))
+
+
+def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
+    profile = named_profile(principal, request)
+    for kb in knowledge_bases:
+        if own := request.own_profiles.get(kb.pk):
+            kb.profile = find_version(principal, own.reference, own.version, scope=[kb.pk])
+    return build_pipeline(
+        knowledge_bases,
+        principal,
+        profile=None if request.own_profiles else profile,
+        common=profile,
+        overrides=request.overrides,
+        filters=request.filters,
+    )
+
+
+def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
+    if not kb_ids:
+        raise NotVisible(_("Name at least one knowledge base."))
+    found = searchable(principal, kb_ids)
+    missing = [str(kb_id) for kb_id in kb_ids if kb_id not in found]
+    if missing:
+        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": ", ".join(missing)})
+    return [found[kb_id] for kb_id in dict.fromkeys(kb_ids)]
+
+
+def named_profile(principal: Principal, request: SearchRequest) -> RetrievalProfile | None:
+    """The profile that a request names; None where each knowledge base searches by its own.
+
+    Raises:
+        NotVisible: there is no such profile for this principal, or no such version of it.
+        Rejected: several knowledge bases have a profile of that name.
+    """
+    if not request.profile:
+        return None
+    return find_version(principal, request.profile, request.profile_version, scope=request.knowledge_base_ids)
+
+
+def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
+    """The response of POST /api/v1/search/, which `manage.py search --json` prints too."""
+    result, profile = outcome.result, outcome.wiring.profile
+    response: dict[str, Any] = {
+        "query": result.query,
+        "results": [hit_as_json(hit) for hit in result.hits],
+        "facts": [fact.as_dict() for fact in result.facts],
+        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
+        "profile": {"name": profile.name, "version": profile.version},
+        "cached": False,
+        "timings_ms": dict(result.timings_ms),
+        "trace_id": str(outcome.trace_id),
+    }
+    if outcome.request.explain:
+        response["trace"] = trace_as_json(outcome)
+    return response
+
+
+def hit_as_json(hit: Hit) -> dict[str, Any]:
+    passage = hit.passage
+    return {
+        "chunk_id": passage.stored_chunk_id,
+        "document_id": passage.stored_document_id,
+        "knowledge_base_id": passage.kb_id,
+        "title": passage.title,
+        "source": passage.source,
+        "page": passage.page,
+        "text": passage.text,
+        "matched_text": passage.matched,
+        "score": hit.score,
+        "score_scale": hit.score_scale,
+        "ranks": dict(hit.ranks),
+        "scores": dict(hit.scores),
+        "metadata": {**passage.metadata, "heading_path": list(passage.heading_path)},
+        "neighbours": [_neighbour_as_json(each) for each in hit.neighbours],
+    }
+
+
+def _neighbour_as_json(passage: Passage) -> dict[str, Any]:
+    return {"chunk_id": passage.chunk_id, "position": passage.position, "page": passage.page, "text": passage.text}
+
+
+def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
+    """Everything the search did; texts of candidates are left to the chunks themselves."""
+    result = outcome.result
+    return {
+        "request": _request_as_json(outcome.request),
+        "terms": list(result.analysis.all_terms),
+        "configuration": outcome.wiring.config.as_dict(),
+        "models": models_in_use(),
+        "scopes": _scopes_as_json(outcome),
+        "score_scale": result.score_scale,
+        "threshold": result.threshold,
+        "spans": [span.as_dict() for span in result.spans],
+        "results": [{"chunk_id": hit.passage.stored_chunk_id, "score": hit.score} for hit in result.hits],
+        "candidates": [_candidate_as_json(candidate) for candidate in result.candidates],
+        "dropped": [dropped.as_dict() for dropped in result.dropped],
+    }
+
+
+def models_in_use() -> dict[str, str]:
+    """The models that the environment names, apart from the embedders, which are the knowledge bases' own."""
+    return {
+        "reranker": settings.RERANKER_MODEL,
+        "rerank_server": settings.RERANK_MODEL if settings.RERANK_BASE_URL else "",
+        "llm": settings.LLM_MODEL if settings.LLM_API_KEY or settings.LLM_BASE_URL_IS_SET else "",
+    }
+
+
+def _request_as_json(request: SearchRequest) -> dict[str, Any]:
+    """What was asked for; the history's texts may tell of other knowledge bases and are kept apart from the trace."""
+    return {
+        "profile": request.profile,
+        "profile_version": request.profile_version,
+        "overrides": dict(request.overrides),
+        "filters": None if request.filters is None else request.filters.as_dict(),
+        "latency_budget_ms": request.latency_budget_ms,
+        "turns": len(request.history),
+    }
+
+
+def _scopes_as_json(outcome: SearchOutcome) -> list[dict[str, Any]]:
+    request = outcome.request
+    serves_all = outcome.wiring.profile if request.profile and not request.own_profiles else None
+    return [
+        {
+            "kb_id": scope.kb_id,
+            "version": kb.version_row.version,
+            "content_version": kb.version_row.content_version,
+            "tokenizer": kb.tokenizer_id,
+            "space": scope.space,
+            "profile": {
+                "name": profile.name,
+                "version": profile.version,
+                "knowledge_base_id": profile.knowledge_base_id,
+            },
+            "configuration": scope.config.as_dict(),
+        }
+        for scope, kb in zip(outcome.wiring.pipeline.scopes, outcome.knowledge_bases, strict=True)
+        for profile in [serves_all or kb.profile]
+    ]
+
+
+def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
+    passage = candidate.passage
+    origin = passage.origin if passage else None
+    return {
+        "chunk_id": candidate.chunk_id if origin is None else None,
+        **({} if origin is None else {"external": dataclasses.asdict(origin)}),
+        "kb_id": candidate.kb_id,
+        "ranks": dict(candidate.ranks),
+        "scores": dict(candidate.scores),
+        "matched_terms": list(candidate.matched_terms),
+        "cut_by": candidate.cut_by,
+        "provenance": [
+            {**dataclasses.asdict(each), "chunk_id": each.chunk_id if each.chunk_id >= 0 else None}
+            for each in candidate.provenance
+        ],
+    }
+
+
+def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
+    """The fields of the search log's entry."""
+    result, profile = outcome.result, outcome.wiring.profile
+    return {
+        "id": outcome.trace_id,
+        "knowledge_base_ids": [scope.kb_id for scope in outcome.wiring.pipeline.scopes],
+        "query": result.query,
+        "profile": profile.name,
+        "profile_version": profile.version,
+        "configuration": outcome.wiring.config.as_dict(),
+        "trace": trace_as_json(outcome),
+        "degraded": [degradation.as_dict() for degradation in result.degraded],
+        "result_count": len(result.hits),
+        "outcome": _outcome(result),
+        "duration_ms": result.timings_ms["total"],
+        "timings": dict(result.timings_ms),
+        "history": [dataclasses.asdict(turn) for turn in outcome.request.history],
+    }
+
+
+def _outcome(result: Result) -> SearchLog.Outcome:
+    if result.hits:
+        return SearchLog.Outcome.FOUND
+    return SearchLog.Outcome.GATED if result.candidates else SearchLog.Outcome.NOTHING

@@ -1,0 +1,102 @@
+"""The search log. A search waits for its entry only when it was explained; others are written within a second."""
+
+import atexit
+import logging
+import queue
+import threading
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connection, connections
+from django.utils import timezone
+
+from kb.access.models.principal import Principal
+from kb.content.services.redaction import without_query
+from kb.quality.failed_queries.services import note_failures
+from kb.search.models import SearchLog
+
+logger = logging.getLogger(__name__)
+
+WAITING_ENTRIES = 10_000
+BATCH = 200
+
+
+def record(principal: Principal, entry: Mapping[str, Any], *, now: bool) -> None:
+    """Keeps a search.
+
+    Args:
+        principal: who searched.
+        entry: fields of SearchLog.
+        now: write before returning, as for a search that is explained: somebody looks into it already, and so it does not
+            go into the inbox of failed queries. Else in the background.
+    """
+    if not settings.SEARCH_LOG_QUERIES:
+        entry = without_query(entry)
+    row = SearchLog(user_id=principal.user.pk, created_at=timezone.now(), **entry)
+    if now:
+        row.save(force_insert=True)
+    elif connection.in_atomic_block:  # another connection would not see what the open transaction has made
+        row.save(force_insert=True)
+        note_failures([row])
+    else:
+        _writer().put(row)
+
+
+class BackgroundWriter:
+    """Writes entries in batches from a thread of its own, which holds no connection while it waits."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.Queue[SearchLog] = queue.Queue(WAITING_ENTRIES)
+        threading.Thread(target=self._run, name="search-log", daemon=True).start()
+        atexit.register(self.flush)
+
+    def put(self, row: SearchLog) -> None:
+        try:
+            self._waiting.put_nowait(row)
+        except queue.Full:
+            logger.warning("the search log falls behind: entry %s was not kept", row.pk)
+
+    def flush(self) -> None:
+        """Returns when every entry that was put before has been written or given up."""
+        self._waiting.join()
+
+    def _run(self) -> None:
+        while True:
+            rows = [self._waiting.get()]
+            while len(rows) < BATCH and not self._waiting.empty():
+                rows.append(self._waiting.get())
+            try:
+                _write(rows)
+            finally:
+                connections.close_all()
+                for _ in rows:
+                    self._waiting.task_done()
+
+
+def _write(rows: list[SearchLog]) -> None:
+    """Writes entries together, or one by one where one of them spoils the rest."""
+    try:
+        SearchLog.objects.bulk_create(rows)
+    except (DatabaseError, ValueError):
+        if len(rows) == 1:
+            logger.exception("search log entry %s could not be written", rows[0].pk)
+            return
+        for row in rows:
+            _write([row])
+        return
+    try:
+        note_failures(rows)
+    except DatabaseError:
+        logger.exception("failed queries could not be noted")
+
+
+@lru_cache(maxsize=1)
+def _writer() -> BackgroundWriter:
+    return BackgroundWriter()
+
+
+def flush() -> None:
+    """Waits until entries that are on their way have been written."""
+    _writer().flush()

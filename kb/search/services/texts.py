@@ -1,0 +1,239 @@
+"""Texts that a program keeps under ids of its own: one text is one document is one chunk, searchable when `add` returns.
+
+A text's id stands in its document's metadata and, hashed, as its `sha256`: that column is unique in a knowledge base, has
+an index, and cannot be edited, so an id names one text, and never a document that came in as a file.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import connection
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+
+from kb.access.models.accounts import User
+from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.validators import storable, validate_metadata
+from kb.index.filters import Filters, Operator
+from kb.ingest.services.documents import documents_delete
+from kb.ingest.services.whole_documents import WholeDocument, batches, write_whole_documents
+from kb.profiles.services import find_version
+from kb.providers.loaded import embedder
+from kb.search.models import RetrievalProfile
+from kb.search.services.search import SearchRequest, hit_as_json, search
+from retrieval.protocols import Embedder
+from retrieval.texts import FoundText, KeptText
+from retrieval.types import Hit
+
+ID_FIELD = "langchain_id"
+PASSAGE_FIELDS = ("source_type", "tags", "heading_path")
+CHUNK_ID_DIGITS = 18  # what fits a bigint whatever the digits are
+
+
+@dataclass(frozen=True, slots=True)
+class PermittedTexts:
+    """The texts of one knowledge base under a user's rights (`retrieval.texts.KnowledgeBaseTexts`).
+
+    Every method raises NotVisible where the knowledge base, or the profile, does not exist for the principal.
+
+    Attributes:
+        principal: asked at every call, so that rights which are withdrawn end at once.
+        profile: of the searches; blank: the knowledge base's own.
+        profile_version: of that profile; None: the published one.
+    """
+
+    principal: Callable[[], Principal]
+    kb_id: int
+    profile: str = ""
+    profile_version: int | None = None
+
+    def check(self) -> None:
+        """Tells at once what every method would."""
+        principal = self.principal()
+        self._visible(principal)
+        if self.profile:
+            find_version(principal, self.profile, self.profile_version, scope=[self.kb_id])
+
+    def search(self, query: str, k: int, *, metadata: Mapping[str, Any] | None = None) -> list[FoundText]:
+        """Finds texts and chunks of other documents.
+
+        Raises:
+            InvalidFilter: a value of the metadata is neither a text nor a number, true, false or null.
+            InvalidConfiguration: k is out of range.
+            NoChannelAvailable: no channel could answer.
+        """
+        conditions = [{"key": key, "op": Operator.EQ, "value": value} for key, value in (metadata or {}).items()]
+        filters = Filters.parse({"metadata": conditions}) if conditions else None
+        with _borrowed_connection():
+            principal = self.principal()
+            overrides = {"top_k": k, "score_threshold": 0.0}
+            request = SearchRequest(
+                query=query,
+                knowledge_base_ids=[self.kb_id],
+                profile=self.profile,
+                profile_version=self.profile_version,
+                overrides=overrides,
+                filters=filters,
+            )
+            outcome = search(principal, request)
+            hits, used = outcome.result.hits, outcome.wiring.profile
+            documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
+            return [_found(hit, documents.get(hit.passage.document_id), used) for hit in hits]
+
+    def add(self, texts: Sequence[KeptText]) -> None:
+        """Writes texts in batches, each in one transaction; one that is there unchanged stays, also if it is disabled.
+
+        Raises:
+            NotAllowed: the user may see the knowledge base, but not change it.
+            Rejected: a text is blank or its metadata cannot be stored; nothing was written.
+            ModelUnavailable: the knowledge base's model cannot be loaded.
+            Superseded: the knowledge base moved to another model meanwhile; earlier batches stay.
+        """
+        with _borrowed_connection():
+            principal = self.principal()
+            kb = self._editable(principal)
+            latest = {text.id: text for text in map(_storable, texts)}
+            for batch in batches(latest.values()):
+                _write(kb, batch, principal.user if isinstance(principal.user, User) else None)
+
+    def delete(self, ids: Sequence[str] | None) -> None:
+        """Deletes texts that were added under these ids, or, for None, under any; never a document that was a file.
+
+        Raises:
+            NotAllowed: the user may see the knowledge base, but not change it.
+        """
+        with _borrowed_connection():
+            documents = Document.objects.filter(knowledge_base=self._editable(self.principal()))
+            if ids is None:
+                documents_delete(documents.filter(file="", metadata__has_key=ID_FIELD))
+            else:
+                documents_delete(documents.filter(sha256__in=[_key(text_id) for text_id in ids]))
+
+    def get(self, ids: Sequence[str]) -> dict[str, KeptText]:
+        """The texts added under these ids; for other ids that are those of chunks, as a search returns them, these."""
+        with _borrowed_connection():
+            chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
+            found = _texts(chunks.filter(document__sha256__in=[_key(text_id) for text_id in ids]))
+            others = [int(each) for each in ids if each not in found and _may_be_chunk_id(each)]
+            return {**_texts(chunks.filter(pk__in=others)), **found}
+
+    def embedder(self) -> Embedder:
+        with _borrowed_connection():
+            return embedder(self.knowledge_base().embedding_model)
+
+    def knowledge_base(self) -> KnowledgeBase:
+        return self._visible(self.principal())
+
+    def _visible(self, principal: Principal) -> KnowledgeBase:
+        found: KnowledgeBase | None = KnowledgeBase.objects.visible_to(principal).filter(pk=self.kb_id).first()
+        if found is None:
+            raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": self.kb_id})
+        return found
+
+    def _editable(self, principal: Principal) -> KnowledgeBase:
+        kb = self._visible(principal)
+        if not KnowledgeBase.objects.editable_by(principal).filter(pk=self.kb_id).exists():
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        return kb
+
+
+@contextmanager
+def _borrowed_connection() -> Iterator[None]:
+    """Gives the connection back where this call has opened it: an event loop's threads would each keep one for good."""
+    held = connection.connection is not None
+    try:
+        yield
+    finally:
+        if not held:
+            connection.close()
+
+
+def _key(text_id: str) -> str:
+    return hashlib.sha256(f"text\0{text_id}".encode(errors="surrogatepass")).hexdigest()
+
+
+def _may_be_chunk_id(text_id: str) -> bool:
+    return text_id.isascii() and text_id.isdecimal() and len(text_id) <= CHUNK_ID_DIGITS
+
+
+def _id_in(document: Document) -> str | None:
+    """The id that a document was added under; metadata alone do not tell, since they are anyone's to edit."""
+    text_id = document.metadata.get(ID_FIELD)
+    return text_id if isinstance(text_id, str) and document.sha256 == _key(text_id) else None
+
+
+def _kept(chunk_id: int, content: str, document: Document) -> KeptText:
+    text_id = _id_in(document)
+    if text_id is None:
+        return KeptText(str(chunk_id), content, document.metadata)
+    given = {name: value for name, value in document.metadata.items() if name != ID_FIELD}
+    return KeptText(text_id, content, given)
+
+
+def _texts(chunks: QuerySet[Chunk]) -> dict[str, KeptText]:
+    kept = (_kept(chunk.pk, chunk.text, chunk.document) for chunk in chunks.select_related("document"))
+    return {text.id: text for text in kept}
+
+
+def _found(hit: Hit, document: Document | None, profile: RetrievalProfile) -> FoundText:
+    fields = hit_as_json(hit)
+    passage = hit.passage
+    # Deleted since it was found: what the search has read of it is what there is.
+    text = _kept(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))
+    if passage.origin is not None:
+        text = KeptText(passage.source or passage.origin.id, passage.text, {"source": passage.source})
+    provenance = {name: value for name, value in fields.items() if name not in {"text", "metadata"}}
+    provenance |= {name: fields["metadata"][name] for name in PASSAGE_FIELDS if name in fields["metadata"]}
+    provenance["profile"] = {"name": profile.name, "version": profile.version}
+    return FoundText(text, hit.score, hit.score_scale, provenance)
+
+
+def _storable(text: KeptText) -> KeptText:
+    """The text as it will be read back: without what cannot be stored, its metadata as JSON has them."""
+    content = storable(text.content)
+    if not content.strip():
+        raise Rejected("blank_text", _("The text “%(id)s” is empty: leave it out.") % {"id": text.id})
+    try:
+        metadata = json.loads(json.dumps(dict(text.metadata)))
+        validate_metadata({**metadata, ID_FIELD: text.id})
+    except (TypeError, ValueError, ValidationError) as error:
+        reason = " ".join(error.messages) if isinstance(error, ValidationError) else str(error)
+        message = _(
+            "The metadata of the text “%(id)s” cannot be stored: %(reason)s Give numbers, strings, lists and objects."
+        )
+        raise Rejected("invalid_metadata", message % {"id": text.id, "reason": reason}) from error
+    if ID_FIELD in metadata:
+        message = _("The metadata of the text “%(id)s” have the field “%(field)s”, which holds its id: rename it.")
+        raise Rejected("invalid_metadata", message % {"id": text.id, "field": ID_FIELD})
+    return KeptText(text.id, content, metadata)
+
+
+def _write(kb: KnowledgeBase, texts: Sequence[KeptText], user: User | None) -> None:
+    stored = _texts(Chunk.objects.filter(knowledge_base=kb, document__sha256__in=[_key(text.id) for text in texts]))
+    documents = [
+        WholeDocument(
+            text.content,
+            title=_named(text, "title"),
+            source=_named(text, "source", text.id),
+            sha256=_key(text.id),
+            metadata={**text.metadata, ID_FIELD: text.id},
+            created_by=user,
+        )
+        for text in texts
+        if stored.get(text.id) != text
+    ]
+    replaced = Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents])
+    write_whole_documents(kb, documents, replaced=replaced)
+
+
+def _named(text: KeptText, field: str, default: str = "") -> str:
+    """A field of the metadata that loaders of documents fill in."""
+    value = text.metadata.get(field)
+    return value if isinstance(value, str) and value else default

@@ -1,0 +1,72 @@
+"""Answers as server-sent events. The generators are synchronous: under WSGI an asynchronous one would be buffered whole."""
+
+import json
+import logging
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+from django.conf import settings
+from django.db import Error as DatabaseFailure
+from django.http import StreamingHttpResponse
+from django.utils.translation import gettext as _
+
+from kb.answers.services.types import AnswerEvent
+from kb.base import draining
+
+logger = logging.getLogger(__name__)
+
+LAST_SECONDS = 2.0
+"""Of the time that a process has to end: by then a stream has said that it breaks off."""
+
+
+class ServerEnds(Exception):
+    """The process is about to be killed."""
+
+
+def fault_of(error: Exception) -> Mapping[str, Any]:
+    """What the event `error` tells of a failure, without its insides."""
+    if isinstance(error, DatabaseFailure):  # also a user who was deleted while the answer was written
+        return {"code": "unavailable", "detail": _("The database is out of reach or overloaded: try again later.")}
+    if isinstance(error, ServerEnds):
+        return {"code": "unavailable", "detail": _("The server is being restarted: ask again.")}
+    return {"code": "internal_error", "detail": _("The answer broke off because of a fault of the server: try again.")}
+
+
+def event_stream(
+    events: Generator[AnswerEvent, None, None],
+    shown: Callable[[AnswerEvent], Mapping[str, Any]] | None = None,
+    fault: Callable[[Exception], Mapping[str, Any]] = fault_of,
+) -> StreamingHttpResponse:
+    """The response that sends the events as they come; when it is closed, so are they.
+
+    What fails after the first event can no longer become a status: it is the event `error`.
+
+    Args:
+        events: from `stream_answer`.
+        shown: what is sent of an event; None: its data.
+        fault: what is sent of a failure.
+    """
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingHttpResponse(_encoded(events, shown, fault), content_type="text/event-stream", headers=headers)
+
+
+def _encoded(
+    events: Generator[AnswerEvent, None, None],
+    shown: Callable[[AnswerEvent], Mapping[str, Any]] | None,
+    fault: Callable[[Exception], Mapping[str, Any]],
+) -> Iterator[str]:
+    with closing(events):
+        try:
+            for event in events:
+                yield _event(event.name, shown(event) if shown else event.data)
+                if event.name == "delta" and draining.seconds() > settings.WEB_END_SECONDS - LAST_SECONDS:
+                    yield _event("error", fault(ServerEnds()))
+                    return
+        except Exception as error:  # the boundary of the stream, which would just break off
+            logger.exception("an answer broke off while it was sent")
+            yield _event("error", fault(error))
+
+
+def _event(name: str, data: Mapping[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

@@ -1,0 +1,411 @@
+"""The one wiring point: settings and a knowledge base's profile become a configuration and a pipeline."""
+
+import logging
+import shlex
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db import DatabaseError, connection, connections
+from django.utils.translation import gettext_noop
+from numpy.typing import NDArray
+
+from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.principal import Principal
+from kb.base.db.threads import ConnectionReturningExecutor
+from kb.graph.concepts import ConceptReader
+from kb.graph.facts import FactReader
+from kb.index.bm25 import BM25Store
+from kb.index.filters import Filters, chunk_ids
+from kb.index.fulltext import PgTextStore
+from kb.index.mirrors.registry import KEYWORD_STORES
+from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
+from kb.index.page_cache import knowledge_bases_by_use, read_in
+from kb.index.pgvector import PgVectorStore
+from kb.providers import loaded as providers
+from kb.providers import warming
+from kb.providers.tokenizers import tokenizer_options
+from kb.search.externals import external_channels, left_out, text_vectors
+from kb.search.models import RetrievalProfile
+from kb.search.passages import PassageReader
+from kb.search.searchable import holdings, searchable
+from retrieval.analysis import Analyser
+from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
+from retrieval.channels import (
+    BM25Channel,
+    FullTextChannel,
+    LexicalChannel,
+    QuestionChannel,
+    StoredKeywordChannel,
+    UnavailableChannel,
+    VectorChannel,
+)
+from retrieval.config import RetrievalConfig
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.errors import ChannelUnavailable, DependencyMissing, RetrievalError, ScopeOutdated
+from retrieval.execution import InlineExecutor
+from retrieval.external import ExternalChannel
+from retrieval.messages import Message, message_of
+from retrieval.pipeline import Pipeline
+from retrieval.protocols import Channel, Reranker, VectorStore
+from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
+from retrieval.rerankers.chain import RerankChain
+from retrieval.rerankers.overlap import OverlapReranker
+from retrieval.scope import Scope, StandIn
+from retrieval.tokenize import JiebaTokenizer
+from retrieval.trace import Degradation, DegradationCode
+
+logger = logging.getLogger(__name__)
+
+# A setting's name, type and value: 1 and True are the same to a dictionary, and not to a setting.
+Layer = tuple[tuple[str, type, Any], ...]
+
+CHANNEL_THREADS = 8
+TOKENIZERS_HELD = 8
+CONFIGURATIONS_HELD = 256
+INDEX_SECONDS = 60.0
+FIRST_QUERY_LENGTH = 40
+# With fewer chunks than this, keywords have found next to nothing.
+LEXICAL_BELOW = 3
+
+
+@lru_cache(maxsize=1)
+def _channel_threads() -> ConnectionReturningExecutor:
+    return ConnectionReturningExecutor(max_workers=CHANNEL_THREADS, thread_name_prefix="channel")
+
+
+@lru_cache(maxsize=TOKENIZERS_HELD)
+def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
+    try:
+        require_dependencies()
+        cutter = JiebaTokenizer(tokenizer_options(tokenizer_id))
+        logger.debug("tokenizer %s serves %s", cutter.id, tokenizer_id or "new knowledge bases")
+    except DependencyMissing as error:
+        logger.warning("%s %s", BM25_UNAVAILABLE, error)
+        return error
+    return cutter
+
+
+def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
+    """As `tokenizer`.
+
+    Raises:
+        DependencyMissing: a package that it needs is not installed.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    if isinstance(loaded, DependencyMissing):
+        raise loaded
+    return loaded
+
+
+def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
+    """The tokenizer with the options of an id, under the rules of this version: its own id may be a newer one.
+
+    Args:
+        tokenizer_id: of a knowledge base; blank: that of new ones, with the default options.
+
+    Returns:
+        None, and one warning, where packages that it needs are missing.
+    """
+    loaded = _load_tokenizer(tokenizer_id)
+    return None if isinstance(loaded, DependencyMissing) else loaded
+
+
+def environment_config() -> RetrievalConfig:
+    return RetrievalConfig(**settings.RETRIEVAL)
+
+
+def _configured(profile: RetrievalProfile, asked: Mapping[str, Any]) -> RetrievalConfig:
+    """The configuration of a request under a profile; to validate it again each time would cost as much as to fuse."""
+    layers = [
+        tuple((name, type(value), tuple(value) if isinstance(value, list) else value) for name, value in layer.items())
+        for layer in (settings.RETRIEVAL, profile.settings, asked)
+    ]
+    try:
+        return _layered(*layers)
+    except TypeError:  # a value that cannot be a key is none that a setting may have: say which
+        return environment_config().override(profile.settings).override(asked)
+
+
+@lru_cache(maxsize=CONFIGURATIONS_HELD)
+def _layered(environment: Layer, profile: Layer, asked: Layer) -> RetrievalConfig:
+    values, of_profile, of_request = (
+        {name: value for name, _type, value in layer} for layer in (environment, profile, asked)
+    )
+    return RetrievalConfig(**values).override(of_profile).override(of_request)
+
+
+def warm_up() -> None:
+    """Loads the tokenizers and the models in use, so that no request waits for them; `warming` says how far it is.
+
+    Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
+    """
+    warming.note(warming.Stage.LOADING)
+    failed: tuple[str, ...] = ()
+    try:
+        for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
+            if cutter := tokenizer(tokenizer_id):
+                cutter("预热")
+        models = KnowledgeBase.objects.values_list("embedding_model", flat=True).distinct()
+        failed = providers.load(
+            map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
+        )
+    finally:
+        warming.note(warming.Stage.DONE, failed)
+        connections.close_all()
+    try:
+        kb_ids = knowledge_bases_by_use()
+        _load_keyword_indexes(kb_ids)
+        _search_once(kb_ids)
+        read_in()
+    except DatabaseError as error:
+        logger.warning("indexes are not read in, so the first searches take longer: %s", error)
+    finally:
+        connections.close_all()
+
+
+def _load_keyword_indexes(kb_ids: Sequence[int]) -> None:
+    """The stored ones of knowledge bases in this order, as far as the memory for them reaches."""
+    left = settings.BM25_MEMORY_BYTES
+    stored = KnowledgeBase.objects.filter(bm25_index__isnull=False).select_related("version_row").in_bulk()
+    for kb_id in kb_ids:
+        kb = stored.get(kb_id)
+        if kb is None or tokenizer(kb.tokenizer_id) is None:
+            continue
+        try:
+            requested = BM25Store().request(kb.pk, kb.version_row.version, kb.tokenizer_id)
+            index = requested.wait(time.monotonic() + INDEX_SECONDS).index
+        except (ChannelUnavailable, ScopeOutdated) as error:
+            logger.warning("the keyword index of knowledge base %s is not loaded yet: %s", kb.pk, error)
+            continue
+        left -= index.nbytes
+        if left < index.nbytes:  # one more might push out what is needed more
+            return
+
+
+def _search_once(kb_ids: Sequence[int]) -> None:
+    """Searches the first of the knowledge bases that has a chunk, so that what a first search makes is there: connections, threads, tables."""
+    for kb in KnowledgeBase.objects.filter(pk__in=kb_ids[:1]).select_related("owner"):
+        text = (
+            Chunk.objects.filter(knowledge_base=kb, enabled=True).order_by("pk").values_list("text", flat=True).first()
+        )
+        if not text:
+            return
+        principal = Principal(kb.owner)
+        try:
+            bases = list(searchable(principal, [kb.pk]).values())
+            wiring = build_pipeline(bases, principal, overrides={"external": False, "rewrite": "off"})
+            wiring.pipeline.run(text[:FIRST_QUERY_LENGTH], wiring.config)
+        except RetrievalError as error:
+            logger.warning("the search that warms this process up failed: %s", error)
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """A pipeline with the profile and the resolved configuration it runs under."""
+
+    pipeline: Pipeline
+    profile: RetrievalProfile
+    config: RetrievalConfig
+    vectors: tuple[QueryEmbedder, ...]
+    links: tuple[Reranker, ...]
+
+    @property
+    def asks_elsewhere(self) -> bool:
+        """Whether results may change although no knowledge base does."""
+        return any(isinstance(channel, ExternalChannel) for scope in self.pipeline.scopes for channel in scope.channels)
+
+    def load_models(self) -> None:
+        """Loads the local models that are not loaded yet, for a caller that would rather wait than do without them."""
+        providers.load(self.vectors, self.links)
+
+
+def build_pipeline(
+    knowledge_bases: Sequence[KnowledgeBase],
+    principal: Principal,
+    *,
+    profile: RetrievalProfile | None = None,
+    common: RetrievalProfile | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    filters: Filters | None = None,
+) -> Wiring:
+    """Wires a pipeline.
+
+    Args:
+        knowledge_bases: in the caller's order, read by `stores.searchable`.
+        principal: whose passages may be read.
+        profile: serves all of them; None: each searches by its own.
+        common: rules the stages after the fusion where each searches by its own; None: see `common_profile`.
+        overrides: settings of this request, over any profile.
+        filters: which chunks may be found.
+
+    Raises:
+        InvalidConfiguration: an override is unknown or out of range.
+    """
+    asked = explicit_count(overrides or {})
+    common = profile or common or common_profile(knowledge_bases)
+    config = _configured(common, asked)
+    vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
+    asked_of = _cache_scope(knowledge_bases)
+    scopes = tuple(
+        _scope(
+            kb,
+            vectors[kb.embedding_model].within(asked_of),
+            _configured(profile or kb.profile, asked),
+            None if filters is None else chunk_ids(kb.pk, principal, filters),
+        )
+        for kb in knowledge_bases
+    )
+    tokenizers = {scope.kb_id: scope.tokenizer for scope in scopes if scope.tokenizer}
+    links = providers.rerankers(config, OverlapReranker(tokenizers))
+    with_concepts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).concepts)
+    with_facts = tuple(kb.pk for kb in knowledge_bases if holdings(kb).facts)
+    pipeline = Pipeline(
+        scopes=scopes,
+        analyser=Analyser(
+            tokenizers=tokenizers,
+            concepts=ConceptReader(principal) if with_concepts else None,
+            concept_kb_ids=with_concepts,
+            rewriter=providers.rewriter(),
+        ),
+        passages=PassageReader(principal),
+        chain=RerankChain(links),
+        executor=InlineExecutor() if connection.in_atomic_block else _channel_threads(),
+        facts=FactReader(principal) if with_facts else None,
+        fact_kb_ids=with_facts,
+    )
+    return Wiring(pipeline, common, config, tuple(vectors.values()), tuple(links))
+
+
+def explicit_count(overrides: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A count that a request asks for wins over the final counts of environment and profile, also where kinds are capped."""
+    if overrides.get("top_k") is None:
+        return {name: value for name, value in overrides.items() if name != "top_k"}
+    count = overrides["top_k"]
+    return {"top_k": count, "rerank_top_k": count, "general_final_count": count, **overrides}
+
+
+def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile:
+    """The profile that all share; where they differ, the default one rules the stages after the fusion."""
+    profiles = {kb.profile_id: kb.profile for kb in knowledge_bases}
+    if len(profiles) == 1:
+        return next(iter(profiles.values()))
+    return RetrievalProfile.objects.live("default")
+
+
+def _cache_scope(knowledge_bases: Sequence[KnowledgeBase]) -> str:
+    """Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache."""
+    return ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
+
+
+def _scope(
+    kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
+) -> Scope:
+    channels = [_vector_channel(kb, vectors, config, only), _keyword_channel(kb, only)]
+    if holdings(kb).questions and config.question_weight:
+        store, stand_in = _vector_stores(kb)
+        channels.append(QuestionChannel(kb.pk, vectors, store, stand_in=stand_in, dimension=kb.dimension, only=only))
+    held = holdings(kb)
+    notes = left_out(kb, held, config, is_filtered=only is not None)
+    texts = text_vectors(kb, vectors)
+    cutter = tokenizer(kb.tokenizer_id)
+    asked = () if notes or not config.external else external_channels(kb, held, config, cutter, texts)
+    return Scope(
+        kb_id=kb.pk,
+        space=kb.embedding_model,
+        tokenizer=cutter,
+        channels=(*channels, *asked),
+        config=config,
+        stand_ins=_stand_ins(kb, config, only),
+        text_vectors=texts,
+        notes=notes,
+    )
+
+
+def _stand_ins(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> tuple[StandIn, ...]:
+    """Full text for a keyword index that cannot answer; n-grams where keywords find nothing or the embedder is out."""
+    stand_ins = []
+    store = PgTextStore()
+    if config.enable_fts and tokenizer(kb.tokenizer_id) is not None:
+        channel = FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only)
+        stand_ins.append(StandIn(channel, failed=frozenset({"bm25"})))
+    if config.lexical_fallback:
+        lexical = LexicalChannel(kb.pk, kb.tokenizer_id, store, only=only)
+        stand_ins.append(
+            StandIn(lexical, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=LEXICAL_BELOW)
+        )
+    return tuple(stand_ins)
+
+
+def _vector_channel(
+    kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
+) -> Channel:
+    notes = []
+    if kb.embedding_model == HASHING_MODEL_ID:
+        notes.append(
+            Degradation(
+                "vector",
+                DegradationCode.HASHING_EMBEDDER,
+                Message(
+                    gettext_noop(
+                        "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
+                        "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
+                    ),
+                    name=kb.name,
+                    quoted=shlex.quote(kb.name),
+                ),
+            )
+        )
+    store, stand_in = _vector_stores(kb)
+    return VectorChannel(
+        kb.pk,
+        vectors,
+        store,
+        stand_in=stand_in,
+        dimension=kb.dimension,
+        keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
+        only=only,
+        notes=notes,
+    )
+
+
+def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
+    """What searches its vectors, and what does where that cannot; PostgreSQL holds the vectors in any case."""
+    if kb.store == KnowledgeBase.Store.POSTGRES:
+        return PgVectorStore(), None
+    return MirroredVectorStore(kb.store), PgVectorStore()
+
+
+def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Channel:
+    cutter = _load_tokenizer(kb.tokenizer_id)
+    if isinstance(cutter, DependencyMissing):
+        template = gettext_noop("The keyword search’s packages are not installed: {reason}")
+        message = Message(template, reason=message_of(cutter))
+        return UnavailableChannel("bm25", kb.pk, DegradationCode.BM25_DEPENDENCIES_MISSING, message)
+    if kb.tokenizer_id != cutter.id or kb.lacks_postings:
+        return UnavailableChannel(
+            "bm25",
+            kb.pk,
+            DegradationCode.BM25_POSTINGS_OUTDATED,
+            Message(
+                gettext_noop(
+                    "Chunks of “{name}” were not tokenised, or by another version: run `manage.py reindex --kb {quoted} --bm25`."
+                ),
+                name=kb.name,
+                quoted=shlex.quote(kb.name),
+            ),
+        )
+    index = BM25Store().request(kb.pk, kb.version_row.version, cutter.id)
+    detail: dict[str, Any] = {"tokenizer": cutter.id}
+    if only is not None:
+        detail["allowed_chunks"] = only.size
+    if kb.target_tokenizer_id:
+        detail["target_tokenizer"] = kb.target_tokenizer_id
+    own = BM25Channel(kb.pk, index.wait, only=only, detail=detail)
+    if kb.store not in KEYWORD_STORES:
+        return own
+    return StoredKeywordChannel(MirroredKeywordStore(kb.store, kb.language), own, only=only)

@@ -1,0 +1,107 @@
+"""RSS and Atom feeds: entries that carry their text, or lead to it."""
+
+import hashlib
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final
+
+from kb.base.net.backend import Deadline
+from kb.base.net.client import Ask, Fetched, WebClient
+from kb.base.net.errors import FetchCode, FetchError
+from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.sandbox import Limits, run_job
+from kb.sources.connectors.listing import Candidate, Order, normal
+from kb.sources.connectors.robots import Robots
+
+SECONDS: Final = 20.0
+"""For what is read of a feed that has come; a proper one takes a small part of that."""
+
+
+class FeedListing:
+    """The entries of a feed, in its order.
+
+    It is never complete: an entry that has left the feed is still published.
+    """
+
+    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - the feed is for us
+        self.is_complete = False
+        self._client = client
+        self._order = order
+
+    def __iter__(self) -> Iterator[Candidate]:
+        deadline = self._order.deadline
+        entries = read_feed(self._client.fetch(self._order.url, Ask(deadline=deadline)), deadline=deadline)
+        kept = [entry for entry in entries if self._order.scope.accepts(entry.url)]
+        if not kept:
+            raise FetchError(FetchCode.EMPTY_LISTING)
+        yield from kept[: self._order.max_pages]
+
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """A feed names its entries itself."""
+
+
+def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
+    """The entries of a feed, each address once; they are read in the sandbox.
+
+    An entry that carries its content is taken as it is; of one with a summary only, the page that it leads to is read.
+
+    Args:
+        fetched: the feed.
+        deadline: for reading it, where somebody waits.
+        texts: of how many entries the text is wanted too.
+
+    Raises:
+        FetchError: it is no feed, or takes too much time or memory.
+    """
+    left = SECONDS if deadline is None else min(SECONDS, deadline.remaining(fetched.url))
+    try:
+        with tempfile.NamedTemporaryFile(prefix="feed-") as file:
+            file.write(fetched.content)
+            file.flush()
+            told = run_job(
+                "feed",
+                Path(file.name),
+                limits=Limits(seconds=left),
+                texts=texts,
+                media_type=fetched.media_type,
+                charset=fetched.charset,
+                url=fetched.url,
+            )
+        if told is None:
+            raise FetchError(FetchCode.NOT_A_FEED)
+        found = [_candidate(each, fetched.url) for each in told]
+    except (ParseError, KeyError, TypeError, ValueError) as error:
+        raise FetchError(FetchCode.SLOW_FEED) from error
+    entries: dict[str, Candidate] = {}
+    for candidate in found:
+        if candidate is not None:
+            entries.setdefault(candidate.url, candidate)
+    return list(entries.values())
+
+
+def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
+    """None for an entry of which nothing can be read."""
+    own, summary, title = str(entry["own"]), str(entry["summary"]), str(entry["title"])
+    link = normal(str(entry["link"]), base) if entry["link"] else None
+    if link is None:
+        own = own or summary
+        link = _address(str(entry["id"]) or title, base) if own else None
+    if link is None:
+        return None
+    return Candidate(
+        url=link,
+        title=title,
+        content=own or None,
+        summary=summary,
+        text=str(entry["text"]),
+        version=str(entry["version"]),
+        published=datetime.fromisoformat(entry["published"]) if entry["published"] else None,
+    )
+
+
+def _address(name: str, base: str) -> str | None:
+    """What stands for the address of an entry that leads nowhere."""
+    feed = normal(base)
+    return f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}" if feed and name else None

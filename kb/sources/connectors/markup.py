@@ -1,0 +1,70 @@
+"""What a page says beside its text: where it leads, and when it was published. Read without building a tree."""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from html.parser import HTMLParser
+from typing import Final
+
+from kb.sources.connectors.listing import normal
+
+MAX_LINKS: Final = 5_000
+_DATES: Final = frozenset(
+    {"article:published_time", "datepublished", "dc.date", "dc.date.issued", "date", "pubdate", "publishdate"}
+)
+
+
+@dataclass(slots=True)
+class Markup:
+    """What was found.
+
+    Attributes:
+        links: normalised, in their order, each once.
+    """
+
+    links: dict[str, None] = field(default_factory=dict)
+    published: datetime | None = None
+
+
+class _Reader(HTMLParser):
+    def __init__(self, base: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found = Markup()
+        self._base = base
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        if tag == "a" and "href" in values:
+            self._link(values)
+        elif tag == "base" and values.get("href"):
+            self._base = normal(values["href"], self._base) or self._base
+        elif tag == "meta" and self.found.published is None:
+            name = values.get("property") or values.get("name") or values.get("itemprop") or ""
+            if name.lower() in _DATES:
+                self.found.published = moment(values.get("content", ""))
+
+    def _link(self, values: dict[str, str]) -> None:
+        if "nofollow" in values.get("rel", "").lower().split() or len(self.found.links) >= MAX_LINKS:
+            return
+        if (url := normal(values["href"], self._base)) is not None:
+            self.found.links[url] = None
+
+
+def read_markup(page: str, url: str) -> Markup:
+    """The links and the date of a page that lies at `url`."""
+    reader = _Reader(url)
+    reader.feed(page)
+    return reader.found
+
+
+def moment(words: str) -> datetime | None:
+    """A date as pages and feeds write it, in UTC where no zone is named; None for what is none."""
+    words = words.strip()
+    try:
+        found = datetime.fromisoformat(words)
+    except ValueError:
+        try:
+            found = parsedate_to_datetime(words)
+        except ValueError:
+            return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)

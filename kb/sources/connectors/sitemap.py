@@ -1,0 +1,146 @@
+"""Sitemaps (sitemaps.org): lists of addresses, lists of such lists, packed or not."""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any, Final
+
+from lxml import etree
+
+from kb.base.net.client import Ask, WebClient
+from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.inflate import MIB, gunzip
+from kb.sources.connectors.listing import Candidate, Order, normal
+from kb.sources.connectors.robots import Robots
+
+MAX_SITEMAPS: Final = 500
+MAX_BYTES: Final = 50 * MIB
+MAX_ADDRESSES: Final = 50_000
+"""Of one file, as the protocol says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sitemap:
+    """One file: the pages it lists, and the further sitemaps; `is_cut` where it lists more of them than it may."""
+
+    pages: tuple[str, ...] = ()
+    sitemaps: tuple[str, ...] = ()
+    is_cut: bool = False
+
+
+class SitemapListing:
+    """The addresses of a sitemap and of those that it names.
+
+    It is complete where each of them could be read and none was left out for their number.
+    """
+
+    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - the sitemap is for us
+        self.is_complete = False
+        self._client = client
+        self._order = order
+
+    def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = True
+        seen: set[str] = set()
+        for url in self._addresses():
+            if url in seen or not self._order.scope.accepts(url):
+                continue
+            if len(seen) == self._order.max_pages:
+                self.is_complete = False
+                return
+            seen.add(url)
+            yield Candidate(url)
+        if not seen:
+            raise FetchError(FetchCode.EMPTY_LISTING)
+
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """A sitemap names its pages itself."""
+
+    def _addresses(self) -> Iterator[str]:
+        waiting, known = deque([self._order.url]), {self._order.url}
+        while waiting:
+            url = waiting.popleft()
+            try:
+                sitemap = self._read(url)
+            except FetchError:
+                if url == self._order.url:
+                    raise
+                self.is_complete = False
+                continue
+            self.is_complete &= not sitemap.is_cut
+            yield from sitemap.pages
+            for further in sitemap.sitemaps:
+                if further in known:
+                    continue
+                if len(known) == MAX_SITEMAPS:
+                    self.is_complete = False
+                    break
+                known.add(further)
+                waiting.append(further)
+
+    def _read(self, url: str) -> Sitemap:
+        self._order.alive()
+        fetched = self._client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self._order.deadline))
+        content = gunzip(fetched.content, MAX_BYTES)
+        is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
+        return plain_sitemap(content) if is_plain else xml_sitemap(content, fetched.url)
+
+
+def xml_sitemap(content: bytes, base: str) -> Sitemap:
+    """The addresses of an XML sitemap or of an index of sitemaps.
+
+    Raises:
+        FetchError: it is neither.
+    """
+    events = etree.iterparse(
+        BytesIO(content),
+        events=("end",),
+        resolve_entities=False,
+        no_network=True,
+        load_dtd=False,
+        recover=True,
+        remove_comments=True,
+        remove_pis=True,
+    )
+    found: dict[str, list[str]] = {"url": [], "sitemap": []}
+    root, address, seen = "", "", 0
+    try:
+        for _, element in events:
+            root = _local(element.tag)
+            parent = element.getparent()
+            if root == "loc" and parent is not None and _local(parent.tag) in found:
+                address = address or (element.text or "").strip()
+            elif root in found:
+                seen += 1
+                if seen > MAX_ADDRESSES:
+                    return Sitemap(tuple(found["url"]), tuple(found["sitemap"]), is_cut=True)
+                if address and (url := normal(address, base)) is not None:
+                    found[root].append(url)
+                address = ""
+            _let_go(element, parent)
+    except etree.XMLSyntaxError as error:
+        raise FetchError(FetchCode.NOT_A_SITEMAP) from error
+    if root not in {"urlset", "sitemapindex"}:
+        raise FetchError(FetchCode.NOT_A_SITEMAP)
+    return Sitemap(tuple(found["url"]), tuple(found["sitemap"]))
+
+
+def _let_go(element: Any, parent: Any) -> None:
+    """Forgets an element and those before it, which have been read: millions of empty ones would fill the memory."""
+    element.clear()
+    while element.getprevious() is not None:
+        del parent[0]
+
+
+def plain_sitemap(content: bytes) -> Sitemap:
+    """A text of one address a line."""
+    lines = content.decode("utf-8", errors="replace").lstrip("\ufeff").splitlines()
+    return Sitemap(
+        tuple(url for line in lines[:MAX_ADDRESSES] if (url := normal(line)) is not None),
+        is_cut=len(lines) > MAX_ADDRESSES,
+    )
+
+
+def _local(tag: object) -> str:
+    return tag.rpartition("}")[2] if isinstance(tag, str) else ""

@@ -1,0 +1,170 @@
+"""External sources: search services elsewhere that the queries of a knowledge base are sent to."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from django.conf import settings
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.utils.translation import get_language, override
+from django.utils.translation import gettext as _
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Rejected
+from kb.base.findings import Finding, State
+from kb.sources.external.providers.fields import InvalidSettings
+from kb.sources.external.providers.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
+from kb.sources.external.providers.vertex import KIND as VERTEX
+from kb.sources.models import SearchProvider
+from retrieval.errors import ChannelUnavailable
+from retrieval.messages import message_of
+from retrieval.types import Analysis, ExternalHit
+
+TEST_SECONDS: Final = 10.0
+TEST_RESULTS: Final = 5
+NO_PROJECTS: Final = f"{VERTEX} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
+NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
+_CHECKED: Final = ("name", "timeout_ms", "weight")
+
+
+@dataclass(frozen=True, slots=True)
+class ExternalTest:
+    """What a source answers to a query at this moment.
+
+    Attributes:
+        error: why it does not, and what to do; None: it does. `code` is stable then.
+    """
+
+    hits: Sequence[ExternalHit] = ()
+    milliseconds: int = 0
+    error: str | None = None
+    code: str = ""
+
+
+def external_source_check(source: SearchProvider) -> None:
+    """Returns where a source can be saved, with its settings complete.
+
+    Raises:
+        Rejected: its name is taken, or its settings cannot be used; the code is the field's name and "_invalid".
+    """
+    try:
+        source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
+    except InvalidSettings as error:
+        raise Rejected(f"{error.field}_invalid", str(error)) from error
+    for name in _CHECKED:
+        field = SearchProvider._meta.get_field(name)
+        try:
+            field.clean(getattr(source, name), source)  # type: ignore[union-attr]
+        except ValidationError as error:
+            raise Rejected(f"{name}_invalid", " ".join(error.messages)) from error
+    named = SearchProvider.objects.filter(knowledge_base=source.knowledge_base, name=source.name)
+    if named.exclude(pk=source.pk).exists():
+        message = _("This knowledge base has an external source named “%(name)s” already: choose another name.")
+        raise Rejected("name_taken", message % {"name": source.name})
+
+
+def external_source_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> SearchProvider:
+    """Creates a source.
+
+    Args:
+        knowledge_base: the caller has checked that the user may write there.
+        fields: of the model.
+
+    Raises:
+        Rejected: as `external_source_check`.
+    """
+    source = SearchProvider(knowledge_base=knowledge_base, **fields)
+    external_source_check(source)
+    source.save()
+    return source
+
+
+def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
+    """Changes a source; switching one off needs no check, so that it works where the kind is no longer allowed.
+
+    Raises:
+        ObjectDoesNotExist: it is gone.
+        Rejected: as `external_source_check`.
+    """
+    with transaction.atomic():
+        source.refresh_from_db(from_queryset=SearchProvider.objects.select_for_update(no_key=True))
+        for name, value in changes.items():
+            setattr(source, name, value)
+        if set(changes) != {"enabled"} or source.enabled:
+            external_source_check(source)
+        source.save(update_fields=[*changes, *(["settings"] if "settings" not in changes else [])])
+
+
+def external_source_delete(*, source: SearchProvider) -> None:
+    source.delete()
+
+
+def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> ExternalTest:
+    """Sends a query to a source, saved or not. Nothing is kept.
+
+    Args:
+        source: with checked settings.
+        query: leaves the server.
+        seconds: that it may take.
+    """
+    started = time.monotonic()
+    language = get_language() or "en"
+
+    def ask() -> Sequence[ExternalHit]:
+        with override(language):
+            return provider_of(source).search(Analysis(text=query), TEST_RESULTS, started + seconds)
+
+    # A library that looks for credentials may take longer than it is told to.
+    thread = ThreadPoolExecutor(max_workers=1)
+    try:
+        hits = thread.submit(ask).result(timeout=seconds + 1)
+    except ChannelUnavailable as error:
+        return ExternalTest(milliseconds=_since(started), error=message_of(error), code=error.code.value)
+    except TimeoutError:
+        message = _("The source did not answer within %(seconds)d seconds: check its endpoint and credentials.")
+        told = message % {"seconds": round(seconds)}
+        return ExternalTest(milliseconds=_since(started), error=told, code="external_timeout")
+    finally:
+        thread.shutdown(wait=False, cancel_futures=True)
+    return ExternalTest(hits, _since(started))
+
+
+def state_in_words(source: SearchProvider) -> str:
+    """Why a source cannot be asked as this server is set up; blank: it can."""
+    if source.kind not in settings.EXTERNAL_PROVIDERS:
+        return not_allowed(source.kind)
+    kind = KINDS.get(source.kind)
+    if kind is not None and not kind.installed():
+        return not_installed(kind)
+    try:
+        checked_settings(source.kind, source.settings, source.knowledge_base_id)
+    except InvalidSettings as error:
+        return str(error)
+    return ""
+
+
+def external_sources() -> Finding:
+    """Whether the search services that this server may ask can be asked."""
+    name, allowed = "external sources", list(settings.EXTERNAL_PROVIDERS)
+    if unknown := [kind for kind in allowed if kind not in KINDS]:
+        remedy = f"correct EXTERNAL_PROVIDERS: choose from {', '.join(KINDS)}"
+        return Finding(name, State.BROKEN, f"there is no kind {unknown[0]!r}", remedy)
+    if missing := [KINDS[kind] for kind in allowed if not KINDS[kind].installed()]:
+        remedy = f"run `pip install 'zhiku[{missing[0].extra}]'`, or take the kind out of EXTERNAL_PROVIDERS"
+        return Finding(name, State.DEGRADED, "the client library of an allowed kind is not installed", remedy)
+    if VERTEX in allowed and not settings.VERTEX_PROJECTS:
+        return Finding(name, State.DEGRADED, NO_PROJECTS, NAME_PROJECTS)
+    enabled = SearchProvider.objects.filter(enabled=True)
+    if refused := enabled.exclude(kind__in=allowed).count():
+        remedy = "allow their kinds in EXTERNAL_PROVIDERS, or switch them off"
+        return Finding(name, State.DEGRADED, f"{refused} switched on, of kinds that are not allowed", remedy)
+    if not allowed:
+        return Finding(name, State.OK, "none may be asked: no query leaves this server")
+    return Finding(name, State.OK, f"{enabled.count()} switched on; allowed: {', '.join(allowed)}")
+
+
+def _since(started: float) -> int:
+    return round((time.monotonic() - started) * 1_000)

@@ -1,0 +1,300 @@
+from typing import Any
+
+from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
+from rest_framework import serializers, status
+from rest_framework.decorators import action
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models.knowledge import KnowledgeBase
+from kb.api_filters import WebPageFilters, WebSourceFilters
+from kb.base.net.settings import web_client
+from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.models import URL_CHARACTERS, WebPage, WebSource
+from kb.sources.web.services.preview import Preview, PreviewPage, web_source_preview
+from kb.sources.web.services.sources import (
+    error_in_words,
+    web_source_accept,
+    web_source_cancel,
+    web_source_check,
+    web_source_create,
+    web_source_delete,
+    web_source_overview,
+    web_source_request,
+    web_source_update,
+)
+from kb.web.api.authentication import user_of
+from kb.web.api.fields import (
+    MAX_ID,
+    StrictBooleanField,
+    StrictCharField,
+    StrictIntegerField,
+    StrictSerializer,
+    TagsField,
+)
+from kb.web.api.schema import answers
+from kb.web.api.views import ApiViewSet, asked, one
+
+KINDS = ", ".join(WebSource.Kind.values)
+STATUSES = ", ".join(WebSource.Status.values)
+STATES = ", ".join(WebPage.State.values)
+
+
+class PatternsField(serializers.ListField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(child=StrictCharField(max_length=300), max_length=MOST_PATTERNS, **kwargs)
+
+
+class WebErrorSerializer(serializers.Serializer[Any]):
+    code = serializers.CharField(help_text="Stable; blank where there is none.")
+    message = serializers.CharField()
+
+
+def told(row: WebSource | WebPage) -> dict[str, str] | None:
+    """The error of a row in the caller's language."""
+    if not row.error:
+        return None
+    return {"code": row.error_code, "message": error_in_words(row.error, row.error_code, row.error_params)}
+
+
+class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
+    kind = serializers.CharField(max_length=40, help_text=f"One of: {KINDS}.")
+    status = serializers.CharField(help_text=f"Of the last run, one of: {STATUSES}.")
+    counts = serializers.DictField(
+        child=serializers.IntegerField(), help_text="Addresses of the present or the last run by what became of them."
+    )
+    page_count = serializers.IntegerField()
+    document_count = serializers.IntegerField()
+    error = serializers.SerializerMethodField(help_text="Why the last run failed, and what to do about it.")
+
+    class Meta:
+        model = WebSource
+        fields = (
+            "id",
+            "knowledge_base_id",
+            "name",
+            "kind",
+            "url",
+            "enabled",
+            "live",
+            "every_minutes",
+            "max_pages",
+            "max_depth",
+            "include",
+            "exclude",
+            "tags",
+            "status",
+            "error",
+            "counts",
+            "page_count",
+            "document_count",
+            "started_at",
+            "finished_at",
+            "next_run_at",
+            "created_at",
+        )
+        read_only_fields = fields
+
+    @extend_schema_field(WebErrorSerializer(allow_null=True))
+    def get_error(self, source: WebSource) -> dict[str, str] | None:
+        return told(source)
+
+
+class WebSourceChangeSerializer(StrictSerializer):
+    name = StrictCharField(max_length=200)
+    # No enumeration: other models have kinds too, and two of one name would need names of their own.
+    kind = StrictCharField(max_length=40, help_text=f"One of: {KINDS}.")
+    url = StrictCharField(max_length=URL_CHARACTERS)
+    enabled = StrictBooleanField(required=False)
+    live = StrictBooleanField(required=False, help_text="Queries read it too, as a channel of its own.")
+    every_minutes = StrictIntegerField(
+        min_value=5, max_value=60 * 24 * 90, required=False, allow_null=True, help_text="null: only when asked for."
+    )
+    max_pages = StrictIntegerField(min_value=1, max_value=20_000, required=False)
+    max_depth = StrictIntegerField(min_value=0, max_value=10, required=False, help_text="Of a crawl: links deep.")
+    include = PatternsField(required=False, help_text="Regular expressions, one of which an address must match.")
+    exclude = PatternsField(required=False, help_text="Regular expressions, none of which an address may match.")
+    tags = TagsField(required=False, help_text="Of its documents.")
+
+    def validate_kind(self, kind: str) -> str:
+        """One of the kinds there are."""
+        if kind not in WebSource.Kind.values:
+            self.fields["kind"].fail("invalid")
+        return kind
+
+
+class WebSourceCreateSerializer(WebSourceChangeSerializer):
+    knowledge_base_id = StrictIntegerField(min_value=1, max_value=MAX_ID)
+
+
+class WebSourceDeleteSerializer(serializers.Serializer[Any]):
+    keep_documents = serializers.BooleanField(
+        default=True, help_text="false: its documents are deleted with it, with their chunks."
+    )
+
+
+class WebPageSerializer(serializers.ModelSerializer[WebPage]):
+    state = serializers.CharField(help_text=f"One of: {STATES}.")
+    error = serializers.SerializerMethodField(help_text="Why it was not read, and what to do about it.")
+
+    class Meta:
+        model = WebPage
+        fields = ("id", "url", "title", "document_id", "state", "error", "fetched_at", "gone_at")
+        read_only_fields = fields
+
+    @extend_schema_field(WebErrorSerializer(allow_null=True))
+    def get_error(self, page: WebPage) -> dict[str, str] | None:
+        return told(page)
+
+
+class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
+    url = serializers.CharField()
+    title = serializers.CharField()
+    excerpt = serializers.CharField(help_text="The beginning of its text.")
+    characters = serializers.IntegerField(allow_null=True, help_text="Of its text; null: it was not read for this.")
+    published = serializers.DateTimeField(allow_null=True)
+    error = serializers.SerializerMethodField(help_text="Why it would not be taken; null: it would be.")
+
+    @extend_schema_field(WebErrorSerializer(allow_null=True))
+    def get_error(self, page: PreviewPage) -> dict[str, str] | None:
+        return error_told(page.error)
+
+
+class PreviewSerializer(serializers.Serializer[Preview]):
+    pages = PreviewPageSerializer(many=True)
+    has_more = serializers.BooleanField()
+    error = serializers.SerializerMethodField(help_text="Why the source as a whole cannot be read.")
+
+    @extend_schema_field(WebErrorSerializer(allow_null=True))
+    def get_error(self, preview: Preview) -> dict[str, str] | None:
+        return error_told(preview.error)
+
+
+def error_told(error: Any) -> dict[str, str] | None:
+    if error is None:
+        return None
+    return {"code": error.code.value, "message": error_in_words(str(error), error.code, error.params)}
+
+
+@extend_schema_view(
+    list=extend_schema(
+        summary="List the web sources of the caller's knowledge bases",
+        parameters=WebSourceFilters.parameters(),
+        responses=answers({200: WebSourceSerializer(many=True)}, 400, 404),
+    ),
+    create=extend_schema(
+        summary="Keep pages or entries of the web as documents",
+        description="A worker reads it at once, and then as often as `every_minutes` says.",
+        request=WebSourceCreateSerializer,
+        responses=answers({201: WebSourceSerializer}, 400, 403, 404, 413, 415),
+    ),
+    retrieve=extend_schema(
+        summary="Read a web source and how far its run is", responses=answers({200: WebSourceSerializer}, 404)
+    ),
+    partial_update=extend_schema(
+        summary="Change a web source",
+        description="Where that changes what is read, a worker reads it at once.",
+        request=WebSourceChangeSerializer,
+        responses=answers({200: WebSourceSerializer}, 400, 403, 404, 413, 415),
+    ),
+    destroy=extend_schema(
+        summary="Delete a web source; its documents are kept unless told otherwise",
+        parameters=[WebSourceDeleteSerializer],
+        responses=answers({204: None}, 400, 403, 404),
+    ),
+    run=extend_schema(
+        operation_id="web_source_run",
+        summary="Read a web source now",
+        description="One that is being read already is left alone.",
+        request=None,
+        responses=answers({202: WebSourceSerializer}, 403, 404),
+    ),
+    cancel=extend_schema(
+        operation_id="web_source_cancel",
+        summary="Stop reading a web source",
+        description="The run ends with the page at hand; what it has read stays.",
+        request=None,
+        responses=answers({200: WebSourceSerializer}, 403, 404),
+    ),
+    accept=extend_schema(
+        operation_id="web_source_accept",
+        summary="Accept what a run of a web source has held back",
+        description="A worker reads it at once. Pages that are gone lose their documents where they are gone still, and pages "
+        "may turn into the texts that they were found to share.",
+        request=None,
+        responses=answers({202: WebSourceSerializer}, 403, 404),
+    ),
+    pages=extend_schema(
+        operation_id="web_source_pages",
+        summary="List the pages of a web source with their states",
+        parameters=WebPageFilters.parameters(),
+        responses=answers({200: WebPageSerializer(many=True)}, 400, 404),
+    ),
+    test=extend_schema(
+        operation_id="web_source_test",
+        summary="See what a web source would take, without saving anything",
+        description="Reads its first pages, for twenty seconds at most.",
+        request=WebSourceCreateSerializer,
+        responses=answers({200: PreviewSerializer}, 400, 403, 404, 413, 415),
+    ),
+)
+class WebSourceViewSet(ApiViewSet):
+    queryset = WebSource.objects.none()
+
+    def list(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        return self.page(web_source_overview(self.principal), WebSourceSerializer, WebSourceFilters)
+
+    def create(self, request: Request) -> Response:
+        fields = self.checked(WebSourceCreateSerializer)
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
+        source = web_source_create(knowledge_base=kb, user=user_of(request), **fields)
+        return Response(self._described(source.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self._described(pk))
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        source = self._editable(pk)
+        web_source_update(source, **self.checked(WebSourceChangeSerializer, partial=True))
+        return Response(self._described(pk))
+
+    def destroy(self, request: Request, pk: int) -> Response:
+        source = self._editable(pk)
+        web_source_delete(source, keep_documents=asked(WebSourceDeleteSerializer, request)["keep_documents"])
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    @action(detail=True, methods=["post"])
+    def run(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        web_source_request(self._editable(pk))
+        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+
+    @action(detail=True, methods=["post"])
+    def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        web_source_cancel(self._editable(pk))
+        return Response(self._described(pk))
+
+    @action(detail=True, methods=["post"])
+    def accept(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        web_source_accept(self._editable(pk))
+        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+
+    @action(detail=True)
+    def pages(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        source = one(WebSource.objects.visible_to(self.principal), pk)
+        rows = WebPage.objects.visible_to(self.principal).filter(source=source)
+        return self.page(rows, WebPageSerializer, WebPageFilters)
+
+    @action(detail=False, methods=["post"])
+    def test(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
+        fields = self.checked(WebSourceCreateSerializer)
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), fields.pop("knowledge_base_id"))
+        source = WebSource(knowledge_base=kb, **fields)
+        web_source_check(source)
+        return Response(PreviewSerializer(web_source_preview(source, web_client())).data)
+
+    def _editable(self, pk: int) -> WebSource:
+        found: WebSource = self.editable(WebSource.objects.visible_to(self.principal), pk)
+        return found
+
+    def _described(self, pk: int) -> dict[str, Any]:
+        return WebSourceSerializer(one(web_source_overview(self.principal), pk)).data

@@ -1,0 +1,198 @@
+"""What a run decides on when it ends: pages that say something else now, and pages that are gone.
+
+A site under maintenance answers every address with one page. So the change of a document is held until the run has seen
+what the other pages say; a document goes only where a later run finds the same, and never a large share of them at once.
+"""
+
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from django.conf import settings
+from django.db.models import Count, F, Q, QuerySet, Value
+from django.db.models.functions import Coalesce, NullIf
+from django.utils import timezone
+
+from kb.access.models.knowledge import Document
+from kb.base.errors import AlreadyThere
+from kb.base.net.errors import FetchCode, FetchError
+from kb.base.validators import storable
+from kb.ingest.services.documents import documents_delete
+from kb.sources.models import WebPage, WebPageChange, WebSource
+from kb.sources.web.services.pages import Found, PageWriter, error_fields, save_page
+
+SHARE: Final = 0.25
+"""Of the pages with a document: fewer than that, and fewer than two, may turn into one text or go in one run."""
+MOST_ALIKE: Final = 100
+"""So many pages with one text end a run whatever their share is, so that not the whole site is asked."""
+MOST_HELD: Final = 200
+EXCERPT_CHARACTERS: Final = 80
+
+
+class Changes:
+    """Decides on the changes of one run.
+
+    Args:
+        source: what is read.
+        pages: writes what is decided.
+        counts: of the run, by what became of its addresses.
+        alive: is called before each decision.
+    """
+
+    def __init__(self, source: WebSource, pages: PageWriter, counts: Counter[str], alive: Callable[[], None]) -> None:
+        self._source, self._pages, self._counts, self._alive = source, pages, counts, alive
+        self._known = WebPage.objects.filter(source=source, document__isnull=False).count()
+        self._many = max(2, math.ceil(self._known * SHARE))
+
+    def check(self, text: str, text_key: str) -> None:
+        """Is called for each change that is held.
+
+        Raises:
+            FetchError: a large share of the pages shows this text now; nothing of them is changed.
+        """
+        if text_key not in self._source.accepted_keys:
+            alike = self._held().filter(text_key=text_key).exclude(page__text_key=text_key)
+            text_before = Coalesce(NullIf(F("page__text_key"), Value("")), F("page__content_hash"))
+            count = alike.aggregate(count=Count(text_before, distinct=True))["count"]
+            if count >= min(self._many, MOST_ALIKE):
+                excerpt = storable(" ".join(text[: 4 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
+                error = FetchError(FetchCode.ONE_TEXT, count=count, known=self._known, excerpt=excerpt)
+                self._drop(alike, error)
+                raise error
+        self._write_some()
+
+    def settle(self) -> None:
+        """Writes the changes, and deletes the documents of pages that have gone for long enough.
+
+        Raises:
+            FetchError: a large share of the documents would go, so none of them does.
+        """
+        held = self._held().select_related("page").order_by("pk")
+        # All before any is written: pages that were alike change together.
+        names = {change.pk: self._others_name(change) for change in held.iterator(chunk_size=20)}
+        confirmed = [pk for pk, name in names.items() if self._decide(pk, name) is None]
+        gone, accepted_gone = self._gone()
+        losses = len(confirmed) + len(gone)
+        is_too_much = losses >= self._many
+        for pk in confirmed:
+            self._decide(pk, names[pk], is_confirmed=not is_too_much)
+        for pk in accepted_gone if is_too_much else gone | accepted_gone:
+            self._delete(pk)
+        if is_too_much:
+            self._counts["gone"] += len(gone)
+            raise FetchError(FetchCode.MANY_GONE, count=losses, known=self._known)
+
+    def shows_several(self) -> bool:
+        """Whether the site has shown more than one text in this run; one alone may be its answer to every address."""
+        return bool(self._counts["unchanged"]) or self._held().values("text_key").distinct().count() > 1
+
+    def _held(self) -> QuerySet[WebPageChange]:
+        return WebPageChange.objects.filter(page__source=self._source)
+
+    def _write_some(self) -> None:
+        """Writes the older half of many changes, but for those whose text other pages have; so few are held at once."""
+        count = self._held().count()
+        if count < MOST_HELD or count % (MOST_HELD // 2):
+            return
+        for pk in list(_pks(self._held()))[: MOST_HELD // 2]:
+            change = WebPageChange.objects.select_related("page").get(pk=pk)
+            if self._others_name(change) is None:
+                self._decide(pk, None)
+
+    def _decide(self, pk: int, name: str | None, *, is_confirmed: bool | None = None) -> str | None:
+        """Writes a change, or notes that its page shows the text of another.
+
+        Args:
+            pk: of the change.
+            name: as of `_others_name`.
+            is_confirmed: whether its document may give way to another with this text; None: not known yet.
+
+        Returns:
+            What it was counted as; None: an earlier run has found the same, and it is still held.
+        """
+        self._alive()
+        with self._pages.hold():
+            change = WebPageChange.objects.select_related("page").filter(pk=pk).first()
+            if change is None or change.page.document_id is None:
+                return ""  # a curator has deleted the document: it comes again with the next run
+            page = self._pages.locked(change.page.url)
+            is_accepted = change.text_key in self._source.accepted_keys
+            name = None if is_accepted else name
+            if name is not None and is_confirmed is None and self._is_confirmed(page, change):
+                return None
+            outcome = "duplicate"
+            if name is None or is_confirmed:
+                found = Found(**change.details)
+                try:
+                    outcome = self._pages.replace(
+                        page, found, bytes(change.data), gives_way=name is not None or is_accepted
+                    )
+                except AlreadyThere as error:
+                    name = str(error)
+            if outcome == "duplicate":
+                _note_same_text(page, change.text_key, str(name))  # others are compared with it until the run has ended
+            else:
+                change.delete()
+        self._counts[outcome] += 1
+        return outcome
+
+    def _is_confirmed(self, page: WebPage, change: WebPageChange) -> bool:
+        """Whether an earlier run, long enough ago, has found the same."""
+        return _shows(page, change.text_key) and page.gone_at is not None and page.gone_at <= self._pages.gone_before
+
+    def _others_name(self, change: WebPageChange) -> str | None:
+        """Which other page or document has the text that a page shows now; None: no other, or it was so before."""
+        page, key = change.page, change.text_key
+        if page.text_key == key:
+            return None
+        base = self._source.knowledge_base_id
+        rows = WebPage.objects.filter(source__knowledge_base=base, document__isnull=False).exclude(pk=page.pk)
+        shows_now = Q(change__text_key=key) & (Q(text_key="") | ~Q(text_key=page.text_key))
+        other = rows.filter(Q(text_key=key, change__isnull=True) | shows_now).order_by("pk").first()
+        if other is not None:
+            return str(other.title or other.url)
+        same = Document.objects.filter(knowledge_base=base, sha256=hashlib.sha256(bytes(change.data)).hexdigest())
+        document = same.exclude(pk=page.document_id).first()
+        return None if document is None else str(document)
+
+    def _gone(self) -> tuple[set[int], set[int]]:
+        """Pages that have been gone for long enough, and those of them whose end somebody has accepted."""
+        missing = WebPage.objects.filter(source=self._source, state=WebPage.State.GONE, document__isnull=False)
+        found_now = missing.filter(fetched_at__gte=self._source.started_at, gone_at__lt=self._source.started_at)
+        accepted_at = self._source.accepted_at
+        accepted = set(_pks(found_now.filter(gone_at__lte=accepted_at))) if accepted_at else set()
+        return set(_pks(found_now.filter(gone_at__lte=self._pages.gone_before))) - accepted, accepted
+
+    def _delete(self, page_id: int) -> None:
+        self._alive()
+        with self._pages.hold():
+            page = WebPage.objects.select_for_update().filter(pk=page_id, state=WebPage.State.GONE).first()
+            if page is None:
+                return
+            documents_delete(Document.objects.filter(pk=page.document_id))
+        self._counts["deleted"] += 1
+
+    def _drop(self, alike: QuerySet[WebPageChange], error: FetchError) -> None:
+        """Leaves the pages as they were; those with the one text say so, which starts no time after which they go."""
+        fields = {**error_fields(error), "state": WebPage.State.DUPLICATE, "gone_at": None}
+        with self._pages.hold():
+            WebPage.objects.filter(change__in=alike).update(shown_key=alike[0].text_key, **fields)
+            self._held().delete()
+
+
+def _pks(rows: QuerySet[Any]) -> Iterator[int]:
+    return iter(rows.order_by("pk").values_list("pk", flat=True))
+
+
+def _shows(page: WebPage, text_key: str) -> bool:
+    return page.state == WebPage.State.DUPLICATE and page.shown_key == text_key
+
+
+def _note_same_text(page: WebPage, text_key: str, title: str) -> None:
+    since = page.gone_at if _shows(page, text_key) and page.gone_at else timezone.now()
+    hours = int(settings.WEB_DELETE_AFTER_HOURS)
+    error = FetchError(FetchCode.SAME_TEXT, title=title, hours=hours)
+    fields = {**error_fields(error), "gone_at": since, "shown_key": text_key}
+    save_page(page, state=WebPage.State.DUPLICATE, **fields)

@@ -1,0 +1,340 @@
+"""One run of a web source: every address asked, at most as often as the site wants, by one worker at a time."""
+
+import logging
+import time
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from django.conf import settings
+from django.db import OperationalError, transaction
+from django.db.models import F
+from django.db.models.functions import Coalesce
+from django.utils import timezone, translation
+from django.utils.translation import gettext_noop
+
+from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.net.client import Ask, Fetched, WebClient
+from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.settings import web_client
+from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.sandbox import Limits
+from kb.ingest.parser.warm_parser import WarmParser
+from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in
+from kb.sources.connectors.kinds import ONE_SITE, listing_of
+from kb.sources.connectors.listing import Candidate, site_of
+from kb.sources.connectors.robots import Robots
+from kb.sources.models import WebPage, WebPageChange, WebSource
+from kb.sources.web.services.changes import Changes
+from kb.sources.web.services.pages import PageWriter
+from kb.sources.web.services.sources import TASK_AWAITED, next_run
+
+logger = logging.getLogger(__name__)
+
+LEASE: Final = timedelta(minutes=10)
+SLICE_S: Final = 600.0
+MAX_ATTEMPTS: Final = 3
+MAX_SILENT: Final = 5
+"""So many addresses in a row without an answer end a run: the site is out of reach."""
+SILENT: Final = frozenset(
+    {
+        FetchCode.UNREACHABLE,
+        FetchCode.TIMEOUT,
+        FetchCode.UNKNOWN_HOST,
+        FetchCode.ROBOTS_UNREADABLE,
+        FetchCode.TLS_FAILED,
+    }
+)
+WORKER_LOST = gettext_noop(
+    "The worker stopped three times while it read this source. Its log says why: mend it, or leave the address out where it "
+    "stopped, then run the source again."
+)
+INTERNAL_ERROR = gettext_noop(
+    "Something unexpected went wrong; what was read until then stays. The worker’s log says what: mend it, then run the "
+    "source again."
+)
+
+
+class LeaseLost(Exception):
+    """The run was cancelled, or is another worker's: this one writes nothing more."""
+
+
+@dataclass(slots=True)
+class Run:
+    """This worker's hold on a source."""
+
+    source: WebSource
+    lease: uuid.UUID
+    counts: Counter[str] = field(default_factory=Counter)
+
+    @classmethod
+    def claim(cls, source_id: int) -> "Run | None":
+        """Takes a source that waits for a worker; None if it does not."""
+        lease, now = uuid.uuid4(), timezone.now()
+        taken = WebSource.objects.filter(pk=source_id, status=WebSource.Status.WAITING).update(
+            status=WebSource.Status.RUNNING,
+            lease=lease,
+            lease_until=now + LEASE,
+            attempts=F("attempts") + 1,
+            started_at=Coalesce(F("started_at"), now),
+        )
+        rows = WebSource.objects.select_related("knowledge_base", "created_by")
+        source = rows.filter(pk=source_id).first() if taken else None
+        return cls(source, lease, Counter(source.counts)) if source else None
+
+    def tell(self, **fields: Any) -> None:
+        """Writes how far the run is, and that its worker is alive.
+
+        Raises:
+            LeaseLost: the run is no longer this worker's.
+        """
+        self._update(lease_until=timezone.now() + LEASE, counts=dict(self.counts), **fields)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A transaction in which nobody else has the run; raises as `tell`. The knowledge base is locked first."""
+        with transaction.atomic():
+            lock_knowledge_bases([self.source.knowledge_base_id])
+            held = WebSource.objects.select_for_update(no_key=True).filter(pk=self.source.pk, lease=self.lease)
+            if not held.exists():
+                raise LeaseLost
+            yield
+
+    def pause(self) -> None:
+        """Lets go of the source for a while; the run goes on with the next claim."""
+        self.tell()
+        self._leave(status=WebSource.Status.WAITING, attempts=0, lease_until=timezone.now() + TASK_AWAITED)
+
+    def release(self) -> None:
+        """As `pause`, where something was in the way: the attempt counts, and the sweep sends the next task."""
+        self._leave(status=WebSource.Status.WAITING, lease_until=timezone.now() + TASK_AWAITED)
+
+    def finish(self) -> None:
+        self._end(WebSource.Status.DONE, accepted_keys=[])
+
+    def fail(self, message: str, code: str = "", params: Any = None) -> None:
+        self._end(WebSource.Status.FAILED, error=message, error_code=code, error_params=dict(params or {}))
+
+    def _end(self, status: WebSource.Status, **fields: Any) -> None:
+        source = WebSource.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
+        if source is None:
+            raise LeaseLost
+        self._leave(
+            status=status,
+            attempts=0,
+            counts=dict(self.counts),
+            lease_until=None,
+            finished_at=timezone.now(),
+            next_run_at=next_run(source),
+            **fields,
+        )
+        WebPageChange.objects.filter(page__source=self.source.pk).delete()
+
+    def _leave(self, **fields: Any) -> None:
+        self._update(lease=None, **fields)
+
+    def _update(self, **fields: Any) -> None:
+        if not WebSource.objects.filter(pk=self.source.pk, lease=self.lease).update(**fields):
+            raise LeaseLost
+
+
+def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
+    """Carries a waiting run on, for a while; then other tasks have their turn.
+
+    Args:
+        source_id: of the source; one that does not wait for a worker is left alone.
+        client: None: as the installation is configured.
+        slice_s: seconds after which no further address is asked.
+
+    Returns:
+        Whether another task is needed to carry it further.
+    """
+    run = Run.claim(source_id)
+    if run is None:
+        return False
+    try:
+        with translation.override(None):  # in English, which the pages translate
+            return _run(run, client or web_client(), slice_s)
+    except LeaseLost:
+        logger.info("web source %s was cancelled, deleted or taken over while it was read", source_id)
+        return False
+
+
+def _run(run: Run, client: WebClient, slice_s: float) -> bool:
+    try:
+        if run.source.attempts > MAX_ATTEMPTS:
+            run.fail(WORKER_LOST)
+            return False
+        return Reader(run, client).read(slice_s)
+    except LeaseLost:
+        raise
+    except FetchError as error:
+        run.fail(str(error), error.code, error.params)
+    except OperationalError as error:
+        logger.warning("web source %s waits for the database: %s", run.source.pk, error)
+        run.release()
+    except Exception:
+        logger.exception("web source %s could not be read", run.source.pk)
+        run.fail(INTERNAL_ERROR)
+    return False
+
+
+class Reader:
+    """Asks the addresses of one run."""
+
+    def __init__(self, run: Run, client: WebClient) -> None:
+        self._run = run
+        self._source = run.source
+        self._client = client
+        self._robots = Robots(client)
+        grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
+        gone_before = max(filter(None, (self._started_at - grace, run.source.accepted_at)))
+        self._pages = PageWriter(run.source, run.holding, gone_before)
+        self._changes = Changes(run.source, self._pages, run.counts, run.tell)
+        self._limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
+        self._parser = WarmParser(self._limits)
+        self._parsed_site = ""
+        self._links: tuple[str, ...] = ()
+        self._silent = 0
+
+    def read(self, slice_s: float) -> bool:
+        """Asks every address that this run has not asked yet.
+
+        Returns:
+            Whether some are left for another time.
+
+        Raises:
+            FetchError: the listing cannot be read, the site answers no more, or a large share of the documents would go.
+            LeaseLost: the run is no longer this worker's.
+        """
+        try:
+            with closing(self._parser):
+                has_more = self._ask_all(time.monotonic() + slice_s)
+        except FetchError as error:
+            if error.code != FetchCode.ONE_TEXT and self._changes.shows_several():
+                with suppress(FetchError):  # what ended the run comes first
+                    self._changes.settle()
+            raise
+        if has_more:
+            self._run.pause()
+            return True
+        self._changes.settle()
+        self._run.finish()
+        return False
+
+    def _ask_all(self, ends_at: float) -> bool:
+        """Asks until the time is over; returns whether addresses are left."""
+        has_asked = False
+        listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.tell)
+        for candidate in listing:
+            page = self._pages.find(candidate.url)
+            if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:
+                self._links = self._stored_links(page)  # asked before this run was interrupted
+            else:
+                # A listing that takes longer than a slice would else be read again and again.
+                if has_asked and time.monotonic() >= ends_at:
+                    return True
+                has_asked = True
+                self._count(self._visit(candidate, page))
+            listing.met(candidate, self._links)
+        if listing.is_complete:
+            self._note_absent()
+        return False
+
+    def _count(self, outcome: str | None) -> None:
+        if outcome is not None:  # else it is counted when it is decided on
+            self._run.counts[outcome] += 1
+        self._run.tell()
+
+    @property
+    def _started_at(self) -> Any:
+        return self._source.started_at
+
+    def _known(self) -> tuple[str, ...]:
+        rows = WebPage.objects.filter(source=self._source, document__isnull=False)
+        return tuple(rows.order_by("pk").values_list("url", flat=True))
+
+    def _visit(self, candidate: Candidate, page: WebPage | None) -> str | None:
+        """Asks one address; returns what to count it as, None where that is decided on when the run ends."""
+        self._links = ()
+        try:
+            outcome = self._take(candidate, page)
+        except ParseError as error:
+            outcome = self._pages.fail(candidate, error)
+        except FetchError as error:
+            if error.code in {FetchCode.TOO_MANY_REQUESTS, FetchCode.SLOW_PATTERN, FetchCode.ONE_TEXT}:
+                raise
+            outcome = self._pages.fail(candidate, error)
+            self._silent = self._silent + 1 if error.code in SILENT else 0
+            if self._silent == MAX_SILENT:
+                raise
+            return outcome
+        self._silent = 0
+        return outcome
+
+    def _take(self, candidate: Candidate, page: WebPage | None) -> str | None:
+        has_document = page is not None and page.document_id is not None
+        if page is not None and has_document and candidate.version and candidate.version == page.version:
+            return self._pages.unchanged(candidate)
+        if candidate.content is not None:
+            return self._keep(
+                candidate,
+                content_of_entry(candidate, self._limits, self._parser_of(self._source.url)),
+                Fetched(candidate.url),
+            )
+        ask = Ask(
+            types=READABLE,
+            before_hop=self._before_hop,
+            etag=page.etag if page is not None and has_document else "",
+            last_modified=page.last_modified if page is not None and has_document else "",
+        )
+        fetched = self._client.fetch(candidate.url, ask)
+        if page is not None and fetched.not_modified:
+            self._links = self._stored_links(page)
+            return self._pages.unchanged(candidate, fetched)
+        content = content_of_page(fetched, self._limits, self._parser_of(fetched.url))
+        self._links = content.links
+        return self._keep(candidate, content, fetched)
+
+    def _keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
+        outcome = self._pages.keep(candidate, content, fetched)
+        if outcome is None:
+            self._changes.check(content.text, content.text_key)
+        return outcome
+
+    def _parser_of(self, url: str) -> WarmParser:
+        """Its child lives on from page to page of a site; those that a feed leads to are not to know of other sites'."""
+        if (site := site_of(url)) != self._parsed_site:
+            self._parser.close()
+            self._parsed_site = site
+        return self._parser
+
+    def _before_hop(self, url: Any) -> float:
+        if self._source.kind in ONE_SITE and site_of(str(url)) != site_of(self._source.url):
+            raise FetchError(FetchCode.OFF_SITE, url=str(url)[:200])
+        return self._robots.check(url)
+
+    def _stored_links(self, page: WebPage) -> tuple[str, ...]:
+        """Where a page leads that was not sent again."""
+        document = page.document
+        if self._source.kind != WebSource.Kind.CRAWL or document is None or not document.file:
+            return ()
+        change = WebPageChange.objects.filter(page=page).first()
+        parser = self._parser_of(page.url)
+        try:
+            if change is not None:
+                return links_in(bytes(change.data), page.url, self._limits, parser)
+            with document.file.open("rb") as file:
+                return links_in(file.read(), page.url, self._limits, parser)
+        except (FileNotFoundError, ParseError):
+            return ()
+
+    def _note_absent(self) -> None:
+        """Pages that the source had and that it does not lead to any more."""
+        rows = WebPage.objects.filter(source=self._source, fetched_at__lt=self._started_at, document__isnull=False)
+        for url in list(rows.order_by("pk").values_list("url", flat=True)):
+            self._count(self._pages.gone(url))

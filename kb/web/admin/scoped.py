@@ -1,0 +1,328 @@
+"""What every admin page of a knowledge base's content shares: who may see it, change it and delete it.
+
+Django's model permissions play no part: memberships do, and an object that the user may not see does not exist (404).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from functools import wraps
+from typing import Any, ClassVar, NoReturn, TypeVar, cast
+
+from django.contrib import admin, messages
+from django.contrib.admin.actions import delete_selected
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
+from django.contrib.admin.utils import display_for_value, get_fields_from_path
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import models
+from django.db.models import QuerySet
+from django.db.models.constants import LOOKUP_SEP
+from django.forms import ModelChoiceField, ModelMultipleChoiceField
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import Promise
+from django.utils.http import urlencode
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+from unfold.admin import ModelAdmin
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdownFilter
+from unfold.contrib.filters.forms import AutocompleteDropdownForm
+from unfold.decorators import display
+
+from kb.access.models.accounts import User
+from kb.access.models.audit import AuditEntry
+from kb.access.models.principal import Principal
+from kb.operations.admin.audit.words import kind_of
+from kb.web.admin.deletion import deleted_with, left_behind_by
+from kb.web.admin.ids import row_id
+
+Column = TypeVar("Column", bound=Callable[..., Any])
+
+
+def column(
+    description: str | Promise,
+    *,
+    ordering: str | None = None,
+    label: Mapping[str, str] | None = None,
+    empty_value: str | Promise | None = None,
+) -> Callable[[Column], Column]:
+    """A column of a list or a read-only field, in which times and None are written as in a list.
+
+    Args:
+        description: its name.
+        ordering: the lookup that it sorts by.
+        label: makes it a badge: variants by the first part of the returned (code, words).
+        empty_value: stands for None.
+    """
+
+    def decorate(method: Column) -> Column:
+        @wraps(method)
+        def written(admin: Any, row: Any) -> Any:
+            value = method(admin, row)
+            if isinstance(value, datetime):
+                return display_for_value(value, "")
+            return empty_value if value is None else value
+
+        shown = display(description=description, ordering=ordering, label=label, empty_value=empty_value)
+        return cast(Column, shown(written))
+
+    return decorate
+
+
+def principal(request: HttpRequest) -> Principal:
+    """The caller of an admin page."""
+    return Principal(request.user)
+
+
+def signed_in(request: HttpRequest) -> User:
+    """The user of an admin page, which nobody opens without a login."""
+    return cast(User, request.user)
+
+
+def visible(model: type[models.Model], request: HttpRequest) -> QuerySet[Any]:
+    """The rows of a scoped model that the caller may see; all rows of a model that has no scope.
+
+    Of accounts, only superusers see any but their own.
+    """
+    rows = model._default_manager.all()
+    if model is User and not request.user.is_superuser:
+        return rows.filter(pk=request.user.pk)
+    return rows.visible_to(principal(request)) if hasattr(rows, "visible_to") else rows
+
+
+def filtered_knowledge_base(request: HttpRequest) -> int | None:
+    """The knowledge base that the list was filtered by from which a form was opened."""
+    return row_id(QueryDict(request.GET.get("_changelist_filters", "")).get("knowledge_base__id__exact", ""))
+
+
+class RowActions:
+    """What is asked before rows are deleted, and actions on rows whose ids anybody can write into the form of a list."""
+
+    delete_confirmation_template = "web/delete_confirmation.html"
+    delete_selected_confirmation_template = "web/delete_selected_confirmation.html"
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        """Runs the chosen action; Django's fails on a text that no id can be.
+
+        Raises:
+            Http404: such a text was chosen.
+        """
+        for chosen in request.POST.getlist(ACTION_CHECKBOX_NAME):
+            try:
+                queryset.model._meta.pk.to_python(chosen)
+            except ValidationError as error:
+                raise Http404 from error
+        response: HttpResponse | None = super().response_action(request, queryset)  # type: ignore[misc]
+        context = getattr(response, "context_data", None) or {}
+        if "deletable_objects" in context:
+            context["left_behind"] = left_behind_by(queryset.model, [row.pk for row in context["queryset"]]).items()
+        return response
+
+    def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
+        left_behind = left_behind_by(type(context["object"]), [context["object"].pk]).items()
+        response: HttpResponse = super().render_delete_form(request, {**context, "left_behind": left_behind})  # type: ignore[misc]
+        return response
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        """What the audit log has of an object, for who may read it there; else what was done in the admin alone."""
+        found = self.get_object(request, object_id)  # type: ignore[attr-defined]
+        if found is not None and self.has_view_permission(request, found):  # type: ignore[attr-defined]
+            logged = {"object_type": kind_of(found), "object_id": getattr(found, "prefix", found.pk)}
+            if visible(AuditEntry, request).filter(**logged).exists():
+                query = urlencode({"kind": logged["object_type"], "object_id": logged["object_id"]})
+                return HttpResponseRedirect(f"{reverse('admin:kb_auditentry_changelist')}?{query}")
+        response: HttpResponse = super().history_view(request, object_id, extra_context)  # type: ignore[misc]
+        return response
+
+    def _rows(self, objs: Iterable[Any]) -> QuerySet[Any]:
+        """The rows alone, without what a list asks for beside them."""
+        model: type[models.Model] = self.model  # type: ignore[attr-defined]
+        return model._default_manager.filter(pk__in=[obj.pk for obj in objs])
+
+
+class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
+    """Rows are those that are visible to the caller.
+
+    Attributes:
+        delete_grant: names who may delete one.
+        linked_lookups: of the query string, that links of the project's own lead to a list with, besides its filters'.
+    """
+
+    delete_grant: ClassVar[str] = "editable_by"
+    linked_lookups: ClassVar[frozenset[str]] = frozenset()
+    actions: ClassVar[Sequence[str]] = ("delete_selected",)
+    list_per_page = 50
+    list_disable_select_all = True
+    show_facets = admin.ShowFacets.NEVER
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = super().get_queryset(request).visible_to(principal(request))
+        return rows
+
+    def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
+        """Whether the query string may ask it of a list.
+
+        Only what its filters and links ask: any other answers would tell, sign by sign, what the caller may not see.
+        """
+        first = lookup.partition(LOOKUP_SEP)[0]
+        fields = {field.name for field in self.opts.get_fields()} | {"pk"}
+        fields |= {field.attname for field in self.opts.concrete_fields}
+        if first not in fields or lookup in self.linked_lookups:
+            return True  # what is no field is ignored
+        filters = self.get_list_filter(request) if request is not None else self.list_filter
+        paths = [each[0] if isinstance(each, tuple | list) else each for each in filters]
+        named = {getattr(each, "parameter_name", None) for each in filters}  # of filters that belong to no field
+        return lookup in named or any(_is_filtered(self.model, path, lookup) for path in paths if isinstance(path, str))
+
+    def get_object_or_404(self, request: HttpRequest, object_id: str, *, to_change: bool = False) -> Any:
+        """The object of a page of the project's own.
+
+        Raises:
+            Http404: it does not exist for this user.
+            PermissionDenied: the user may see but not change it.
+        """
+        found = self.get_object(request, object_id)
+        if found is None:
+            raise Http404
+        if to_change and not self.has_change_permission(request, found):
+            raise PermissionDenied
+        return found
+
+    def page(self, route: str, view: Callable[..., Any], name: str) -> URLPattern:
+        """The route of a page of the project's own; it is named as those that every model has: `kb_MODEL_NAME`."""
+        named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=named)
+        return pattern
+
+    def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
+        """A form that may ask who fills it in, by `self.request`."""
+        form = super().get_form(request, obj, **kwargs)
+        form.request = request
+        return form
+
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        """What a link gives, and the knowledge base that the list before was filtered by."""
+        given: dict[str, Any] = super().get_changeform_initial_data(request)
+        chosen = filtered_knowledge_base(request)
+        return given if chosen is None else {"knowledge_base": chosen, **given}
+
+    def _get_obj_does_not_exist_redirect(self, request: HttpRequest, opts: Any, object_id: str) -> NoReturn:  # noqa: ARG002
+        raise Http404
+
+    # -- Permissions ---------------------------------------------------------------------------------------------------
+    def has_module_permission(self, request: HttpRequest) -> bool:
+        return bool(request.user.is_active and request.user.is_staff)
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return self.has_module_permission(request)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return self.has_module_permission(request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.is_granted(request, obj, "editable_by")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return self.is_granted(request, obj, self.delete_grant)
+
+    def is_granted(self, request: HttpRequest, obj: Any, grant: str) -> bool:
+        """Whether a row is among the granted ones; asked of the database once a request."""
+        if not self.has_module_permission(request):
+            return False
+        if obj is None:
+            return True
+        answers = request.__dict__.setdefault("_granted_rows", {})
+        key = (self.model, getattr(obj, "pk", obj), grant)
+        if key not in answers:
+            answers[key] = self.granted(self.model._default_manager.filter(pk=key[1]), request, grant).exists()
+        return bool(answers[key])
+
+    @staticmethod
+    def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:
+        granted: QuerySet[Any] = getattr(rows, grant)(principal(request))
+        return granted
+
+    # -- Fields show only what is visible --------------------------------------------------------------------------------
+    def formfield_for_foreignkey(
+        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelChoiceField[Any] | None":
+        kwargs.setdefault("queryset", visible(db_field.remote_field.model, request))
+        field: ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        return field
+
+    def formfield_for_manytomany(
+        self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelMultipleChoiceField[Any] | None":
+        kwargs.setdefault("queryset", visible(db_field.remote_field.model, request))
+        field: ModelMultipleChoiceField[Any] | None = super().formfield_for_manytomany(db_field, request, **kwargs)
+        return field
+
+    # -- Deletion: counts, never a tree of all that goes with it ---------------------------------------------------------
+    def get_deleted_objects(
+        self, objs: QuerySet[Any] | Sequence[Any], request: HttpRequest
+    ) -> tuple[list[Any], dict[str, int], set[Any], list[Any]]:
+        rows = self._rows(objs)
+        lacking = set()
+        if self.granted(rows, request, self.delete_grant).count() < len(objs):
+            lacking.add(self.opts.verbose_name)
+        return [str(obj) for obj in objs], deleted_with(self.model, [obj.pk for obj in objs]), lacking, []
+
+    @admin.action(description=_("Delete selected %(verbose_name_plural)s"), permissions=["delete"])
+    def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
+        allowed = self.only_granted(request, queryset, self.delete_grant)
+        if allowed is None:
+            return None
+        response: HttpResponse | None = delete_selected(self, request, allowed)
+        return response
+
+    def only_granted(self, request: HttpRequest, queryset: QuerySet[Any], grant: str) -> QuerySet[Any] | None:
+        """The rows of a selection that an action may touch, and a message on those that it passes over."""
+        allowed = self.granted(queryset, request, grant)
+        chosen, kept = queryset.count(), allowed.count()
+        if kept < chosen:
+            passed_over = ngettext(
+                "%(count)d selected row was passed over, because you may not change it.",
+                "%(count)d selected rows were passed over, because you may not change them.",
+                chosen - kept,
+            )
+            self.message_user(request, passed_over % {"count": chosen - kept}, messages.WARNING)
+        return allowed if kept else None
+
+
+def _is_filtered(model: type[models.Model], path: str, lookup: str) -> bool:
+    """Whether a filter of a field asks a lookup; of another row, only which one it is."""
+    if lookup != path and not lookup.startswith(f"{path}{LOOKUP_SEP}"):
+        return False
+    field: Any = get_fields_from_path(model, path)[-1]
+    if not field.is_relation:
+        return True
+    key = field.target_field.name
+    return lookup in {f"{path}{LOOKUP_SEP}{tail}" for tail in ("exact", "isnull", f"{key}__exact", f"{key}__isnull")}
+
+
+class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]
+    """A filter that offers the visible objects; always there, so that a link to a filtered list shows what it did."""
+
+    def has_output(self) -> bool:
+        return True
+
+    def field_choices(
+        self,
+        field: "models.ForeignKey[Any, Any]",
+        request: HttpRequest,
+        model_admin: "DjangoModelAdmin[Any]",  # noqa: ARG002 - Django's interface
+    ) -> list[tuple[Any, str]]:
+        return [(row.pk, str(row)) for row in visible(field.remote_field.model, request)]
+
+
+class ScopedAutocompleteForm(AutocompleteDropdownForm):  # type: ignore[misc]
+    """Names the chosen object only if it is visible."""
+
+    def __init__(self, request: HttpRequest, name: str, label: str, *args: Any, **kwargs: Any) -> None:
+        super().__init__(request, name, label, *args, **kwargs)
+        chosen = self.fields[name]
+        chosen.queryset = visible(chosen.queryset.model, request)
+
+
+class ScopedAutocompleteFilter(AutocompleteSelectFilter):  # type: ignore[misc]
+    form_class = ScopedAutocompleteForm

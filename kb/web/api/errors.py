@@ -1,0 +1,299 @@
+"""Every error as one JSON shape: {"code", "detail", "remedy"}, with "fields" where the request's own fields are at fault."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from django.core.exceptions import (
+    ObjectDoesNotExist,
+    PermissionDenied,
+    RequestDataTooBig,
+    TooManyFieldsSent,
+    TooManyFilesSent,
+)
+from django.core.signals import got_request_exception
+from django.http import Http404, HttpRequest, UnreadablePostError
+from django.utils.translation import gettext as _
+from rest_framework import exceptions, status
+from rest_framework.response import Response
+from rest_framework.views import set_rollback
+
+from kb.base.errors import (
+    COLLISION_SECONDS,
+    DATABASE_OUT_OF_REACH,
+    AlreadyThere,
+    NotAllowed,
+    NotVisible,
+    Rejected,
+    is_collision,
+)
+from kb.base.files import FilesUnavailable
+from kb.base.messages import degradation_as_json
+from kb.base.telemetry import context as log_context
+from kb.index.services.writing import Superseded
+from kb.web.api.remedies import remedy_of
+from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+logger = logging.getLogger(__name__)
+
+RETRY_AFTER_S = 30
+REJECTED_STATUS = {
+    "bm25_dependencies_missing": status.HTTP_503_SERVICE_UNAVAILABLE,
+    "already_member": status.HTTP_409_CONFLICT,
+    "already_owner": status.HTTP_409_CONFLICT,
+    "already_invited": status.HTTP_409_CONFLICT,
+    "declined_lately": status.HTTP_409_CONFLICT,
+    "not_accepted": status.HTTP_409_CONFLICT,
+    "too_many_invitations": status.HTTP_409_CONFLICT,
+    "last_owner": status.HTTP_409_CONFLICT,
+    "chunk_changed": status.HTTP_409_CONFLICT,
+    "idempotency_in_progress": status.HTTP_409_CONFLICT,
+    "idempotency_key_reused": status.HTTP_422_UNPROCESSABLE_ENTITY,
+    "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
+    "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
+}
+WAITS = {"idempotency_in_progress": 1}
+"""After how many seconds it is worth while to ask again."""
+REJECTED_FIELD = {
+    "blank_text": "text",
+    "text_too_long": "text",
+    "invalid_chunking": "chunk_overlap",
+    "invalid_parent": "parent_id",
+    "invalid_parent_size": "parent_size",
+    "name_taken": "name",
+    "profile_ambiguous": "profile",
+    "profile_name_invalid": "name",
+    "profile_name_taken": "name",
+    "profile_place_ambiguous": "knowledge_base_id",
+    "profile_unnamed": "name",
+    "expired": "expires_at",
+    "expires_too_late": "expires_at",
+    "invalid_rate_limit": "rate_limit",
+    "rate_limit_too_high": "rate_limit",
+    "unknown_scope": "scope",
+    "unknown_user": "username",
+    "unknown_model": "embedding_model",
+    "exclude_invalid": "exclude",
+    "include_invalid": "include",
+    "url_refused": "url",
+}
+
+
+class TooLarge(exceptions.APIException):
+    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
+    default_code = "too_large"
+
+
+class LengthRequired(exceptions.APIException):
+    status_code = status.HTTP_411_LENGTH_REQUIRED
+    default_code = "length_required"
+
+
+class PreconditionFailed(exceptions.APIException):
+    """What the caller wants to change is not what the caller has read."""
+
+    status_code = status.HTTP_412_PRECONDITION_FAILED
+    default_code = "precondition_failed"
+
+    def __init__(self, detail: str, *, etag: str) -> None:
+        super().__init__(detail)
+        self.more = {"etag": etag}
+
+
+class Unavailable(exceptions.APIException):
+    """Nothing is wrong with the request; the same one may be answered later."""
+
+    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+    default_code = "unavailable"
+    wait = RETRY_AFTER_S
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What an error response says; `more` holds further keys of the body."""
+
+    status: int
+    code: str
+    detail: str
+    fields: Mapping[str, list[str]] = field(default_factory=dict)
+    more: Mapping[str, Any] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """What the response holds."""
+        remedy = remedy_of(self.code, self.status)
+        body: dict[str, Any] = {"code": self.code, "detail": _encodable(self.detail), "remedy": remedy, **self.more}
+        if self.fields:
+            body["fields"] = {
+                _encodable(path): [_encodable(message) for message in messages]
+                for path, messages in self.fields.items()
+            }
+        return body
+
+    def response(self) -> Response:
+        return Response(self.body(), status=self.status, headers=dict(self.headers))
+
+
+def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
+    """The response to any error; a fault of this code is logged, and told of without what it was."""
+    set_rollback()
+    return problem_of(error, getattr(context.get("request"), "_request", None)).response()
+
+
+def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
+    """What is said of an error of the framework, the services or the library, or of a fault of this code."""
+    for kinds, describe in DESCRIPTIONS:
+        if isinstance(error, kinds):
+            return describe(error)
+    if is_collision(error):
+        return _collided(error)
+    return _fault(error, request)
+
+
+def fault_problem() -> Problem:
+    """What is said of a fault of this code: nothing of its insides, but the id that the log knows the request by."""
+    request_id = log_context.fields().get("request_id")
+    more = {"request_id": str(request_id)} if request_id else {}
+    detail = _("The server could not answer because of a fault of its own.")
+    return Problem(status.HTTP_500_INTERNAL_SERVER_ERROR, "internal_error", detail, more=more)
+
+
+def _fault(error: Exception, request: HttpRequest | None) -> Problem:
+    # As the framework does where nobody catches the error, for whoever watches its signal.
+    got_request_exception.send(sender=None, request=request)
+    path = request.path if request else ""
+    logger.error("a fault while %s was answered", path, exc_info=error)
+    return fault_problem()
+
+
+def _invalid(error: exceptions.ValidationError) -> Problem:
+    return Problem(error.status_code, "invalid", _("The request is not valid: see “fields”."), flatten(error.detail))
+
+
+def _framework_error(error: exceptions.APIException) -> Problem:
+    headers = {}
+    if header := getattr(error, "auth_header", None):
+        headers["WWW-Authenticate"] = header
+    if wait := getattr(error, "wait", None):
+        headers["Retry-After"] = str(ceil(wait))
+    code = getattr(error.detail, "code", error.default_code)
+    more = getattr(error, "more", {})
+    return Problem(error.status_code, str(code), str(error.detail), more=more, headers=headers)
+
+
+def _not_visible(error: Exception) -> Problem:
+    detail = str(error) if isinstance(error, NotVisible) else _("There is no such object.")
+    return Problem(status.HTTP_404_NOT_FOUND, "not_found", detail)
+
+
+def _not_allowed(error: Exception) -> Problem:
+    detail = str(error) or _("You may see this, but not change it.")
+    return Problem(status.HTTP_403_FORBIDDEN, "permission_denied", detail)
+
+
+def _already_there(error: AlreadyThere) -> Problem:
+    return Problem(status.HTTP_409_CONFLICT, "already_there", str(error), more={"document_id": error.document_id})
+
+
+def _model_changed(_error: Superseded) -> Problem:
+    detail = _("The knowledge base moved to another embedding model meanwhile: send the request again.")
+    return Problem(status.HTTP_409_CONFLICT, "model_changed", detail)
+
+
+def _rejected(error: Rejected) -> Problem:
+    name = REJECTED_FIELD.get(error.code)
+    fields = {name: [str(error)]} if name else {}
+    status_code = REJECTED_STATUS.get(error.code, status.HTTP_400_BAD_REQUEST)
+    wait = RETRY_AFTER_S if status_code == status.HTTP_503_SERVICE_UNAVAILABLE else WAITS.get(error.code)
+    headers = {"Retry-After": str(wait)} if wait else {}
+    return Problem(status_code, error.code, str(error), fields, headers=headers)
+
+
+def _invalid_configuration(error: InvalidConfiguration) -> Problem:
+    """Only a request's overrides can be at fault here.
+
+    Its own fields were checked, a profile's settings when it was made, and the environment's at the start.
+    """
+    fields = {f"overrides.{error.field}": [str(error)]}
+    return Problem(status.HTTP_400_BAD_REQUEST, "invalid", str(error), fields)
+
+
+def _no_channel(error: NoChannelAvailable) -> Problem:
+    return Problem(
+        status.HTTP_503_SERVICE_UNAVAILABLE,
+        "no_channel_available",
+        str(error),
+        more={"degraded": [degradation_as_json(degradation) for degradation in error.degradations]},
+        headers={"Retry-After": str(RETRY_AFTER_S)},
+    )
+
+
+def _database_out_of_reach(error: Exception) -> Problem:
+    logger.error("the database could not answer", exc_info=error)
+    detail = _("The database is out of reach or overloaded: try again later.")
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "unavailable", detail, headers=headers)
+
+
+def _form_too_big(error: Exception) -> Problem:
+    return Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "too_large", str(error))
+
+
+def _body_not_read(_error: UnreadablePostError) -> Problem:
+    """The client has gone, in which case nobody reads this, or it has stopped in the middle."""
+    detail = _("The body did not arrive: send the request again.")
+    return Problem(status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", detail)
+
+
+def _collided(error: Exception) -> Problem:
+    """The same request will find what is there then."""
+    logger.warning("a row was deleted while another came to point to it", exc_info=error)
+    detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
+    headers = {"Retry-After": str(COLLISION_SECONDS)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "deleted_meanwhile", detail, headers=headers)
+
+
+def _files_out_of_reach(error: FilesUnavailable) -> Problem:
+    logger.error("uploads cannot be reached: %s", error)
+    detail = _("The store of the files cannot be reached: try again in a moment.")
+    headers = {"Retry-After": str(RETRY_AFTER_S)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "files_unavailable", detail, headers=headers)
+
+
+DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
+    ((exceptions.ValidationError,), _invalid),
+    ((exceptions.APIException,), _framework_error),
+    ((NotVisible, Http404, ObjectDoesNotExist), _not_visible),  # the last: gone since it was found
+    ((NotAllowed, PermissionDenied), _not_allowed),
+    ((AlreadyThere,), _already_there),
+    ((Superseded,), _model_changed),
+    ((UnreadablePostError,), _body_not_read),
+    ((Rejected,), _rejected),
+    ((InvalidConfiguration,), _invalid_configuration),
+    ((NoChannelAvailable,), _no_channel),
+    (DATABASE_OUT_OF_REACH, _database_out_of_reach),
+    ((FilesUnavailable,), _files_out_of_reach),
+    ((RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent), _form_too_big),
+)
+
+
+def _encodable(text: str) -> str:
+    """Errors quote what was sent, which in JSON may be half a surrogate pair."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
+    """Field errors by dotted path, as in "knowledge_base_ids.0"."""
+    if isinstance(detail, Mapping):
+        items = [(str(key), value) for key, value in detail.items()]
+    elif isinstance(detail, list) and any(isinstance(value, Mapping | list) for value in detail):
+        items = [(str(position), value) for position, value in enumerate(detail) if value]
+    else:
+        messages = detail if isinstance(detail, list) else [detail]
+        return {path or "non_field_errors": [str(message) for message in messages]}
+    flat: dict[str, list[str]] = {}
+    for key, value in items:
+        flat |= flatten(value, f"{path}.{key}" if path else key)
+    return flat

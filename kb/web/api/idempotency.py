@@ -1,0 +1,84 @@
+"""The header Idempotency-Key, by which a caller sends a request again without it being done twice."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpResponse, QueryDict
+from django.http.response import HttpResponseBase
+from django.utils.translation import gettext as _
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import ValidationError
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models.accounts import ApiKey
+from kb.ingest.services.documents import sha256_of
+from kb.web.api.authentication import user_of
+from kb.web.services import Answer, Asked, answer_once
+
+HEADER, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
+MOST_CHARACTERS = 255
+_KEY = re.compile(rf"[!-~]{{1,{MOST_CHARACTERS}}}")
+
+PARAMETER = OpenApiParameter(
+    HEADER,
+    {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS, "pattern": "^[!-~]+$"},
+    OpenApiParameter.HEADER,
+    description="A text of your own, such as a UUID. The same request with the same key within 24 hours is answered with "
+    "what the first one was, marked by the header `Idempotent-Replayed: true`, and nothing is done twice. With another "
+    "request: 422. While the first is under way: 409 with Retry-After. A request that failed may be sent again.",
+)
+
+
+def once(
+    request: Request, make: Callable[..., Response], *, before: Callable[[], tuple[Any, ...]] = tuple
+) -> HttpResponseBase:
+    """The response to a request, that of an earlier one where its key says that they are one; see `answer_once`.
+
+    Raises:
+        ValidationError: the key is not one.
+        Rejected: the key came with another request, or the first one is under way.
+    """
+    key = request.headers.get(HEADER)
+    if key is None:
+        return make(*before())
+    if not _KEY.fullmatch(key):
+        message = _("Give from 1 to %(most)s visible ASCII characters, such as a UUID.") % {"most": MOST_CHARACTERS}
+        raise ValidationError({HEADER: [message]})
+    made: list[Response] = []
+
+    def answer(*prepared: Any) -> Answer:
+        made.append(make(*prepared))
+        return Answer(made[0].status_code, JSONRenderer().render(made[0].data).decode())
+
+    answered, is_replayed = answer_once(_asked(request, key), answer, before=before)
+    if not is_replayed:
+        return made[0]
+    return HttpResponse(
+        answered.body, status=answered.status, content_type="application/json", headers={REPLAYED: "true"}
+    )
+
+
+def _asked(request: Request, key: str) -> Asked:
+    credential = request.auth.prefix if isinstance(request.auth, ApiKey) else ""
+    digest = hashlib.sha256()
+    for part in (request.method or "", request.get_full_path(), *_parts(request.data)):
+        digest.update(f"{len(part)}:{part}".encode(errors="backslashreplace"))
+    return Asked(user_of(request), credential, key, digest.hexdigest())
+
+
+def _parts(data: Any) -> Iterator[str]:
+    """What is asked, whatever the boundary of the form and the order of an object's fields."""
+    if not isinstance(data, QueryDict):
+        yield json.dumps(data, sort_keys=True)
+        return
+    fields: Mapping[str, list[Any]] = dict(data.lists())
+    for name in sorted(fields):
+        for value in fields[name]:
+            yield name
+            yield f"{value.name} {sha256_of(value)}" if isinstance(value, UploadedFile) else str(value)

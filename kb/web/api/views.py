@@ -1,0 +1,134 @@
+from typing import Any, NoReturn, TypeVar
+from uuid import UUID
+
+from django.db.models import Model, QuerySet
+from django.utils.translation import gettext as _
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
+from rest_framework.negotiation import DefaultContentNegotiation
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.serializers import BaseSerializer, Serializer
+from rest_framework.views import APIView
+from rest_framework.viewsets import GenericViewSet
+
+from kb.access.models.principal import Principal, ScopedQuerySet
+from kb.base.errors import NotAllowed, NotVisible
+from kb.web.api.authentication import principal_of
+from kb.web.api.filtering import ListFilters, listed
+from kb.web.api.pagination import Order
+from kb.web.api.parsers import ShallowJSONParser
+from kb.web.api.throttling import count_failure, rate_limit_headers, too_many
+
+M = TypeVar("M", bound=Model)
+
+
+class AnyAccept(DefaultContentNegotiation):
+    """A file or a page of metrics has the type it has, whatever types the caller names; errors are JSON all the same."""
+
+    def select_renderer(
+        self,
+        request: Request,  # noqa: ARG002 - the framework's interface
+        renderers: Any,
+        format_suffix: str | None = None,  # noqa: ARG002 - the framework's interface
+    ) -> tuple[BaseRenderer, str]:
+        return renderers[0], renderers[0].media_type
+
+
+class ApiView(APIView):
+    """What all views share: JSON with bounds; the OpenAPI schema describes them, so OPTIONS does not."""
+
+    http_method_names = ["get", "head", "post", "put", "patch", "delete"]
+    parser_classes = [ShallowJSONParser]
+
+    @property
+    def principal(self) -> Principal:
+        return principal_of(self.request)
+
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Refuses an address that fails too often."""
+        try:
+            super().initial(request, *args, **kwargs)
+        except (AuthenticationFailed, NotAuthenticated):
+            count_failure(request._request)
+            raise
+
+    def throttled(self, request: Request, wait: float | None) -> NoReturn:  # noqa: ARG002 - the framework's interface
+        raise too_many(request.rate_limit)  # type: ignore[attr-defined]
+
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
+        """Tells a caller what is left of the rate limit."""
+        spent = getattr(request, "rate_limit", None)
+        if spent is not None:
+            for name, value in rate_limit_headers(spent).items():
+                response.headers[name] = value
+        return super().finalize_response(request, response, *args, **kwargs)
+
+    def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
+        """The request's fields.
+
+        Raises:
+            ValidationError: some are not valid.
+        """
+        serializer = serializer_class(data=self.request.data, partial=partial)
+        serializer.is_valid(raise_exception=True)
+        fields: dict[str, Any] = serializer.validated_data
+        return fields
+
+
+class ApiViewSet(ApiView, GenericViewSet[Any]):
+    """Views of rows. A handler finds its object before it looks at the request's fields, so that 404 comes first."""
+
+    order: Order | None = None
+
+    def found(self, rows: QuerySet[Any], filters: type[ListFilters]) -> list[Any]:
+        """The rows of the page that the parameters of the URL ask for.
+
+        Raises:
+            ValidationError: a parameter is unknown or has a value that it does not take.
+            NotVisible: one names an object that the caller may not see.
+        """
+        narrowed, self.order = listed(filters, rows, self.request)
+        return list(self.paginate_queryset(narrowed) or [])
+
+    def page(
+        self, rows: QuerySet[Any], serializer_class: type[BaseSerializer[Any]], filters: type[ListFilters]
+    ) -> Response:
+        return self.get_paginated_response(serializer_class(self.found(rows, filters), many=True).data)
+
+    def editable(self, visible: QuerySet[M], pk: int) -> M:
+        """The object of a row that the caller may change.
+
+        Raises:
+            NotVisible: the caller may not see it.
+            NotAllowed: the caller may see it, but not change it.
+        """
+        found = one(visible, pk)
+        rows: ScopedQuerySet = type(found)._default_manager.all()  # type: ignore[assignment]
+        if not rows.editable_by(self.principal).filter(pk=pk).exists():
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        return found
+
+
+def one(rows: QuerySet[M], pk: int | UUID) -> M:
+    """The row with this key.
+
+    Raises:
+        NotVisible: it is not among them.
+    """
+    found = rows.filter(pk=pk).first()
+    if found is None:
+        raise NotVisible(_("There is no such object."))
+    return found
+
+
+def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The parameters of the URL.
+
+    Raises:
+        ValidationError: some are not valid.
+    """
+    serializer = serializer_class(data=request.query_params)
+    serializer.is_valid(raise_exception=True)
+    fields: dict[str, Any] = serializer.validated_data
+    return fields

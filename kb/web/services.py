@@ -1,0 +1,153 @@
+"""Requests that are done once, however often they are sent: the answer is written in the transaction that did the work.
+
+So a process that dies half-way leaves neither, and whoever sends the request again after a while begins anew.
+"""
+
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.db import Error, connections, transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.access.models.accounts import User
+from kb.base.errors import Rejected
+from kb.web.models import IdempotencyKey
+
+KEPT = timedelta(hours=24)
+LEASE = timedelta(minutes=10)
+"""After which a process that has not answered is taken for dead."""
+RETRY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that came with a key.
+
+    Attributes:
+        credential: the prefix of the caller's API key; blank: a session.
+        fingerprint: SHA-256 of what is asked.
+    """
+
+    user: User
+    credential: str
+    key: str
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: str
+
+
+def answer_once(
+    asked: Asked, make: Callable[..., Answer], *, before: Callable[[], tuple[Any, ...]] = tuple
+) -> tuple[Answer, bool]:
+    """The answer to a request, made only where there is none yet.
+
+    What fails has done nothing and leaves nothing, so that the request may be sent again.
+
+    Args:
+        asked: the request.
+        make: does the work, all of it in the database, inside a transaction.
+        before: what takes long and needs none, as reading a page of the web does; returns the arguments of `make`.
+
+    Returns:
+        The answer, and whether it is that of an earlier request.
+
+    Raises:
+        Rejected: the key came with another request before, or the request is under way.
+    """
+    held = _claimed(asked)
+    if isinstance(held, Answer):
+        return held, True
+    try:
+        prepared = before()
+        with transaction.atomic():
+            answer = make(*prepared)
+            _keep(held, answer)
+    except BaseException:
+        _give_up(held)
+        raise
+    return answer, False
+
+
+def _give_up(held: QuerySet[IdempotencyKey]) -> None:
+    """Lets the request be sent again; where the connection is lost, over another one as soon as the database is there."""
+    try:
+        held.filter(status=None).delete()
+    except Error:
+        threading.Thread(target=_give_up_later, args=(held,), name="idempotency", daemon=True).start()
+
+
+def _give_up_later(held: QuerySet[IdempotencyKey]) -> None:
+    deadline = time.monotonic() + LEASE.total_seconds()
+    while time.monotonic() < deadline:
+        time.sleep(RETRY_SECONDS)
+        try:
+            held.filter(status=None).delete()
+        except Error:
+            continue
+        finally:
+            connections.close_all()
+        return
+
+
+def idempotency_keys_purge() -> int:
+    """Deletes the keys whose time is over.
+
+    Returns:
+        How many.
+    """
+    count, _by_model = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
+    return count
+
+
+def _claimed(asked: Asked) -> QuerySet[IdempotencyKey] | Answer:
+    """The row under whose claim the work is to be done, as long as nobody takes it over; or the answer that is there."""
+    now = timezone.now()
+    fresh: dict[str, Any] = {
+        "fingerprint": asked.fingerprint,
+        "claim": uuid.uuid4(),
+        "claimed_at": now,
+        "created_at": now,
+    }
+    row, is_new = IdempotencyKey.objects.get_or_create(
+        user=asked.user, credential=asked.credential, key=asked.key, defaults=fresh
+    )
+    if is_new:
+        return _held(row)
+    if row.created_at >= now - KEPT:
+        if row.fingerprint != asked.fingerprint:
+            message = _("This Idempotency-Key came with another request before: every request needs a key of its own.")
+            raise Rejected("idempotency_key_reused", message)
+        if row.status is not None:
+            return Answer(row.status, row.body)
+        if row.claimed_at >= now - LEASE:
+            raise _in_progress()
+    # It is out of date, or its process has died; of several callers one gets it.
+    if not _held(row).update(**fresh, status=None, body=""):
+        raise _in_progress()
+    row.claim = fresh["claim"]
+    return _held(row)
+
+
+def _keep(held: QuerySet[IdempotencyKey], answer: Answer) -> None:
+    if not held.update(status=answer.status, body=answer.body):
+        raise _in_progress()  # it took so long that another process has begun anew
+
+
+def _held(row: IdempotencyKey) -> QuerySet[IdempotencyKey]:
+    return IdempotencyKey.objects.filter(pk=row.pk, claim=row.claim)
+
+
+def _in_progress() -> Rejected:
+    message = _("The first request with this Idempotency-Key is still under way: wait for its answer.")
+    return Rejected("idempotency_in_progress", message)

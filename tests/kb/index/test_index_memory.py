@@ -1,0 +1,57 @@
+import pytest
+
+from kb.index import index_memory
+from kb.index.index_memory import available_bytes, build_memory, build_options
+
+GIGABYTE = 1024**3
+
+
+@pytest.fixture(autouse=True)
+def _ample(settings):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 100 * GIGABYTE, None
+
+
+def test_it_grows_with_the_vectors_and_holds_pgvectors_graph_of_each():
+    measured = 2_048 + 750
+    for vectors in (50_000, 215_616, 1_000_000):
+        given = build_memory(vectors, 1_024).given
+        assert vectors * measured < given < 1.3 * vectors * measured
+
+
+def test_it_stays_within_the_setting_and_says_what_would_be_enough(settings):
+    settings.INDEX_BUILD_MEMORY_BYTES = 256 * 1024**2
+
+    memory = build_memory(215_616, 1_024)
+
+    assert memory.given == 256 * 1024**2
+    assert not memory.is_enough
+    wanted = int(memory.remedy.removeprefix("INDEX_BUILD_MEMORY_MB="))
+    settings.INDEX_BUILD_MEMORY_BYTES = wanted * 1024**2
+    assert build_memory(215_616, 1_024).is_enough
+
+
+def test_beside_a_server_of_ones_own_it_takes_half_of_what_is_free(settings):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.EMBEDDED = None, True
+    assert index_memory.most_build_bytes() <= available_bytes()
+    assert index_memory.most_build_bytes() > 64 * 1024**2
+
+
+def test_of_a_server_elsewhere_nothing_is_known(settings):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.EMBEDDED = None, False
+    assert index_memory.most_build_bytes() == GIGABYTE
+
+
+def test_the_limit_of_a_control_group_counts(settings, tmp_path, monkeypatch):
+    (tmp_path / "memory.max").write_text(f"{GIGABYTE}\n")
+    (tmp_path / "memory.stat").write_text(f"anon {GIGABYTE // 4}\nfile {GIGABYTE // 2}\n")
+    monkeypatch.setattr(index_memory, "CGROUP", tmp_path)
+    assert available_bytes() <= 3 * GIGABYTE // 4
+    (tmp_path / "memory.max").write_text("max\n")
+    assert available_bytes() > 3 * GIGABYTE // 4
+
+
+def test_workers_are_those_of_the_server_unless_they_are_set(settings):
+    settings.EMBEDDED = False
+    assert build_options(GIGABYTE) == {"maintenance_work_mem": 1024**2}
+    settings.INDEX_BUILD_WORKERS = 3
+    assert build_options(GIGABYTE) == {"maintenance_work_mem": 1024**2, "max_parallel_maintenance_workers": 3}

@@ -1,0 +1,318 @@
+import numpy as np
+import pytest
+from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
+
+from kb.base.db.locks import Purpose, try_lock
+from kb.index import index_memory
+from kb.index.index_memory import build_memory
+from kb.index.pgvector import PgVectorStore
+from kb.index.vector_index import IndexChanges, ensure_vector_indexes, maintain_vector_indexes
+from kb.models import ChunkEmbedding, KnowledgeBase
+from kb.tasks import sweep_vector_indexes
+from tests.factories import make_kb
+from tests.kb.index.searching import at_once, sql
+from tests.kb.index.vectors import MODEL, add_chunks, add_vectors, clustered
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+FEW, DIMENSION = 40, 8
+
+
+@pytest.fixture(autouse=True)
+def _small_threshold(settings):
+    settings.VECTOR_INDEX_MIN_ROWS = FEW
+    yield
+    KnowledgeBase.objects.all().delete()
+    ChunkEmbedding.objects.all().delete()
+    maintain_vector_indexes()
+
+
+@pytest.fixture
+def kb():
+    return make_kb()
+
+
+def fill(kb, count=FEW + 1, **options):
+    chunk_ids = add_chunks(kb, count)
+    add_vectors(kb, chunk_ids, clustered(count, dimension=DIMENSION), **options)
+    return chunk_ids
+
+
+def indexes():
+    """Name, whether it is finished."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT c.relname, i.indisvalid FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid"
+            " WHERE c.relname LIKE 'hnsw%'"
+        )
+        return dict(cursor.fetchall())
+
+
+def definition(name):
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_get_indexdef(%s::regclass)", [name])
+        return cursor.fetchone()[0]
+
+
+def test_many_vectors_get_an_index_of_their_own(kb):
+    fill(kb)
+
+    [name] = ensure_vector_indexes(kb).created
+
+    assert indexes() == {name: True}
+    assert f"knowledge_base_id = {kb.pk}" in definition(name)
+    assert f"halfvec({DIMENSION})" in definition(name)
+
+
+def test_few_vectors_get_none(kb):
+    fill(kb, FEW)
+
+    assert ensure_vector_indexes(kb) == IndexChanges()
+    assert indexes() == {}
+
+
+def test_each_kind_gets_its_own(kb):
+    chunk_ids = fill(kb)
+    add_vectors(kb, chunk_ids, clustered(len(chunk_ids), dimension=DIMENSION), kind="keywords")
+
+    assert len(ensure_vector_indexes(kb).created) == 2
+
+
+def test_an_index_that_is_there_stays(kb):
+    fill(kb)
+    ensure_vector_indexes(kb)
+
+    assert ensure_vector_indexes(kb) == IndexChanges()
+
+
+def test_an_index_stays_while_half_of_the_vectors_are_left(kb):
+    chunk_ids = fill(kb)
+    ensure_vector_indexes(kb)
+    ChunkEmbedding.objects.filter(chunk__in=chunk_ids[: FEW // 2]).delete()
+
+    assert ensure_vector_indexes(kb) == IndexChanges()
+
+
+def test_an_index_goes_when_few_vectors_are_left(kb):
+    chunk_ids = fill(kb)
+    ensure_vector_indexes(kb)
+    ChunkEmbedding.objects.filter(chunk__in=chunk_ids[: FEW // 2 + 1]).delete()
+
+    assert len(ensure_vector_indexes(kb).dropped) == 1
+    assert indexes() == {}
+
+
+def test_the_index_of_a_knowledge_base_that_is_gone_goes(kb):
+    fill(kb)
+    ensure_vector_indexes(kb)
+    kb.delete()
+
+    sweep_vector_indexes()
+
+    assert indexes() == {}
+
+
+def test_the_index_follows_the_model(kb):
+    fill(kb)
+    [old] = ensure_vector_indexes(kb).created
+    fill(kb, model="new")
+    assert ensure_vector_indexes(kb) == IndexChanges()
+    KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="new")
+
+    changes = ensure_vector_indexes(kb)
+
+    assert changes.dropped == (old,)
+    assert indexes() == dict.fromkeys(changes.created, True)
+
+
+def test_one_knowledge_base_leaves_the_indexes_of_others_alone(kb):
+    other = make_kb()
+    fill(kb)
+    fill(other)
+    [mine] = ensure_vector_indexes(kb).created
+
+    [theirs] = ensure_vector_indexes(other).created
+
+    assert indexes() == {mine: True, theirs: True}
+
+
+def test_what_a_killed_build_has_left_is_made_anew(kb):
+    fill(kb)
+    [name] = ensure_vector_indexes(kb).created
+    sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", name)
+    assert indexes() == {name: False}
+
+    assert ensure_vector_indexes(kb) == IndexChanges((name,), (name,))
+    assert indexes() == {name: True}
+
+
+def test_nothing_is_done_while_another_process_is_at_it(kb):
+    fill(kb)
+    with try_lock(Purpose.VECTOR_INDEX, 0):
+        [changes] = at_once(1, lambda: ensure_vector_indexes(kb))
+
+    assert changes == IndexChanges(is_done=False)
+    assert indexes() == {}
+
+
+def test_an_index_that_cannot_be_made_does_not_keep_others_from_it(kb, caplog):
+    odd, good = make_kb(), kb
+    fill(odd, count=FEW)
+    add_vectors(odd, add_chunks(odd, 1), [[1.0, 0.0]])
+    fill(good)
+
+    changes = maintain_vector_indexes()
+
+    assert len(changes.created) == 1
+    assert "was not made" in caplog.text
+    assert indexes()[changes.created[0]]
+
+
+def test_the_time_limit_of_statements_comes_back(kb):
+    def limit():
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW statement_timeout")
+            return cursor.fetchone()[0]
+
+    before = limit()
+    fill(kb)
+    ensure_vector_indexes(kb)
+
+    assert limit() == before
+
+
+@pytest.fixture(scope="module")
+def vectors():
+    return clustered(5_000)
+
+
+@pytest.fixture
+def indexed(kb, vectors):
+    """A knowledge base of some thousand vectors; chunk ids by the vectors' places."""
+    chunk_ids = add_chunks(kb, len(vectors))
+    add_vectors(kb, chunk_ids, vectors)
+    assert ensure_vector_indexes(kb).created
+    sql("ANALYZE kb_chunkembedding")
+    return np.array(chunk_ids)
+
+
+def search(kb, query, k, **options):
+    return PgVectorStore().search(kb.pk, MODEL, query, k, **options)[0].tolist()
+
+
+def searches_in(asked):
+    """The comparisons of vectors; once a minute a process reads beside them how deep to search."""
+    return [query["sql"] for query in asked.captured_queries if "<=>" in query["sql"]]
+
+
+def plan(searches):
+    with connection.cursor() as cursor:
+        cursor.execute("EXPLAIN " + searches[0])
+        return "\n".join(line for (line,) in cursor.fetchall())
+
+
+def test_a_search_goes_through_the_index_and_finds_nearly_all(kb, vectors, indexed):
+    queries = vectors[::100] + 0.05
+    shares = []
+    for query in queries:
+        with CaptureQueriesContext(connection) as asked:
+            found = search(kb, query, 60)
+        exact = indexed[np.argsort(-(vectors @ query), kind="stable")[:60]]
+        shares.append(np.isin(found, exact).mean())
+        assert len(found) == 60
+
+    assert "Index Scan using hnsw_" in plan(searches_in(asked))
+    assert len(searches_in(asked)) == 1
+    assert np.mean(shares) >= 0.95
+
+
+def test_more_than_the_index_reads_at_once_is_found_too(kb, vectors, indexed):
+    assert len(search(kb, vectors[0], 500)) == 500
+
+
+def test_a_filter_that_leaves_out_what_is_near_is_answered_exactly(kb, vectors, indexed, monkeypatch):
+    monkeypatch.setattr("kb.index.pgvector.MAX_EXACT", 10)
+    farthest = np.argsort(vectors @ vectors[0], kind="stable")[: len(vectors) // 2]
+    with transaction.atomic():
+        sql("SET LOCAL hnsw.max_scan_tuples = 200")
+        sql("SET LOCAL enable_sort = off")  # else so few would be sorted rather than looked up in an index
+        with CaptureQueriesContext(connection) as asked:
+            found = search(kb, vectors[0], 25, only=np.sort(indexed[farthest]))
+        assert "Index Scan using hnsw_" in plan(searches_in(asked))
+
+    assert len(searches_in(asked)) == 2
+    assert np.isin(found, indexed[farthest[::-1][:26]]).all()  # one more: neighbours in rank may be equally near
+    assert len(found) == 25
+
+
+@pytest.fixture
+def build_settings():
+    """What the session that builds an index has set, as the server notes it: memory in kB, parallel workers, time limit."""
+    sql("CREATE TABLE build_settings (memory text, workers text, timeout text)")
+    sql(
+        "CREATE FUNCTION note_settings() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO build_settings"
+        " SELECT (SELECT setting FROM pg_settings WHERE name = 'maintenance_work_mem'),"
+        " current_setting('max_parallel_maintenance_workers'), current_setting('statement_timeout'); END $$"
+    )
+    sql(
+        "CREATE EVENT TRIGGER note_settings ON ddl_command_start WHEN TAG IN ('CREATE INDEX') EXECUTE FUNCTION note_settings()"
+    )
+    yield lambda: rows("SELECT memory::bigint, workers::int, timeout FROM build_settings")
+    sql("DROP EVENT TRIGGER note_settings")
+    sql("DROP FUNCTION note_settings")
+    sql("DROP TABLE build_settings")
+
+
+def rows(statement):
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
+        return cursor.fetchall()
+
+
+def test_a_build_has_memory_of_its_size_and_workers_for_its_session_only(kb, settings, build_settings):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 10 * 1024**3, 5
+    fill(kb)
+    before = rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")
+
+    ensure_vector_indexes(kb)
+
+    assert build_settings() == [(build_memory(FEW + 1, DIMENSION).needed // 1024, 5, "0")]
+    assert (rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")) == before
+
+
+def test_a_build_beyond_the_memory_that_it_may_take_says_which_setting_is_too_small(
+    kb, settings, build_settings, caplog, monkeypatch
+):
+    settings.INDEX_BUILD_MEMORY_BYTES = 64 * 1024**2
+    monkeypatch.setattr(index_memory, "SPARE_BYTES", 100 * 1024**2)
+    fill(kb)
+
+    assert ensure_vector_indexes(kb).created
+
+    assert [memory for memory, *_ in build_settings()] == [64 * 1024]
+    assert "built slowly: set INDEX_BUILD_MEMORY_MB=101" in caplog.text
+
+
+def test_where_shared_memory_is_short_one_process_builds(kb, settings, build_settings, caplog, monkeypatch):
+    settings.INDEX_BUILD_MEMORY_BYTES, settings.INDEX_BUILD_WORKERS = 2**40, 2
+    monkeypatch.setattr(index_memory, "SPARE_BYTES", 2**40)
+    fill(kb)
+    sql("ALTER TABLE kb_chunkembedding SET (parallel_workers = 2)")
+    try:
+        [name] = ensure_vector_indexes(kb).created
+    finally:
+        sql("ALTER TABLE kb_chunkembedding RESET (parallel_workers)")
+
+    assert [workers for _, workers, _ in build_settings()] == [2, 0]
+    assert "built again by one process" in caplog.text
+    assert indexes() == {name: True}
+
+
+def test_a_build_reports_its_progress_to_the_end(kb):
+    fill(kb)
+    told = []
+
+    maintain_vector_indexes(kb.pk, lambda *progress: told.append(progress))
+
+    assert told[-1] == (FEW + 1, FEW + 1)

@@ -1,0 +1,190 @@
+import io
+import stat
+import struct
+import zipfile
+
+import pytest
+
+from kb.ingest.parser import archives
+from kb.ingest.parser.archives import ArchiveLimits, unpack
+from kb.ingest.parser.parse import ErrorCode, ParseError
+from tests.kb.ingest.parser.documents import make_zip
+
+MIB = 1024**2
+
+
+@pytest.fixture
+def folder(tmp_path):
+    target = tmp_path / "unpacked"
+    target.mkdir()
+    return target
+
+
+@pytest.fixture
+def opened(tmp_path, folder):
+    def open_archive(data, **limits):
+        path = tmp_path / "archive"
+        path.write_bytes(data)
+        return unpack(path, folder, limits=ArchiveLimits(**limits))
+
+    return open_archive
+
+
+@pytest.fixture
+def failure(opened):
+    def fail(data, **limits):
+        with pytest.raises(ParseError) as caught:
+            opened(data, **limits)
+        return caught.value
+
+    return fail
+
+
+def packed(*entries):
+    """A deflated archive of (name or ZipInfo, content)."""
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as target:
+        for entry, content in entries:
+            target.writestr(entry, content)
+    return stream.getvalue()
+
+
+def link(name, target):
+    entry = zipfile.ZipInfo(name)
+    entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+    return entry, target
+
+
+def test_files_come_out_with_their_names_and_folders(opened):
+    result = opened(packed(("手册/退款.md", "七天"), ("a.txt", "text"), ("手册/", "")))
+    assert [(member.name, member.path.read_text()) for member in result.members] == [
+        ("手册/退款.md", "七天"),
+        ("a.txt", "text"),
+    ]
+    assert result.skipped == ()
+
+
+def test_no_name_of_the_archive_reaches_the_file_system(opened, folder):
+    opened(packed(("深/名.txt", "x"), ("b.txt", "y")))
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "2"]
+
+
+def test_names_in_the_encoding_of_chinese_windows_are_read(opened):
+    data = make_zip(**{"xxxx.txt": "x"}).replace(b"xxxx", "手册".encode("gb18030"))
+    assert opened(data).members[0].name == "手册.txt"
+
+
+def test_backslashes_part_folders(opened):
+    assert opened(make_zip(**{"a|b.txt": "x"}).replace(b"a|b", b"a\\b")).members[0].name == "a/b.txt"
+
+
+def test_what_file_managers_add_is_no_file(opened):
+    result = opened(packed(("a.txt", "x"), ("__MACOSX/._a.txt", "x"), ("folder/.DS_Store", "x"), ("Thumbs.db", "x")))
+    assert [member.name for member in result.members] == ["a.txt"]
+    assert result.skipped == ()
+
+
+def test_files_without_a_reader_and_archives_inside_are_skipped_and_told(opened):
+    result = opened(packed(("a.txt", "x"), ("b.png", "x"), ("README", "x"), ("c.zip", make_zip(**{"d.txt": "x"}))))
+    assert [member.name for member in result.members] == ["a.txt"]
+    assert [(skipped.name, skipped.reason.code) for skipped in result.skipped] == [
+        ("b.png", ErrorCode.UNSUPPORTED_TYPE),
+        ("README", ErrorCode.UNSUPPORTED_TYPE),
+        ("c.zip", ErrorCode.NESTED_ARCHIVE),
+    ]
+    assert "“README”" in result.skipped[1].reason.message
+
+
+def test_programs_and_documents_of_old_office_are_skipped_with_what_to_do(opened):
+    result = opened(packed(("a.txt", "x"), ("b.exe", "plain words"), ("旧版.doc", "x")))
+    assert [member.name for member in result.members] == ["a.txt"]
+    assert [(skipped.name, skipped.reason.code) for skipped in result.skipped] == [
+        ("b.exe", ErrorCode.UNSUPPORTED_TYPE),
+        ("旧版.doc", ErrorCode.LEGACY_OFFICE),
+    ]
+    assert "save it as .docx" in result.skipped[1].reason.message
+
+
+def test_a_file_larger_than_a_document_may_be_is_skipped(opened):
+    result = opened(packed(("a.txt", "x"), ("big.txt", "y" * 20)), file_bytes=10)
+    assert [skipped.reason.code for skipped in result.skipped] == [ErrorCode.TOO_LARGE]
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd.txt", "../up.txt", "a/../../up.txt", "C:/x.txt", "..\\up.txt"])
+def test_a_path_that_leads_outside_refuses_the_archive(failure, folder, name):
+    error = failure(packed(("a.txt", "x"), (name, "x")))
+    assert error.code is ErrorCode.UNSAFE_ARCHIVE
+    assert list(folder.iterdir()) == []
+
+
+def test_a_link_refuses_the_archive(failure):
+    assert failure(packed(link("a.txt", "/etc/passwd"))).code is ErrorCode.UNSAFE_ARCHIVE
+
+
+def test_too_many_files_are_refused(failure):
+    error = failure(packed(*((f"{number}.txt", "x") for number in range(4))), files=3)
+    assert error.code is ErrorCode.TOO_MANY_FILES
+
+
+def test_more_than_the_total_is_refused_before_anything_is_written(failure, folder):
+    error = failure(packed(("a.txt", "x" * MIB), ("b.txt", "y" * MIB)), total_bytes=2 * MIB - 1)
+    assert error.code is ErrorCode.UNPACKS_TO_TOO_MUCH
+    assert list(folder.iterdir()) == []
+
+
+def test_a_file_that_unpacks_to_far_more_than_it_packs_is_refused(failure):
+    assert failure(packed(("a.txt", bytes(20 * MIB)))).code is ErrorCode.UNPACKS_TO_TOO_MUCH
+
+
+def test_a_directory_that_lies_about_sizes_is_not_believed(failure):
+    data = bytearray(packed(("a.txt", bytes(range(256)) * 4096)))
+    directory = data.index(b"PK\x01\x02")
+    struct.pack_into("<L", data, directory + 24, 10)
+    assert failure(bytes(data)).code in (ErrorCode.DAMAGED_FILE, ErrorCode.UNPACKS_TO_TOO_MUCH)
+
+
+def test_a_protected_archive_asks_to_remove_the_password(failure):
+    data = bytearray(packed(("a.txt", "x")))
+    data[data.index(b"PK\x01\x02") + 8] |= 1
+    error = failure(bytes(data))
+    assert error.code is ErrorCode.PROTECTED
+    assert "ZIP" in error.message
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda data: data[: len(data) // 2], lambda data: b"no archive", lambda data: data.replace(b"text", b"tixt")],
+)
+def test_a_damaged_archive_is_told(failure, damage):
+    assert failure(damage(make_zip(**{"a.txt": "some text"}))).code is ErrorCode.DAMAGED_FILE
+
+
+@pytest.mark.parametrize("data", [make_zip(), packed(("folder/", "")), packed((".DS_Store", "x"))])
+def test_an_archive_without_files_is_empty(failure, data):
+    assert failure(data).code is ErrorCode.EMPTY_ARCHIVE
+
+
+def test_an_archive_larger_than_allowed_is_not_even_read(failure):
+    assert failure(packed(("a.txt", "x")), archive_bytes=10).code is ErrorCode.TOO_LARGE
+
+
+def test_a_missing_folder_is_the_callers_error(tmp_path):
+    (tmp_path / "archive").write_bytes(make_zip(**{"a.txt": "x"}))
+    with pytest.raises(FileNotFoundError):
+        unpack(tmp_path / "archive", tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"members": [["a.txt", "../../etc/passwd"]], "skipped": []},
+        {"members": [["a.txt", 7]], "skipped": []},
+        {"members": [], "skipped": [["a.txt", "no_such_code", {}]]},
+        {"members": 5, "skipped": []},
+    ],
+)
+def test_an_answer_of_another_shape_is_not_believed(folder, answer):
+    with pytest.raises(ParseError) as caught:
+        archives._decoded(answer, folder)
+    assert caught.value.code is ErrorCode.PARSER_CRASHED

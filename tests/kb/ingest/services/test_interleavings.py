@@ -1,0 +1,285 @@
+"""Two writers at once, with the interleaving driven: one is held at a stage until the other has come as far as it can."""
+
+import io
+import time
+import zipfile
+
+import pytest
+from django.core.files.base import ContentFile
+from django.db import connection
+
+from kb.base.errors import NotVisible, Rejected
+from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.index.bm25 import BM25Store
+from kb.index.services import reindex
+from kb.index.services.tokenizing import tokenizing
+from kb.ingest.services import documents, indexing, whole_documents
+from kb.ingest.services.batches import files as batch_files
+from kb.ingest.services.batches.batches import batch_cancel, batch_create
+from kb.ingest.services.batches.files import batch_add
+from kb.ingest.services.chunk_work import editing, replacing
+from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.ingest.services.chunk_work.merging import chunks_merge
+from kb.ingest.services.documents import document_add, document_delete, document_update
+from kb.ingest.services.indexing import index_document
+from kb.ingest.services.rechunk import writing
+from kb.ingest.services.whole_documents import WholeDocument, write_whole_documents
+from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
+from retrieval.postings import hash_terms
+from tests.factories import make_document, make_kb
+from tests.interleaving import PATIENCE, Gate, Running
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def until_somebody_waits_for_a_lock():
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    with connection.cursor() as cursor:
+        for _ in range(2_000):
+            cursor.execute(f"SELECT pg_sleep(0.005), ({waiting})")
+            if cursor.fetchone()[1]:
+                return
+    pytest.fail("nobody waits")
+
+
+def add(kb, text="苹果", name="a.txt"):
+    return document_add(knowledge_base=kb, file=ContentFile(text.encode()), name=name, user=kb.owner)
+
+
+def only_chunk():
+    return Chunk.objects.select_related("document", "knowledge_base").get()
+
+
+def hits(word):
+    kb = KnowledgeBase.objects.select_related("version_row").get()
+    requested = BM25Store().request(kb.pk, kb.version_row.version, kb.tokenizer_id)
+    index = requested.wait(time.monotonic() + PATIENCE).index
+    return len(index.search(hash_terms([word]), 5)[0])
+
+
+def a_retitled_document_being_embedded(monkeypatch):
+    document = add(make_kb())
+    index_document(document.pk)
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    gate = Gate(monkeypatch, indexing, "prepare", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    return worker, gate
+
+
+def test_deleting_a_base_waits_for_the_document_that_is_being_written(monkeypatch):
+    kb = make_kb()
+    make_document(kb, "已有内容")
+    gate = Gate(monkeypatch, writing, "write_chunks")
+    worker = Running(index_document, add(kb).pk)
+    gate.wait()
+    curator = Running(knowledge_base_delete, kb)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert not Chunk.objects.exists()
+
+
+def test_deleting_a_document_waits_until_it_is_written(monkeypatch):
+    document = add(make_kb())
+    gate = Gate(monkeypatch, writing, "write_chunks", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    curator = Running(document_delete, document)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert not Document.objects.exists()
+    assert not ChunkPostings.objects.exists()
+
+
+def test_retagging_a_document_waits_until_it_is_written(monkeypatch):
+    document = add(make_kb())
+    gate = Gate(monkeypatch, writing, "write_chunks", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    document.refresh_from_db()
+    curator = Running(lambda: document_update(document, tags=["law"]))
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    document.refresh_from_db()
+    assert (document.status, document.tags) == ("ready", ["law"])
+
+
+def test_deleting_a_concept_waits_for_the_deletion_of_its_base(monkeypatch):
+    kb = make_kb()
+    make_document(kb, "已有内容")
+    concept = Concept.objects.create(knowledge_base=kb, name="概念")
+    gate = Gate(monkeypatch, KnowledgeBase, "delete")
+    owner = Running(knowledge_base_delete, kb)
+    gate.wait()
+    curator = Running(concept.delete)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (owner.outcome(), curator.outcome()) == (None, None)
+    assert not Concept.objects.exists()
+
+
+def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
+    kb = make_kb()
+    document = add(kb)
+    gate = Gate(monkeypatch, whole_documents, "write_chunks", after=True)
+    passage = WholeDocument("x y", title="t", source="1", sha256="1")
+    importer = Running(lambda: write_whole_documents(kb, [passage], replaced=Document.objects.none()))
+    gate.wait()
+    worker = Running(index_document, document.pk)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert (importer.outcome(), worker.outcome()) == (None, None)
+    document.refresh_from_db()
+    assert document.status == "ready"
+
+
+def test_an_edit_during_a_retitle_is_not_overwritten(monkeypatch):
+    worker, gate = a_retitled_document_being_embedded(monkeypatch)
+    chunk_update(only_chunk(), text="香蕉", enabled=True)
+    gate.open()
+    assert worker.outcome() is None
+    assert (hits("香蕉"), hits("苹果")) == (1, 0)
+
+
+def test_switching_a_chunk_off_during_a_retitle_is_not_undone(monkeypatch):
+    worker, gate = a_retitled_document_being_embedded(monkeypatch)
+    chunk_update(only_chunk(), text=only_chunk().text, enabled=False)
+    gate.open()
+    assert worker.outcome() is None
+    assert not ChunkEmbedding.objects.get().enabled
+
+
+@pytest.mark.parametrize(
+    ("module", "stage", "rebuild"),
+    [(tokenizing, "tokenize", reindex.reindex_postings), (reindex, "prepare", reindex.reindex_embeddings)],
+)
+def test_an_edit_during_a_reindex_is_not_overwritten(monkeypatch, module, stage, rebuild):
+    kb = make_kb()
+    make_document(kb, "苹果")
+    before = ChunkEmbedding.objects.get().vector
+    gate = Gate(monkeypatch, module, stage, after=True)
+    operator = Running(rebuild, kb)
+    gate.wait()
+    chunk_update(only_chunk(), text="香蕉", enabled=True)
+    gate.open()
+    assert operator.outcome() is None
+    assert (hits("香蕉"), hits("苹果")) == (1, 0)
+    assert ChunkEmbedding.objects.get().vector != before
+
+
+def test_a_document_deleted_during_a_reindex_is_left_out(monkeypatch):
+    kb = make_kb()
+    gone = make_document(kb, "甲 乙")
+    make_document(kb, "丙 丁")
+    gate = Gate(monkeypatch, reindex, "prepare", after=True)
+    operator = Running(reindex.reindex_embeddings, kb)
+    gate.wait()
+    document_delete(gone)
+    gate.open()
+    assert operator.outcome() is None
+    assert ChunkEmbedding.objects.count() == 1
+
+
+def test_a_document_deleted_while_its_parser_fails_ends_quietly(monkeypatch):
+    document = add(make_kb(), "not a pdf", name="a.pdf")
+    gate = Gate(monkeypatch, indexing, "_parse")
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    documents.document_delete(document)
+    gate.open()
+    assert worker.outcome() is None
+
+
+def test_editing_a_chunk_that_was_replaced_says_that_it_is_gone():
+    make_document(make_kb(), "苹果")
+    chunk = only_chunk()
+    Chunk.objects.all().delete()
+    with pytest.raises(NotVisible):
+        chunk_update(chunk, text="香蕉", enabled=True)
+
+
+def test_chunks_merged_while_their_document_is_cut_anew_stay_merged(monkeypatch):
+    kb = make_kb()
+    KnowledgeBase.objects.filter(pk=kb.pk).update(chunk_size=20, chunk_overlap=0)
+    document = add(kb, "第一条规定了苹果的办法。\n\n第二条规定了香蕉的办法。")
+    index_document(document.pk)
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    document.refresh_from_db()
+    document_update(document, title="标题")
+    documents.document_requeue(document)
+    gate = Gate(monkeypatch, indexing, "prepare", after=True)
+    worker = Running(index_document, document.pk)
+    gate.wait()
+    chunks_merge(document=Document.objects.select_related("knowledge_base").get(), chunk_ids=ids)
+    gate.open()
+    assert worker.outcome() is None
+    assert Chunk.objects.get().text == "第一条规定了苹果的办法。\n第二条规定了香蕉的办法。"
+    assert (ChunkEmbedding.objects.count(), hits("香蕉"), hits("标题")) == (1, 1, 1)
+
+
+def test_chunks_merged_during_a_re_embedding_have_the_new_text_s_vector_only(monkeypatch):
+    kb = make_kb()
+    document = make_document(kb, "苹果", "香蕉")
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    gate = Gate(monkeypatch, reindex, "prepare", after=True)
+    operator = Running(reindex.reindex_embeddings, kb)
+    gate.wait()
+    chunks_merge(document=document, chunk_ids=ids)
+    merged = ChunkEmbedding.objects.get().vector
+    gate.open()
+    assert operator.outcome() is None
+    assert ChunkEmbedding.objects.get().vector == merged
+
+
+def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monkeypatch):
+    document = make_document(make_kb(), "苹果", "香蕉")
+    ids = list(Chunk.objects.values_list("pk", flat=True))
+    gate = Gate(monkeypatch, replacing, "unchanged_chunks", after=True)
+    first = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
+    gate.wait()
+    second = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
+    until_somebody_waits_for_a_lock()
+    gate.open()
+    assert first.outcome() is None
+    assert isinstance(second.outcome(), NotVisible)
+    assert Chunk.objects.get().text == "苹果\n香蕉"
+
+
+@pytest.mark.parametrize("change", [{"text": "香蕉", "enabled": True}, {"text": "苹果", "enabled": False}])
+def test_a_change_of_a_chunk_does_not_undo_another_that_was_faster(monkeypatch, change):
+    document = add(make_kb())
+    index_document(document.pk)
+    gate = Gate(monkeypatch, editing, "prepared_chunks", after=True)
+    slow = Running(lambda: chunk_update(only_chunk(), text="苹果", enabled=True, questions=["哪一种水果？"]))
+    gate.wait()
+    monkeypatch.undo()
+    chunk_update(only_chunk(), **change)
+    gate.open()
+
+    refused = slow.outcome()
+    assert isinstance(refused, Rejected)
+    assert refused.code == "chunk_changed"
+    chunk = only_chunk()
+    assert (chunk.text, chunk.enabled, chunk.questions) == (change["text"], change["enabled"], [])
+
+
+def test_cancelling_an_upload_takes_along_what_an_archive_is_bringing_in(monkeypatch):
+    kb = make_kb()
+    batch = batch_create(knowledge_base=kb, name="laws", user=kb.owner)
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as archive:
+        archive.writestr("a.txt", "first")
+    stored = batch_add(batch, ContentFile(packed.getvalue()), "laws.zip", user=kb.owner)
+    gate = Gate(monkeypatch, batch_files, "copy_rows", after=True)
+    worker = Running(index_document, stored.pk)
+    gate.wait()
+    curator = Running(batch_cancel, batch)
+    until_somebody_waits_for_a_lock()
+    gate.open()
+
+    assert (worker.outcome(), curator.outcome()) == (None, None)
+    assert set(Document.objects.values_list("source", "status")) == {("laws.zip", "cancelled"), ("a.txt", "cancelled")}

@@ -1,0 +1,165 @@
+"""A knowledge base out and in again, here or elsewhere, finds the same."""
+
+import pytest
+
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.models import (
+    Chunk,
+    ChunkEmbedding,
+    ChunkParent,
+    Concept,
+    Document,
+    GraphFact,
+    KnowledgeBase,
+    RetrievalProfile,
+    SearchProvider,
+    WebPage,
+    WebSource,
+)
+from kb.operations.services.archives.export import export_open
+from kb.operations.services.archives.restore import restore_kb
+from tests.factories import make_member, make_user, principal
+from tests.kb.operations.services.archives.bases import delete_everything, figures, results
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_the_same_is_found_beside_the_original(kb, archive, vectors):
+    expected = results(kb)
+    restored = restore_kb(archive(kb, vectors=vectors), owner=kb.owner, name="copy").knowledge_base
+    assert any(hits for hits, _facts, _degraded in expected.values())
+    assert results(restored) == expected
+    assert figures(restored) == figures(kb)
+
+
+@pytest.mark.parametrize("vectors", [True, False])
+def test_the_same_is_found_in_an_empty_installation(kb, archive, vectors):
+    path, expected, measured = archive(kb, vectors=vectors), results(kb), figures(kb)
+    delete_everything()
+    restored = restore_kb(path, owner=make_user()).knowledge_base
+    assert restored.name == "约定"
+    assert results(restored) == expected
+    assert figures(restored) == measured
+
+
+def test_vectors_of_an_archive_are_taken_as_they_are(kb, archive, monkeypatch):
+    path = archive(kb, vectors=True)
+    monkeypatch.setattr("kb.operations.services.archives.derive.embed", None)
+    restored = restore_kb(path, owner=kb.owner, name="copy").knowledge_base
+
+    def stored(base):
+        rows = ChunkEmbedding.objects.filter(knowledge_base=base).order_by("chunk_id", "kind", "ordinal")
+        return [(row.kind, row.ordinal, row.enabled, list(row.vector)) for row in rows]
+
+    assert stored(restored) == stored(kb)
+    assert {kind for kind, *_ in stored(kb)} == {"content", "question"}
+
+
+def test_what_curators_made_is_there(kb, archive):
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+
+    def curated(base):
+        fields = ("text", "cut_text", "enabled", "questions", "keywords", "own_keywords", "own_questions", "own_cut")
+        return list(Chunk.objects.filter(knowledge_base=base).order_by("pk").values_list(*fields, "parent__text"))
+
+    def documents(base):
+        fields = ("title", "metadata", "tags", "created_at", "status", "chunking", "concepts__name")
+        return list(Document.objects.filter(knowledge_base=base).order_by("pk").values_list(*fields))
+
+    assert curated(restored) == curated(kb)
+    assert documents(restored) == documents(kb)
+    assert Concept.objects.get(knowledge_base=restored, name="租赁合同").parent.name == "法律"
+    fact = GraphFact.objects.get(knowledge_base=restored)
+    assert (fact.origin, fact.source_chunk.knowledge_base_id) == ("import", restored.pk)
+    assert ChunkParent.objects.filter(knowledge_base=restored).count() == 2
+    assert (restored.no_answer, restored.chunk_strategy) == ("没有找到。", "parent_child")
+
+
+def test_originals_come_with_their_documents(kb, archive):
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    ours, theirs = (Document.objects.get(knowledge_base=base, source="a.md") for base in (restored, kb))
+    assert ours.file.name != theirs.file.name
+    with ours.file.open() as copy, theirs.file.open() as original:
+        assert copy.read() == original.read()
+
+
+def test_all_versions_of_a_profile_come_under_its_name_whoever_else_has_one_of_it(kb, archive):
+    before = list(RetrievalProfile.objects.filter(knowledge_base=kb).values())
+    restored = restore_kb(archive(kb), owner=make_user("mallory"), name="copy")
+    ours = RetrievalProfile.objects.filter(knowledge_base=restored.knowledge_base).order_by("version")
+    assert [(row.name, row.version, row.published) for row in ours] == [("法务", 1, False), ("法务", 2, True)]
+    assert restored.knowledge_base.profile == ours[1]
+    assert not any("法务" in note for note in restored.notes)
+    assert list(RetrievalProfile.objects.filter(knowledge_base=kb).values()) == before
+
+
+def test_all_versions_of_a_profile_come_under_a_free_name_where_a_shared_one_has_theirs(kb, archive):
+    path = archive(kb)
+    delete_everything()
+    RetrievalProfile.objects.create(name="法务", published=True)
+    restored = restore_kb(path, owner=make_user(), name="copy")
+    ours = RetrievalProfile.objects.filter(knowledge_base=restored.knowledge_base).order_by("version")
+    assert [(row.name, row.version, row.published) for row in ours] == [("法务 (2)", 1, False), ("法务 (2)", 2, True)]
+    assert restored.knowledge_base.profile == ours[1]
+    assert any("法务 (2)" in note for note in restored.notes)
+
+
+def test_a_shared_profile_of_other_settings_becomes_its_own(kb, archive):
+    shared = RetrievalProfile.objects.create(name="house", settings={"rrf_k": 20}, published=True)
+    KnowledgeBase.objects.filter(pk=kb.pk).update(profile=shared)
+    path = archive(kb)
+    RetrievalProfile.objects.filter(pk=shared.pk).update(published=False)
+    RetrievalProfile.objects.create(name="house", version=2, settings={"rrf_k": 90}, published=True)
+    restored = restore_kb(path, owner=kb.owner, name="copy").knowledge_base
+    assert (restored.profile.name, restored.profile.settings) == ("house (2)", {"rrf_k": 20})
+    assert restored.profile.knowledge_base == restored
+
+
+def test_what_would_be_read_elsewhere_is_switched_off(kb, archive):
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy")
+    source = WebSource.objects.get(knowledge_base=restored.knowledge_base)
+    assert (source.enabled, source.next_run_at, source.url) == (False, None, "https://example.org/")
+    assert WebPage.objects.get(source=source).document.knowledge_base == restored.knowledge_base
+    provider = SearchProvider.objects.get(knowledge_base=restored.knowledge_base)
+    assert (provider.enabled, provider.settings) == (False, {"project": "p"})
+
+
+def test_a_document_that_waits_or_has_failed_stays_so(kb, archive):
+    Document.objects.filter(source="a.md").update(status="processing")
+    Document.objects.filter(source="manual.txt").update(status="failed", error="%(boom)s", error_code="x")
+    restored = restore_kb(archive(kb), owner=kb.owner, name="copy").knowledge_base
+    states = dict(Document.objects.filter(knowledge_base=restored).values_list("source", "status"))
+    assert states == {"a.md": "pending", "manual.txt": "failed"}
+    assert "boom" not in Document.objects.get(knowledge_base=restored, source="manual.txt").error
+
+
+def test_another_model_may_be_chosen_and_the_chunks_are_embedded_for_it(kb, archive):
+    path = archive(kb, vectors=True)
+    restored = restore_kb(path, owner=kb.owner, name="copy", embedding_model="hashing").knowledge_base
+    assert restored.embedding_model == "hashing"
+    with pytest.raises(Rejected) as refused:
+        restore_kb(path, owner=kb.owner, name="third", embedding_model="/etc/passwd")
+    assert refused.value.code == "unknown_model"
+
+
+def test_a_taken_name_is_told_before_anything_is_read(kb, archive):
+    with pytest.raises(Rejected) as refused:
+        restore_kb(archive(kb), owner=kb.owner)
+    assert refused.value.code == "name_taken"
+
+
+def test_progress_is_told_to_the_end(kb, archive):
+    told = []
+    restore_kb(archive(kb), owner=kb.owner, name="copy", on_progress=lambda done, total: told.append((done, total)))
+    assert told == sorted(told)
+    assert told[-1][0] == told[-1][1]
+
+
+def test_editors_export_and_viewers_do_not(kb):
+    with export_open(principal(make_member(kb, "editor")), kb) as stream:
+        assert stream.read(2) == b"PK"
+    with pytest.raises(NotAllowed):
+        export_open(principal(make_member(kb, "viewer")), kb)
+    with pytest.raises(NotVisible):
+        export_open(principal(make_user()), kb)

@@ -1,0 +1,75 @@
+import json
+
+import pytest
+from django.db import IntegrityError, InterfaceError, OperationalError
+
+from kb.answers.services.types import AnswerEvent
+from kb.base import draining
+from kb.search.sse import event_stream
+
+
+def events(response):
+    blocks = b"".join(response).decode().removesuffix("\n\n").split("\n\n")
+    pairs = [block.split("\n") for block in blocks]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in pairs]
+
+
+def steps(*, closed=None, error=None):
+    try:
+        yield AnswerEvent("delta", {"text": "第一行\n第二行\r\u2028"})
+        if error:
+            raise error
+        yield AnswerEvent("done", {"answer": ""})
+    finally:
+        if closed is not None:
+            closed.append(True)
+
+
+def test_an_event_is_a_name_and_one_line_of_json():
+    assert events(event_stream(steps())) == [
+        ("delta", {"text": "第一行\n第二行\r\u2028"}),
+        ("done", {"answer": ""}),
+    ]
+
+
+@pytest.mark.django_db
+def test_a_response_that_is_closed_closes_the_events():
+    closed = []
+    response = event_stream(steps(closed=closed))
+    next(iter(response))
+    response.close()
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError, IntegrityError])
+def test_a_database_that_fails_in_the_middle_is_told_in_the_stream(error):
+    (first, _), (name, data) = events(event_stream(steps(error=error())))
+    assert (first, name, data["code"]) == ("delta", "error", "unavailable")
+
+
+def test_a_server_that_is_about_to_end_says_so_and_lets_go_of_the_model(settings):
+    settings.WEB_END_SECONDS = 0
+    closed = []
+    draining.begin()
+    try:
+        (first, _), (name, data) = events(event_stream(steps(closed=closed)))
+    finally:
+        draining.forget()
+    assert (first, name, data["code"]) == ("delta", "error", "unavailable")
+    assert closed == [True]
+
+
+def test_a_server_that_has_time_left_finishes(settings):
+    settings.WEB_END_SECONDS = 60
+    draining.begin()
+    try:
+        assert [name for name, _ in events(event_stream(steps()))] == ["delta", "done"]
+    finally:
+        draining.forget()
+
+
+def test_a_page_may_be_sent_something_else():
+    assert events(event_stream(steps(), lambda event: {"length": len(event.data)})) == [
+        ("delta", {"length": 1}),
+        ("done", {"length": 1}),
+    ]
