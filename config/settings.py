@@ -425,7 +425,7 @@ SPECTACULAR_SETTINGS = {
     # Two fields are named role; which one would keep the plain name depends on the language.
     "ENUM_NAME_OVERRIDES": {
         "MemberRoleEnum": "kb.access.models.knowledge.Membership.Role",
-        "SpeakerEnum": "kb.answers.models.Message.Role",
+        "SpeakerEnum": "kb.search.models.Speaker",
     },
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",

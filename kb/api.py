@@ -18,6 +18,7 @@ from kb.operations.api.audit import AuditViewSet
 from kb.operations.api.metrics import MetricsView
 from kb.operations.api.probes import HealthView, NoSuchEndpointView, ReadyView
 from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
+from kb.quality.debug.api import ChunkQueriesViewSet
 from kb.quality.eval_sets.api import (
     EvalQueryViewSet,
     EvalSetExportView,
@@ -34,6 +35,7 @@ from kb.search.api.performance import CacheInvalidateView
 from kb.search.api.views import ReplayView, SearchBatchView, SearchView, TraceView
 from kb.sources.external.api import ExternalSourceViewSet
 from kb.sources.web.api import WebSourceViewSet
+from kb.sources.web.services.documents import page_read
 
 app_name = "api"
 
@@ -47,7 +49,7 @@ urlpatterns = [
     path("knowledge-bases/<int:pk>/export/", KnowledgeBaseExportView.as_view()),
     path(
         "knowledge-bases/<int:kb_id>/documents/",
-        KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}),
+        KnowledgeBaseDocumentViewSet.as_view({"get": "list", "post": "create"}, read_url=page_read),
     ),
     path(
         "knowledge-bases/<int:pk>/tokenizer/",
@@ -95,7 +97,7 @@ urlpatterns = [
     path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
     path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),
     path("chunks/<int:pk>/neighbours/", ChunkViewSet.as_view({"get": "neighbours"})),
-    path("chunks/<int:pk>/queries/", ChunkViewSet.as_view({"get": "queries"})),
+    path("chunks/<int:pk>/queries/", ChunkQueriesViewSet.as_view({"get": "list"})),
     path("chunks/<int:pk>/duplicates/", ChunkViewSet.as_view({"get": "duplicates"})),
     path("knowledge-bases/<int:pk>/chunks/bulk/", BulkChunksViewSet.as_view({"post": "change"})),
     path(

@@ -1,10 +1,12 @@
 from kb.access.models.accounts import ApiKey, User
 from kb.access.models.audit import AuditEntry, AuditQuerySet
 from kb.access.models.invitations import Invitation
-from kb.access.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase, Membership
+from kb.access.models.knowledge import KnowledgeBase, Membership
 from kb.access.models.principal import Principal, ScopedQuerySet
 from kb.answers.models import Conversation, Message
+from kb.base.models import Installation
 from kb.content.models.batches import FileDetails, IngestBatch
+from kb.content.models.documents import Chunk, ChunkParent, Document
 from kb.content.models.duplicates import DuplicateScan
 from kb.graph.models import (
     Concept,
@@ -23,15 +25,15 @@ from kb.index.models.index import (
     ChunkChange,
     ChunkEmbedding,
     ChunkPostings,
-    Installation,
     KnowledgeBaseVersion,
     VectorIndex,
 )
 from kb.index.models.reembedding import Reembedding
 from kb.index.models.stores import StoreChange, StoreState
+from kb.profiles.models import RetrievalProfile
 from kb.providers.models import TokenizerSettings
-from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
-from kb.search.models import FailedQuery, RetrievalProfile, SearchLog
+from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, FailedQuery, Judgment
+from kb.search.models import SearchLog
 from kb.sources.models import SearchProvider, WebPage, WebPageChange, WebSource
 from kb.web.models import IdempotencyKey
 

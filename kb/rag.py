@@ -11,10 +11,10 @@ from kb.access.models.principal import Principal
 from kb.answers.services.types import AskRequest
 from kb.answers.services.writing import answer
 from kb.base.errors import NotVisible
+from kb.profiles.services import environment_config
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest
 from kb.search.services.texts import PermittedTexts
-from kb.search.wiring import environment_config
 from retrieval import packing
 
 if TYPE_CHECKING:

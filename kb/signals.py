@@ -7,17 +7,28 @@ from typing import Any
 from django.db import transaction
 from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
+from django.utils.translation import gettext
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.commits import after_commit
+from kb.base.models import Installation
+from kb.content.models.documents import Chunk, Document
 from kb.content.models.duplicates import DuplicateScan
+from kb.content.signals import batch_waiting, chunks_replacing, documents_waiting, knowledge_base_deleting
+from kb.graph.services.facts import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
-from kb.index.models.index import Installation
 from kb.index.models.reembedding import Reembedding
 from kb.index.models.stores import StoreState
-from kb.jobs.waiting import batch_waiting, documents_waiting
+from kb.index.signals import vectors_dropping
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import ensure_built_in_profiles
-from kb.quality.models import EvalRun
+from kb.profiles.signals import version_deleting
+from kb.quality.failed_queries.services import note_failures
+from kb.quality.models import EvalRun, EvalSet
+from kb.quality.runs.services.runs import require_no_run
+from kb.search.models import SearchLog
+from kb.search.services.search_log import searches_by
+from kb.search.signals import searches_logged
 from kb.sources.models import WebSource
 from kb.tasks import (
     enqueue,
@@ -85,6 +96,39 @@ def duplicate_scan_saved(instance: DuplicateScan, **_: Any) -> None:
 def web_source_saved(instance: WebSource, *, update_fields: frozenset[str] | None, **_: Any) -> None:
     if instance.status == WebSource.Status.WAITING and "status" in (update_fields or ()):
         transaction.on_commit(partial(enqueue, read_web_source, instance.pk))
+
+
+@receiver(knowledge_base_deleting)
+def knowledge_base_is_deleted(knowledge_base: KnowledgeBase, **_: Any) -> None:
+    delete_graph_of(knowledge_base)
+    for eval_set in EvalSet.objects.filter(knowledge_base=knowledge_base):
+        eval_set.delete()
+    after_commit(BM25Store().drop, knowledge_base.pk)
+
+
+@receiver(chunks_replacing)
+def chunks_are_replaced(kept: Chunk, gone: Sequence[int], **_: Any) -> None:
+    move_facts(kept, gone)
+
+
+@receiver(vectors_dropping)
+def vectors_are_dropped(knowledge_base: KnowledgeBase, **_: Any) -> None:
+    require_no_run(knowledge_base)
+
+
+@receiver(version_deleting)
+def profile_version_is_deleted(profile: RetrievalProfile, **_: Any) -> str:
+    is_kept = searches_by(profile).exists()
+    return (
+        gettext("The search log holds searches by this version: it can go when they are no longer kept.")
+        if is_kept
+        else ""
+    )
+
+
+@receiver(searches_logged)
+def searches_were_logged(rows: Sequence[SearchLog], **_: Any) -> None:
+    note_failures(rows)
 
 
 @receiver(post_delete, sender=Document)

@@ -10,9 +10,10 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from kb.access.models.knowledge import Document, KnowledgeBase
-from kb.base.errors import Rejected
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Rejected, Superseded
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
 from kb.graph.services.extraction import extract_document
 from kb.graph.services.requests import graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
@@ -26,7 +27,6 @@ from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.checking import settled_count
 from kb.index.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
 from kb.index.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
-from kb.index.services.writing import Superseded
 from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due
 from kb.ingest.services.batches.batches import waiting_ids

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]

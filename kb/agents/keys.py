@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -10,10 +10,10 @@ from rest_framework.response import Response
 from kb.access.models.accounts import ApiKey
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
-from kb.api_filters import ApiKeyFilters
 from kb.base.errors import NotVisible
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer
+from kb.web.api.filtering import Flag, ListFilters, OneOf, Text
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet
 
@@ -98,6 +98,14 @@ EXAMPLES = [
         request_only=True,
     )
 ]
+
+
+class ApiKeyFilters(ListFilters):
+    orders: ClassVar = ("-created", "created", "name", "-name")
+    key: ClassVar = "prefix"  # its id holds the hash of the secret
+    q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
+    scope = OneOf(ApiKey.Scope.values)
+    revoked = Flag()
 
 
 @extend_schema_view(

@@ -1,7 +1,8 @@
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
+from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 from drf_spectacular.types import OpenApiTypes
@@ -15,11 +16,12 @@ from kb.answers.models import Conversation, Message
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
 from kb.answers.services.types import AskRequest
 from kb.answers.services.writing import answer, stream_answer
-from kb.api_filters import ConversationFilters
-from kb.search.api.serializers import DegradationSerializer, SearchRequestSerializer, UsedProfileSerializer
+from kb.answers.sse import event_stream, fault_of
+from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
 from kb.search.services.search import SearchRequest
-from kb.search.sse import event_stream, fault_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictBooleanField
+from kb.web.api.filtering import Created, ListFilters, Text, Whole
+from kb.web.api.problems import DegradationSerializer
 from kb.web.api.remedies import remedy_of
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
@@ -240,6 +242,15 @@ def told_fault(error: Exception) -> dict[str, Any]:
     """What the event `error` holds: the keys of any error of the API."""
     fault = fault_of(error)
     return {**fault, "remedy": remedy_of(str(fault["code"]), status.HTTP_503_SERVICE_UNAVAILABLE)}
+
+
+class ConversationFilters(Created, ListFilters):
+    orders: ClassVar = ("-updated_at", "updated_at", "-created_at", "created_at")
+    q = Text(field_name="title", lookup_expr="icontains", help_text="Stands in the title.")
+    knowledge_base_id = Whole(method="about", help_text="Over this knowledge base, among others.")
+
+    def about(self, rows: QuerySet[Any], _name: str, value: int) -> QuerySet[Any]:
+        return rows.filter(knowledge_base_ids__contains=[value])
 
 
 @extend_schema_view(

@@ -9,6 +9,7 @@ from django.utils.translation import gettext_lazy as _
 
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
+from kb.search.models import Speaker
 
 
 class ConversationQuerySet(models.QuerySet["Conversation"]):
@@ -48,9 +49,7 @@ class Conversation(models.Model):
 class Message(models.Model):
     """A turn of a conversation; what an answer rested on stands beside it, and is blank beside a question."""
 
-    class Role(models.TextChoices):
-        USER = "user", _("user")
-        ASSISTANT = "assistant", _("assistant")
+    Role = Speaker
 
     conversation = models.ForeignKey(
         Conversation, models.CASCADE, related_name="messages", verbose_name=_("conversation")

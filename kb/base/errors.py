@@ -56,3 +56,7 @@ class Rejected(ServiceError):
 def is_collision(error: Exception) -> bool:
     """Whether a row was deleted while another came to point to it; one of the two was not written."""
     return isinstance(error, IntegrityError) and isinstance(error.__cause__, ForeignKeyViolation)
+
+
+class Superseded(ServiceError):
+    """The knowledge base moved to another model or tokenizer while something was derived: nothing was written."""

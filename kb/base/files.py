@@ -1,5 +1,6 @@
 """Uploads, wherever they lie: what the storages of Django do not do alike."""
 
+import hashlib
 import os
 import shutil
 import tempfile
@@ -99,3 +100,16 @@ def replace_file(name: str, content: "File[bytes]") -> None:
             written.unlink(missing_ok=True)
     else:
         cast(RemoteStorage, storage).replace(name, content)
+
+
+def sha256_of(file: "File[bytes]") -> str:
+    digest = hashlib.sha256()
+    for piece in file.chunks():
+        digest.update(piece)
+    file.seek(0)
+    return digest.hexdigest()
+
+
+def largest_upload_bytes() -> int:
+    """Of one file; an archive of documents may be larger than any other."""
+    return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))

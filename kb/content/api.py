@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_view
 from rest_framework import serializers, status
@@ -20,8 +20,8 @@ from kb.access.services.sharing import (
     offer_withdraw,
     ownership_transfer,
 )
-from kb.api_filters import InvitationFilters
 from kb.web.api.fields import StrictCharField, StrictSerializer
+from kb.web.api.filtering import ListFilters
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
@@ -176,6 +176,10 @@ class MemberViewSet(ApiViewSet):
         kb: KnowledgeBase = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         check_owner(kb, KnowledgeBase.objects.managed_by(self.principal))
         return kb
+
+
+class InvitationFilters(ListFilters):
+    orders: ClassVar = ("-created_at", "created_at", "id", "-id")
 
 
 @extend_schema_view(

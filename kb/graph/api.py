@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_view
@@ -9,8 +9,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.knowledge import KnowledgeBase
-from kb.api_filters import ConceptFilters, EntityFilters, FactFilters
-from kb.graph.models import Concept, ConceptTerm, Entity, GraphFact, Origin
+from kb.base.text import normalized_key
+from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
 from kb.graph.services.editing import (
     MOST_TERMS,
     concept_create,
@@ -30,8 +30,10 @@ from kb.graph.services.entities import (
     entity_update,
 )
 from kb.graph.services.importing import graph_import, graph_import_plan
+from kb.graph.services.neighbourhood import facts_of
 from kb.graph.services.tables import CELL_CHARACTERS, COLUMNS, MAX_BYTES, Table, read_bytes
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.filtering import ListFilters, OneOf, Related, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
@@ -144,6 +146,16 @@ class ImportPlanSerializer(serializers.Serializer[Any]):
     bad_lines = PlannedRowSerializer(many=True, source="errors", help_text="Lines with errors.")
 
 
+class EntityFilters(ListFilters):
+    orders: ClassVar = ("name", "-name", "id", "-id")
+    q = Text(method="named", help_text="Stands in one of the names.")
+    kind = Text()
+    origin = OneOf(ORIGINS)
+
+    def named(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(pk__in=EntityName.objects.filter(key__contains=normalized_key(value)).values("entity"))
+
+
 @extend_schema_view(
     list=extend_schema(
         operation_id="knowledge_base_entities",
@@ -211,6 +223,23 @@ class EntityViewSet(ApiViewSet):
         return EntitySerializer(one(self._entities(), pk)).data
 
 
+def entities_of(principal: Any) -> QuerySet[Any]:
+    return Entity.objects.visible_to(principal)
+
+
+def facts_naming(rows: QuerySet[Any], entity: Entity) -> QuerySet[Any]:
+    return rows.filter(pk__in=facts_of(entity).order_by().values("pk"))
+
+
+class FactFilters(ListFilters):
+    orders: ClassVar = ("subject", "-subject", "id", "-id")
+    entity_id = Related(entities_of, facts_naming, help_text="Only facts that name it, by any of its names.")
+    subject = Text()
+    predicate = Text()
+    object = Text()
+    origin = OneOf(ORIGINS)
+
+
 @extend_schema_view(
     list=extend_schema(
         operation_id="knowledge_base_facts",
@@ -258,6 +287,15 @@ class FactViewSet(ApiViewSet):
     def _facts(self) -> QuerySet[GraphFact]:
         rows: QuerySet[GraphFact] = GraphFact.objects.visible_to(self.principal)
         return rows
+
+
+class ConceptFilters(ListFilters):
+    orders: ClassVar = ("name", "-name", "id", "-id")
+    q = Text(method="named", help_text="Stands in the name or in another word for it.")
+    parent_id = Whole(field_name="parent", help_text="The concept that is wider.")
+
+    def named(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(pk__in=rows.filter(terms__key__contains=normalized_key(value)).order_by().values("pk"))
 
 
 @extend_schema_view(
@@ -336,3 +374,6 @@ class GraphImportViewSet(ApiViewSet):
         else:
             plan = graph_import(kb, table, text, skip_errors=fields["skip_errors"])
         return Response(ImportPlanSerializer(plan).data)
+
+
+ORIGINS = Origin.values

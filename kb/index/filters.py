@@ -12,7 +12,6 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Document
 from kb.access.models.principal import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.base.filter_values import (
@@ -28,6 +27,7 @@ from kb.base.filter_values import (
     read_time,
 )
 from kb.base.text import normalized_key
+from kb.content.models.documents import Document
 from kb.index.matching import Matching
 
 
@@ -59,53 +59,6 @@ class Condition:
     key: str
     op: Operator
     value: Scalar | tuple[Scalar, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """Conditions that a chunk's document must meet, all of them; None and the empty tuple of metadata demand nothing.
-
-    Attributes:
-        tags: the document has any of them.
-        concepts: ids or names; the document has any of them, or one that is narrower.
-        created_after: at that time or later.
-        created_before: earlier than that.
-        matching: further conditions, which take values as people write them.
-    """
-
-    document_ids: tuple[int, ...] | None = None
-    tags: tuple[str, ...] | None = None
-    concepts: tuple[int | str, ...] | None = None
-    source_types: tuple[str, ...] | None = None
-    metadata: tuple[Condition, ...] = ()
-    created_after: datetime | None = None
-    created_before: datetime | None = None
-    matching: Matching | None = None
-
-    @classmethod
-    def parse(cls, mapping: Mapping[str, Any]) -> Self:
-        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}.
-
-        Raises:
-            InvalidFilter: a field is unknown or its value cannot be used.
-        """
-        if not isinstance(mapping, Mapping):
-            raise InvalidFilter("filters", _("Give an object of filters by name."))
-        for name in mapping:
-            if name not in _PARSERS:
-                message = _("There is no filter “%(name)s”: choose from %(names)s.")
-                raise InvalidFilter(str(name), message % {"name": name, "names": ", ".join(_PARSERS)})
-        return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether every chunk passes."""
-        return self == type(self)()
-
-    def as_dict(self) -> dict[str, Any]:
-        """What `parse` reads again, of JSON's types."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
-        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
 
 # -- Reading -----------------------------------------------------------------------------------------------------------
@@ -182,6 +135,53 @@ HAS_PART = "(jsonb_typeof(d.metadata -> %s) = 'string' AND strpos(d.metadata ->>
 IN_ORDER = "(jsonb_typeof(d.metadata -> %s) = %s AND d.metadata -> %s {operator} %s::jsonb)"
 
 Clause = tuple[str, list[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Conditions that a chunk's document must meet, all of them; None and the empty tuple of metadata demand nothing.
+
+    Attributes:
+        tags: the document has any of them.
+        concepts: ids or names; the document has any of them, or one that is narrower.
+        created_after: at that time or later.
+        created_before: earlier than that.
+        matching: further conditions, which take values as people write them.
+    """
+
+    document_ids: tuple[int, ...] | None = None
+    tags: tuple[str, ...] | None = None
+    concepts: tuple[int | str, ...] | None = None
+    source_types: tuple[str, ...] | None = None
+    metadata: tuple[Condition, ...] = ()
+    created_after: datetime | None = None
+    created_before: datetime | None = None
+    matching: Matching | None = None
+
+    @classmethod
+    def parse(cls, mapping: Mapping[str, Any]) -> Self:
+        """Reads the filters of a request: fields by name, `metadata` a list of {"key", "op", "value"}.
+
+        Raises:
+            InvalidFilter: a field is unknown or its value cannot be used.
+        """
+        if not isinstance(mapping, Mapping):
+            raise InvalidFilter("filters", _("Give an object of filters by name."))
+        for name in mapping:
+            if name not in _PARSERS:
+                message = _("There is no filter “%(name)s”: choose from %(names)s.")
+                raise InvalidFilter(str(name), message % {"name": name, "names": ", ".join(_PARSERS)})
+        return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether every chunk passes."""
+        return self == type(self)()
+
+    def as_dict(self) -> dict[str, Any]:
+        """What `parse` reads again, of JSON's types."""
+        given = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
 
 def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.int64] | None:

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from django.conf import settings
+
+from kb.providers.loaded import generator
 from retrieval.errors import GenerationFailed
 from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import Generator
@@ -140,3 +143,11 @@ def _unusable(fault: str) -> GenerationFailed:
             fault=fault,
         ),
     )
+
+
+def chunk_reader() -> LlmReader | None:
+    """What finds keywords and questions of chunks; None where no language model is configured."""
+    model = generator()
+    if model is not None:
+        model.load()  # here, so that the first chunk does not wait for it
+    return None if model is None else LlmReader(model, timeout_s=settings.LLM_SECONDS)

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from kb.access.models.knowledge import Chunk
 from kb.base.db.arrays import vector_text
+from kb.content.models.documents import Chunk
 from kb.index.copying import copy_rows
 from kb.index.models.index import ChunkEmbedding, ChunkPostings
 from kb.index.models.lexemes import NGRAM_PREFIX

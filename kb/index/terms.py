@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.index.llm_keywords import LlmReader, Read
-from kb.ingest.parser.parse import Remark, RemarkCode
 from retrieval.errors import DependencyMissing, GenerationFailed
 from retrieval.execution import InlineExecutor
 from retrieval.keywords import Method, extract_keywords

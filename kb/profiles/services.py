@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -15,8 +16,8 @@ from kb.access.models.principal import Principal, ScopedQuerySet
 from kb.base.db.locks import Purpose, lock_until_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable
-from kb.search.models import RetrievalProfile, SearchLog
-from kb.search.wiring import environment_config
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.signals import version_deleting
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
@@ -62,12 +63,12 @@ BUILT_IN: dict[str, tuple[str, Mapping[str, Any]]] = {
 
 
 def ensure_built_in_profiles() -> None:
-    for name, (description, settings) in BUILT_IN.items():
+    for name, (description, values) in BUILT_IN.items():
         if not RetrievalProfile.objects.filter(name=name, knowledge_base=None).exists():
             RetrievalProfile.objects.create(
                 name=name,
                 description=description,
-                settings=dict(settings),
+                settings=dict(values),
                 published=True,
                 published_at=timezone.now(),
             )
@@ -322,22 +323,8 @@ def reason_to_keep(profile: RetrievalProfile) -> str:
         return _("A knowledge base searches by this version: publish another one first.")
     if profile.runs.exists():
         return _("An evaluation run has measured this version: delete its runs first.")
-    if _searches_by(profile).exists():
-        return _("The search log holds searches by this version: it can go when they are no longer kept.")
-    return ""
-
-
-def _searches_by(profile: RetrievalProfile) -> QuerySet[SearchLog]:
-    """What the search log holds of a version; where a row does not say whose profile it was, it is one of its place."""
-    rows = SearchLog.objects.filter(profile=profile.name, profile_version=profile.version)
-    if profile.knowledge_base_id is None:
-        return rows
-    place = {"knowledge_base_id": profile.knowledge_base_id}
-    told = Q(trace__scopes__contains=[{"profile": {"name": profile.name, "version": profile.version, **place}}])
-    untold = Q(knowledge_base_ids__contains=[profile.knowledge_base_id]) & ~Q(
-        trace__scopes__0__profile__has_key="knowledge_base_id"
-    )
-    return rows.filter(told | untold)
+    answers = version_deleting.send(RetrievalProfile, profile=profile)
+    return next((reason for _receiver, reason in answers if reason), "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,3 +340,7 @@ def differences(before: RetrievalProfile, after: RetrievalProfile) -> list[Setti
     """What differs between two versions, by the names of RetrievalConfig, with the environment under both."""
     first, second = configuration_of(before.settings).as_dict(), configuration_of(after.settings).as_dict()
     return [SettingDifference(name, value, second[name]) for name, value in first.items() if value != second[name]]
+
+
+def environment_config() -> RetrievalConfig:
+    return RetrievalConfig(**settings.RETRIEVAL)

@@ -7,7 +7,6 @@ from functools import lru_cache
 from django.conf import settings
 
 from kb.base.cache.query_caches import query_embedder
-from kb.index.llm_keywords import LlmReader
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
 from retrieval.errors import ChannelUnavailable, RerankerUnavailable
@@ -51,14 +50,6 @@ def generator() -> OpenAIGenerator | None:
     if not settings.LLM_API_KEY and not settings.LLM_BASE_URL_IS_SET:
         return None
     return _generator(settings.LLM_BASE_URL, settings.LLM_API_KEY, settings.LLM_MODEL)
-
-
-def chunk_reader() -> LlmReader | None:
-    """What finds keywords and questions of chunks; None where no language model is configured."""
-    model = generator()
-    if model is not None:
-        model.load()  # here, so that the first chunk does not wait for it
-    return None if model is None else LlmReader(model, timeout_s=settings.LLM_SECONDS)
 
 
 def rewriter() -> Rewriter | None:

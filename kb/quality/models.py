@@ -1,16 +1,20 @@
 from typing import ClassVar
 
 from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.indexes import GinIndex
 from django.core.validators import MaxValueValidator
 from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
 from kb.base.messages import MessageField
-from kb.search.models import RetrievalProfile
+from kb.content.models.documents import Document
+from kb.profiles.models import RetrievalProfile
+from kb.search.models import SearchedQuerySet, SearchLog
 
 MAX_GRADE = 3
 
@@ -184,3 +188,52 @@ class EvalRunQuery(models.Model):
 
     def __str__(self) -> str:
         return self.text
+
+
+class FailedQuery(models.Model):
+    """One query that failed, however often: the curators' inbox.
+
+    Attributes:
+        key: SHA-256 of the searched knowledge bases and the normalised query.
+        reasons: how often it failed in each way, by `Reason`.
+        last_search: the newest entry of the search log; None where it is no longer kept.
+    """
+
+    class Reason(models.TextChoices):
+        NOTHING = "nothing", _("nothing found")
+        GATED = "gated", _("all below the gate")
+        DEGRADED = "degraded", _("degraded")
+        DISLIKED = "disliked", _("not helpful")
+
+    class State(models.TextChoices):
+        OPEN = "open", _("open")
+        IN_PROGRESS = "in_progress", _("in progress")
+        RESOLVED = "resolved", _("resolved")
+        IGNORED = "ignored", _("ignored")
+
+    key = models.CharField(max_length=64, unique=True, editable=False)
+    knowledge_base_ids = ArrayField(models.BigIntegerField(), verbose_name=_("knowledge bases"))
+    query = models.TextField(_("query"))
+    reasons = models.JSONField(_("reasons"), default=dict)
+    count = models.PositiveIntegerField(_("times"), default=0)
+    state = models.CharField(_("state"), max_length=12, choices=State, default=State.OPEN)
+    assignee = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("assignee")
+    )
+    last_search = models.ForeignKey(SearchLog, models.SET_NULL, null=True, related_name="+")
+    first_seen = models.DateTimeField(_("first seen"))
+    last_seen = models.DateTimeField(_("last seen"))
+
+    objects = SearchedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("failed query")
+        verbose_name_plural = _("failed queries")
+        ordering = ("-last_seen",)
+        indexes: ClassVar = [
+            models.Index(fields=["state", "-last_seen"], name="failed_query_by_state"),
+            GinIndex(fields=["knowledge_base_ids"], name="failed_query_by_kb"),
+        ]
+
+    def __str__(self) -> str:
+        return self.query

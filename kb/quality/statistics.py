@@ -15,7 +15,8 @@ from django.utils import timezone
 
 from kb.access.models.principal import Principal
 from kb.base.metrics import cache_lookups
-from kb.search.models import FailedQuery, SearchLog
+from kb.quality.models import FailedQuery
+from kb.search.models import SearchLog
 
 S = TypeVar("S", SearchLog, FailedQuery)
 

@@ -1,105 +1,22 @@
 import uuid
 from typing import Any, ClassVar, Self
 
-import pgtrigger
 from django.conf import settings
 from django.contrib.postgres.expressions import ArraySubquery
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
-from django.db.models import Q
 from django.utils.translation import gettext_lazy as _
 
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
-from kb.base.db.audit_triggers import PROFILE
 
 
-class RetrievalProfileQuerySet(models.QuerySet["RetrievalProfile"]):
-    """Shared profiles are everyone's to use and a superuser's to change; those of a knowledge base follow its rights."""
+class Speaker(models.TextChoices):
+    """Who has said a turn of a conversation."""
 
-    def visible_to(self, principal: Principal) -> Self:
-        if not principal.user.is_active:
-            return self.none()
-        return self.filter(Q(knowledge_base=None) | Q(knowledge_base__in=_bases().visible_to(principal)))
-
-    def editable_by(self, principal: Principal) -> Self:
-        own = Q(knowledge_base__in=_bases().editable_by(principal))
-        may_all = principal.user.is_superuser and principal.kb_ids is None and principal.can_write
-        return self.filter(own | Q(knowledge_base=None) if may_all else own)
-
-    def versions_of(self, profile: "RetrievalProfile") -> Self:
-        """The versions of the profile that this is one of: those of its name at its place."""
-        return self.filter(name=profile.name, knowledge_base=profile.knowledge_base_id)
-
-    def live(self, name: str) -> "RetrievalProfile":
-        """What the name of a shared profile stands for: its published version, or its newest where none is published.
-
-        Raises:
-            RetrievalProfile.DoesNotExist: there is none of that name.
-        """
-        return self.filter(name=name, knowledge_base=None).order_by("-published", "-version")[:1].get()
-
-
-class RetrievalProfile(models.Model):
-    """One version of named retrieval settings; what it leaves out is inherited from the environment.
-
-    A version never changes: an edit makes the next one. Of a profile at most one version is published, which is the one
-    that the name stands for in requests and that the knowledge bases with this profile use; where none is, it is the newest.
-    A profile is known by its place and its name: knowledge bases may each have one of the same name.
-
-    Attributes:
-        knowledge_base: whose own profile it is, in all its versions; None: shared.
-    """
-
-    name = models.CharField(_("name"), max_length=80)
-    version = models.PositiveIntegerField(_("version"), default=1)
-    knowledge_base = models.ForeignKey(
-        "kb.KnowledgeBase",
-        models.CASCADE,
-        null=True,
-        blank=True,
-        related_name="own_profiles",
-        verbose_name=_("knowledge base"),
-    )
-    description = models.TextField(_("description"), blank=True)
-    settings = models.JSONField(_("settings"), default=dict, blank=True)
-    published = models.BooleanField(_("published"), default=False)
-    published_at = models.DateTimeField(_("published at"), null=True, editable=False)
-    created_by = models.ForeignKey(
-        "kb.User", models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
-    )
-    created_at = models.DateTimeField(_("created"), auto_now_add=True)
-
-    objects = RetrievalProfileQuerySet.as_manager()
-
-    class Meta:
-        verbose_name = _("retrieval profile")
-        verbose_name_plural = _("retrieval profiles")
-        ordering = ("name", "-version")
-        constraints: ClassVar = [
-            models.UniqueConstraint(fields=["knowledge_base", "name", "version"], name="profile_version_once"),
-            models.UniqueConstraint(
-                fields=["name", "version"], condition=Q(knowledge_base=None), name="shared_profile_version_once"
-            ),
-            models.UniqueConstraint(
-                fields=["knowledge_base", "name"], condition=Q(published=True), name="profile_published_once"
-            ),
-            models.UniqueConstraint(
-                fields=["name"],
-                condition=Q(knowledge_base=None, published=True),
-                name="shared_profile_published_once",
-            ),
-        ]
-        triggers: ClassVar = [
-            pgtrigger.ReadOnly(name="profile_never_changes", fields=["name", "version", "knowledge_base", "settings"]),
-            *PROFILE.triggers(),
-        ]
-
-    def __str__(self) -> str:
-        return f"{self.name} v{self.version}"
-
-    def is_version_of_same(self, other: "RetrievalProfile") -> bool:
-        return (self.name, self.knowledge_base_id) == (other.name, other.knowledge_base_id)
+    USER = "user", _("user")
+    ASSISTANT = "assistant", _("assistant")
 
 
 class SearchedQuerySet(models.QuerySet[Any]):
@@ -111,14 +28,8 @@ class SearchedQuerySet(models.QuerySet[Any]):
             return self.none()
         if principal.user.is_superuser and principal.kb_ids is None:
             return self
-        visible = ArraySubquery(_bases().visible_to(principal).values("pk"))
+        visible = ArraySubquery(KnowledgeBase.objects.visible_to(principal).values("pk"))
         return self.filter(knowledge_base_ids__contained_by=visible).exclude(knowledge_base_ids=[])
-
-
-def _bases() -> Any:
-    from kb.access.models.knowledge import KnowledgeBase
-
-    return KnowledgeBase.objects.all()
 
 
 class ResultIds(models.Func):
@@ -174,55 +85,6 @@ class SearchLog(models.Model):
         indexes: ClassVar = [
             GinIndex(fields=["knowledge_base_ids"], name="searchlog_by_kb"),
             GinIndex(OpClass(ResultIds("trace"), name="jsonb_path_ops"), name="searchlog_by_result"),
-        ]
-
-    def __str__(self) -> str:
-        return self.query
-
-
-class FailedQuery(models.Model):
-    """One query that failed, however often: the curators' inbox.
-
-    Attributes:
-        key: SHA-256 of the searched knowledge bases and the normalised query.
-        reasons: how often it failed in each way, by `Reason`.
-        last_search: the newest entry of the search log; None where it is no longer kept.
-    """
-
-    class Reason(models.TextChoices):
-        NOTHING = "nothing", _("nothing found")
-        GATED = "gated", _("all below the gate")
-        DEGRADED = "degraded", _("degraded")
-        DISLIKED = "disliked", _("not helpful")
-
-    class State(models.TextChoices):
-        OPEN = "open", _("open")
-        IN_PROGRESS = "in_progress", _("in progress")
-        RESOLVED = "resolved", _("resolved")
-        IGNORED = "ignored", _("ignored")
-
-    key = models.CharField(max_length=64, unique=True, editable=False)
-    knowledge_base_ids = ArrayField(models.BigIntegerField(), verbose_name=_("knowledge bases"))
-    query = models.TextField(_("query"))
-    reasons = models.JSONField(_("reasons"), default=dict)
-    count = models.PositiveIntegerField(_("times"), default=0)
-    state = models.CharField(_("state"), max_length=12, choices=State, default=State.OPEN)
-    assignee = models.ForeignKey(
-        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, blank=True, related_name="+", verbose_name=_("assignee")
-    )
-    last_search = models.ForeignKey(SearchLog, models.SET_NULL, null=True, related_name="+")
-    first_seen = models.DateTimeField(_("first seen"))
-    last_seen = models.DateTimeField(_("last seen"))
-
-    objects = SearchedQuerySet.as_manager()
-
-    class Meta:
-        verbose_name = _("failed query")
-        verbose_name_plural = _("failed queries")
-        ordering = ("-last_seen",)
-        indexes: ClassVar = [
-            models.Index(fields=["state", "-last_seen"], name="failed_query_by_state"),
-            GinIndex(fields=["knowledge_base_ids"], name="failed_query_by_kb"),
         ]
 
     def __str__(self) -> str:

@@ -12,7 +12,7 @@ from kb.access.models.principal import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models.index import ChunkEmbedding, KnowledgeBaseVersion
-from kb.search.models import RetrievalProfile
+from kb.profiles.models import RetrievalProfile
 from kb.sources.models import SearchProvider, WebSource
 
 MOST_SOURCES = 10

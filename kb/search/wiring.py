@@ -14,9 +14,10 @@ from django.db import DatabaseError, connection, connections
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.db.threads import ConnectionReturningExecutor
+from kb.content.models.documents import Chunk
 from kb.graph.concepts import ConceptReader
 from kb.graph.facts import FactReader
 from kb.index.bm25 import BM25Store
@@ -26,15 +27,15 @@ from kb.index.mirrors.registry import KEYWORD_STORES
 from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
 from kb.index.page_cache import knowledge_bases_by_use, read_in
 from kb.index.pgvector import PgVectorStore
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.services import environment_config
 from kb.providers import loaded as providers
 from kb.providers import warming
-from kb.providers.tokenizers import tokenizer_options
+from kb.providers.tokenizers import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.externals import external_channels, left_out, text_vectors
-from kb.search.models import RetrievalProfile
 from kb.search.passages import PassageReader
 from kb.search.searchable import holdings, searchable
 from retrieval.analysis import Analyser
-from retrieval.bm25 import BM25_UNAVAILABLE, require_dependencies
 from retrieval.channels import (
     BM25Channel,
     FullTextChannel,
@@ -56,7 +57,6 @@ from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.scope import Scope, StandIn
-from retrieval.tokenize import JiebaTokenizer
 from retrieval.trace import Degradation, DegradationCode
 
 logger = logging.getLogger(__name__)
@@ -65,7 +65,6 @@ logger = logging.getLogger(__name__)
 Layer = tuple[tuple[str, type, Any], ...]
 
 CHANNEL_THREADS = 8
-TOKENIZERS_HELD = 8
 CONFIGURATIONS_HELD = 256
 INDEX_SECONDS = 60.0
 FIRST_QUERY_LENGTH = 40
@@ -76,47 +75,6 @@ LEXICAL_BELOW = 3
 @lru_cache(maxsize=1)
 def _channel_threads() -> ConnectionReturningExecutor:
     return ConnectionReturningExecutor(max_workers=CHANNEL_THREADS, thread_name_prefix="channel")
-
-
-@lru_cache(maxsize=TOKENIZERS_HELD)
-def _load_tokenizer(tokenizer_id: str) -> JiebaTokenizer | DependencyMissing:
-    try:
-        require_dependencies()
-        cutter = JiebaTokenizer(tokenizer_options(tokenizer_id))
-        logger.debug("tokenizer %s serves %s", cutter.id, tokenizer_id or "new knowledge bases")
-    except DependencyMissing as error:
-        logger.warning("%s %s", BM25_UNAVAILABLE, error)
-        return error
-    return cutter
-
-
-def load_tokenizer(tokenizer_id: str) -> JiebaTokenizer:
-    """As `tokenizer`.
-
-    Raises:
-        DependencyMissing: a package that it needs is not installed.
-    """
-    loaded = _load_tokenizer(tokenizer_id)
-    if isinstance(loaded, DependencyMissing):
-        raise loaded
-    return loaded
-
-
-def tokenizer(tokenizer_id: str = "") -> JiebaTokenizer | None:
-    """The tokenizer with the options of an id, under the rules of this version: its own id may be a newer one.
-
-    Args:
-        tokenizer_id: of a knowledge base; blank: that of new ones, with the default options.
-
-    Returns:
-        None, and one warning, where packages that it needs are missing.
-    """
-    loaded = _load_tokenizer(tokenizer_id)
-    return None if isinstance(loaded, DependencyMissing) else loaded
-
-
-def environment_config() -> RetrievalConfig:
-    return RetrievalConfig(**settings.RETRIEVAL)
 
 
 def _configured(profile: RetrievalProfile, asked: Mapping[str, Any]) -> RetrievalConfig:

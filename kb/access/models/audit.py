@@ -5,7 +5,7 @@ from typing import Any, ClassVar, Self
 from django.conf import settings
 from django.contrib.auth.models import AnonymousUser
 from django.db import models
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Model, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
@@ -102,3 +102,29 @@ class AuditEntry(models.Model):
 
     def __str__(self) -> str:
         return f"{self.get_action_display()}: {self.object_name or self.amount}"
+
+
+MODELS = {
+    "knowledge_base": "KnowledgeBase",
+    "membership": "Membership",
+    "invitation": "Invitation",
+    "document": "Document",
+    "chunk": "Chunk",
+    "api_key": "ApiKey",
+    "user": "User",
+    "retrieval_profile": "RetrievalProfile",
+    "concept": "Concept",
+    "concept_term": "ConceptTerm",
+    "entity": "Entity",
+    "fact": "GraphFact",
+    "web_source": "WebSource",
+    "external_source": "SearchProvider",
+    "eval_set": "EvalSet",
+    "eval_query": "EvalQuery",
+    "judgment": "Judgment",
+}
+
+
+def kind_of(row: Model) -> str:
+    """What the log calls objects of a model; blank: it has none of them."""
+    return next((kind for kind, name in MODELS.items() if name == type(row).__name__), "")

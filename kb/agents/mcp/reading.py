@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.agents.mcp.outputs import (
     AnswerOutput,
@@ -22,6 +22,7 @@ from kb.agents.mcp.outputs import (
 from kb.answers.services.types import AskRequest
 from kb.answers.services.writing import answer
 from kb.base.errors import NotVisible, Rejected
+from kb.content.models.documents import Chunk, Document
 from kb.content.selectors import knowledge_base_overview
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest

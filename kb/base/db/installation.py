@@ -1,6 +1,6 @@
 from functools import lru_cache
 
-from kb.index.models.index import Installation
+from kb.base.models import Installation
 
 
 @lru_cache(maxsize=1)

@@ -2,20 +2,19 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
-from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase, documents_folder
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.db.commits import after_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import delete_folder
-from kb.graph.models import Concept, ConceptTerm, GraphFact
-from kb.index.bm25 import BM25Store
+from kb.content.models.documents import Chunk, Document, documents_folder
+from kb.content.signals import knowledge_base_deleting
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import default_embedding_model
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 
 
 def knowledge_base_create(
@@ -106,17 +105,11 @@ def knowledge_base_delete(kb: KnowledgeBase) -> None:
     with transaction.atomic():
         KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
         Chunk.objects.filter(knowledge_base=kb).delete()
-        for eval_set in kb.eval_sets.all():
-            eval_set.delete()
-        of_concepts = Document.concepts.through.objects
-        for rows in (
-            of_concepts.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
-            *(model.objects.filter(knowledge_base=kb) for model in (ConceptTerm, Concept, GraphFact, Document)),
-        ):
-            rows._raw_delete(rows.db)
+        knowledge_base_deleting.send(KnowledgeBase, knowledge_base=kb)
+        documents = Document.objects.filter(knowledge_base=kb)
+        documents._raw_delete(documents.db)
         kb.delete()
         after_commit(delete_folder, documents_folder(kb_id))
-        after_commit(BM25Store().drop, kb_id)
 
 
 def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeBase:

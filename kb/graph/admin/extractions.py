@@ -14,10 +14,12 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.messages import shown
+from kb.content.models.documents import Document
 from kb.graph.models import GraphExtraction
 from kb.graph.services.requests import graph_request
+from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 
 Status = GraphExtraction.Status
@@ -148,3 +150,7 @@ def _notes(extraction: GraphExtraction) -> list[str]:
         ),
     ]
     return [*notes, *(words % {"count": count} for count, words in counts if count)]
+
+
+add_part(Document, context=lambda _request, document: {"graph_state": document_graph_state(document)})
+add_part(KnowledgeBase, context=lambda _request, kb: {"graph_state": base_graph_state(kb) if kb.extract_graph else ""})

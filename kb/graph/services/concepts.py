@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 
 from django.db.models import Count
 
-from kb.access.models.knowledge import Document
 from kb.base.text import normalized_key
+from kb.content.models.documents import Document
 from kb.graph.models import Concept, ConceptTerm
 from kb.graph.services.answers import FoundConcept
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from django.conf import settings
 from django.db import transaction
 
-from kb.access.models.knowledge import Document
 from kb.base.db.row_locks import lock_knowledge_bases
+from kb.content.models.documents import Document
 from kb.graph.models import GraphReading
 from kb.graph.services.answers import Found
 from kb.graph.services.concepts import CONCEPT_CHARACTERS, assign_concepts, known_concepts

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
 
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.text import normalized_key
-from kb.graph.models import EntityName, FactSource, GraphFact, Origin
+from kb.content.models.documents import Chunk, Document
+from kb.graph.models import Concept, ConceptTerm, EntityName, FactSource, GraphFact, Origin
 
 BATCH = 1_000
 # Which of two equal facts stays: what a person has stated outlasts what a model has found.
@@ -162,3 +164,23 @@ def _move_sources(united: Sequence[tuple[GraphFact, int]]) -> None:
 
 def _batches(triples: Sequence[Triple]) -> Iterable[Sequence[Triple]]:
     return (triples[start : start + BATCH] for start in range(0, len(triples), BATCH))
+
+
+def move_facts(kept: Chunk, gone: Sequence[int]) -> None:
+    """Gives a chunk the facts of those that become part of it; a fact that several of them state has one source then."""
+    GraphFact.objects.filter(source_chunk__in=gone).update(source_chunk=kept)
+    sources = FactSource.objects.filter(chunk__in=gone)
+    stated = FactSource.objects.filter(chunk=kept).values("fact")
+    moved = sources.exclude(fact__in=stated).order_by("fact_id", "pk").distinct("fact_id")
+    FactSource.objects.filter(pk__in=list(moved.values_list("pk", flat=True))).update(chunk=kept)
+    FactSource.objects.filter(chunk__in=gone).delete()
+
+
+def delete_graph_of(kb: KnowledgeBase) -> None:
+    """Deletes a knowledge base's concepts and facts, none of which is loaded."""
+    of_concepts = Document.concepts.through.objects
+    for rows in (
+        of_concepts.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
+        *(model.objects.filter(knowledge_base=kb) for model in (ConceptTerm, Concept, GraphFact)),
+    ):
+        rows._raw_delete(rows.db)

@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.text import normalized_key
+from kb.content.models.documents import Chunk, Document
 from kb.graph.models import GraphFact, Origin
 from kb.graph.services.entities import NAME_CHARACTERS
 from kb.graph.services.facts import BATCH, Identity, Triple, by_entities, known_facts, write_facts

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from kb.access.models.knowledge import Chunk, Document
+from kb.content.models.documents import Chunk, Document
 from kb.graph.services.reader import Passage
 
 

@@ -7,7 +7,8 @@ from django.db import transaction
 from django.db.models import F, Q, QuerySet
 from django.utils import timezone
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Document
 from kb.graph.models import GraphExtraction
 
 TASK_AWAITED = timedelta(minutes=2)

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from kb.base.errors import Rejected
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 
 MAX_BYTES = 2 * 1024**2
 MAX_ROWS = 20_000

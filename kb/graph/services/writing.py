@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
-from kb.access.models.knowledge import Document
 from kb.base.text import normalized_key
+from kb.content.models.documents import Document
 from kb.graph.models import Entity, EntityName, FactSource, GraphFact, Origin
 from kb.graph.services.answers import Found, FoundEntity
 from kb.graph.services.entities import MAX_ALIASES

@@ -13,7 +13,8 @@ from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.views.generic import FormView
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.index.admin.tokenizer_form import TokenizerForm, install_command
 from kb.index.services.tokenizing.preview import DryRun, MarkedToken, compare_tokens, dry_run
 from kb.index.services.tokenizing.tokenizing import (
@@ -23,8 +24,7 @@ from kb.index.services.tokenizing.tokenizing import (
     tokenizing_progress,
 )
 from kb.providers.models import TokenizerSettings
-from kb.providers.tokenizers import options_of, tokenizer_options
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import options_of, tokenizer, tokenizer_options
 from kb.web.admin.views import KnowledgeBasePage
 from retrieval.tokenize import JiebaTokenizer, TokenKind
 

@@ -1,4 +1,3 @@
-import uuid
 from typing import ClassVar
 
 from django.contrib.postgres.indexes import GinIndex
@@ -6,20 +5,12 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from pgvector.django import HalfVectorField
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.store_triggers import embedding_store_triggers, postings_store_triggers
 from kb.base.db.triggers import embedding_triggers, postings_triggers
+from kb.content.models.documents import Chunk
 from kb.index.models.lexemes import LexemesField, no_lexemes
-
-
-class Installation(models.Model):
-    """One row: the id that every cache key carries, so that two installations never read each other's entries."""
-
-    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
-
-    def __str__(self) -> str:
-        return str(self.pk)
 
 
 class KnowledgeBaseVersion(models.Model):

@@ -5,7 +5,8 @@ from typing import Any
 
 from django.db.models import OuterRef, QuerySet, Subquery
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.index.preparing import Source
 from retrieval.searchable import searchable_text
 

@@ -7,12 +7,13 @@ from typing import Final
 
 from django.db import connection
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.index.bm25 import BM25Store
 from kb.index.services.keyword_cache import IndexState, index_state, with_base
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
 from kb.index.vector_recall import measure_due
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 
 TABLES: Final = ("kb_document", "kb_chunk", "kb_chunkpostings", "kb_chunkembedding")
 FULL_TEXT_INDEX: Final = "postings_lexemes"

@@ -10,9 +10,10 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.db.locks import Purpose, held_locks
+from kb.content.models.documents import Chunk
 from kb.index.bm25 import index_fingerprint, most_changes
 from kb.index.models.index import BM25Index, ChunkChange
 from kb.index.tiers import RedisTier

@@ -11,18 +11,19 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.locks import Purpose, try_lock
-from kb.base.errors import Rejected
+from kb.base.errors import Rejected, Superseded
+from kb.content.models.documents import Chunk
 from kb.index.models.index import ChunkEmbedding
 from kb.index.models.reembedding import Reembedding
 from kb.index.preparing import Source, add_vectors, prepare
 from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
-from kb.index.services.writing import Superseded, holding_model, unchanged
+from kb.index.services.writing import holding_model, unchanged
+from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
 from kb.profiles.services import starting_profile
 from kb.providers.loaded import embedder
-from kb.quality.models import EvalRun
 from retrieval.protocols import Embedder
 
 logger = logging.getLogger(__name__)
@@ -149,12 +150,7 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
         if row and row.swapped_at and row.swapped_at > timezone.now() - RETIRED_FOR:
             message = _("Searches that began before the swap may still read the former vectors: try again in a minute.")
             raise Rejected("just_swapped", message)
-        running = EvalRun.objects.filter(eval_set__knowledge_base=locked, status=EvalRun.Status.RUNNING)
-        if running.exists():
-            message = _(
-                "An evaluation of this knowledge base is running and may read them: wait for its end, or cancel it."
-            )
-            raise Rejected("evaluation_running", message)
+        vectors_dropping.send(KnowledgeBase, knowledge_base=locked)
         locked.previous_embedding_model = ""
         locked.save(update_fields=["previous_embedding_model"])
         dropped, _by_model = _vectors(locked, previous).delete()

@@ -19,7 +19,7 @@ from kb.index.services.tokenizing.tokenizing import (
 )
 from kb.index.services.writing import extraction_of, holding_model, unchanged
 from kb.providers.loaded import embedder
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 
 
 def reindex_postings(

@@ -6,20 +6,18 @@ from typing import Any, TypeVar
 
 from django.db import transaction
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
-from kb.base.errors import ServiceError
+from kb.access.models.knowledge import KnowledgeBase
+from kb.base.errors import Superseded
+from kb.content.models.documents import Chunk
+from kb.index.llm_keywords import chunk_reader
 from kb.index.preparing import Prepared, Source, prepare
 from kb.index.terms import Extraction
-from kb.providers.loaded import chunk_reader, embedder
-from kb.search.wiring import load_tokenizer, tokenizer
+from kb.providers.loaded import embedder
+from kb.providers.tokenizers import load_tokenizer, tokenizer
 from retrieval.keywords import Method
 from retrieval.protocols import Tokenizer
 
 T = TypeVar("T")
-
-
-class Superseded(ServiceError):
-    """The knowledge base moved to another model or tokenizer while something was derived: nothing was written."""
 
 
 def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:

@@ -17,9 +17,10 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from unfold.views import ChangeList
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
 from kb.ingest.admin.documents import state_cell
 from kb.ingest.services.batches.batches import (
     BatchProgress,

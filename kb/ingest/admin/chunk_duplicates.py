@@ -16,17 +16,18 @@ from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import ServiceError
+from kb.content.models.documents import Chunk
 from kb.ingest.services.chunk_work.bulk import chunks_change
 from kb.ingest.services.chunk_work.duplicates import (
     Found,
     Group,
     duplicate_scan_request,
+    duplicates_of,
     near_duplicates,
     similarities_within,
 )
-from kb.quality.debug.admin.chunk_surroundings import percent
 from kb.web.admin.ids import row_id, row_ids
 from kb.web.admin.scoped import principal, visible
 
@@ -152,3 +153,24 @@ def marked(first: str, second: str) -> list[Run]:
         elif start < end:
             runs.append((True, ""))
     return [*runs, (False, second[COMPARED_CHARACTERS:])]
+
+
+NEIGHBOUR_CHARACTERS = 300
+
+
+def alike(chunk: Chunk) -> dict[str, Any]:
+    """What the part of the page needs that waits for a search: the near-duplicates of a chunk."""
+    return {
+        "chunk": chunk,
+        "neighbour_characters": NEIGHBOUR_CHARACTERS,
+        "duplicates": [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)],
+    }
+
+
+def percent(similarity: float) -> int:
+    """Whole per cent, rounded down: only the same is 100 %."""
+    return int(similarity * 100 + 1e-9)
+
+
+def moved_meanwhile() -> str:
+    return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")

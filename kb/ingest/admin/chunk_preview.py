@@ -13,8 +13,9 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk, Document
 from kb.content.services.knowledge_bases import knowledge_base_update
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
 from kb.ingest.services.documents import cut_otherwise, cuttable, documents_recut

@@ -11,10 +11,9 @@ from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.base.errors import ServiceError
-from kb.index.services.writing import Superseded
+from kb.base.errors import ServiceError, Superseded
+from kb.ingest.admin.chunk_duplicates import moved_meanwhile
 from kb.ingest.services.chunk_work.splitting import chunk_split, sentence_starts
-from kb.quality.debug.admin.chunk_surroundings import moved_meanwhile
 
 
 class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]

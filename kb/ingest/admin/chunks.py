@@ -14,16 +14,14 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from kb.access.models.knowledge import Chunk, Document
-from kb.base.errors import NotVisible, Rejected, ServiceError
-from kb.index.services.writing import Superseded
-from kb.ingest.admin.chunk_duplicates import NearDuplicatesView
+from kb.base.errors import NotVisible, Rejected, ServiceError, Superseded
+from kb.content.models.documents import Chunk, Document
+from kb.ingest.admin.chunk_duplicates import NEIGHBOUR_CHARACTERS, NearDuplicatesView, alike, moved_meanwhile
 from kb.ingest.admin.chunk_split import ChunkSplitView
 from kb.ingest.services.chunk_work.bulk import chunks_delete, chunks_set_enabled
 from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.ingest.services.chunk_work.merging import chunks_merge
 from kb.ingest.services.chunk_work.neighbours import neighbours_of
-from kb.quality.debug.admin.chunk_surroundings import alike, moved_meanwhile, surroundings
 from kb.web.admin.ids import row_id
 from kb.web.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
 
@@ -187,7 +185,13 @@ class ChunkAdmin(ScopedModelAdmin):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         chunk = kwargs.get("obj")
         if chunk is not None:
-            context |= {"chunk": chunk, **surroundings(request, chunk)}
+            found = neighbours_of(chunk)
+            context |= {
+                "chunk": chunk,
+                "previous_chunk": next(iter(found.previous), None),
+                "next_chunk": next(iter(found.following), None),
+                "neighbour_characters": NEIGHBOUR_CHARACTERS,
+            }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
 

@@ -22,12 +22,10 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextInputWidget
 
-from kb.access.models.knowledge import Chunk, Document
 from kb.base.files import has_file
-from kb.content.services.document_sentences import error_sentence, remark_sentences
-from kb.graph.admin.extractions import document_graph_state
-from kb.graph.models import Concept
+from kb.content.models.documents import Chunk, Document
 from kb.ingest.admin.uploads import UploadView
+from kb.ingest.services.document_sentences import error_sentence, remark_sentences
 from kb.ingest.services.documents import (
     document_delete,
     document_held,
@@ -97,7 +95,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         """Concepts are offered where the knowledge base has any."""
-        has_concepts = obj is not None and Concept.objects.filter(knowledge_base=obj.knowledge_base_id).exists()
+        has_concepts = obj is not None and obj.knowledge_base.concepts.exists()
         return tuple(name for name in self.fields if name != "concepts" or has_concepts)
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
@@ -190,7 +188,6 @@ class DocumentAdmin(ScopedModelAdmin):
                 "may_retry": document.status not in UNFINISHED,
                 "remarks": remark_sentences(document),
                 "page_url": _page_url(document),
-                "graph_state": document_graph_state(document),
             }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response

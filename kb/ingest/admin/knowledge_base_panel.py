@@ -3,10 +3,8 @@
 from typing import Any
 
 from django.conf import settings
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.graph.admin.extractions import base_graph_state
 from kb.index.admin.keyword_cache import index_state_in_words
 from kb.index.admin.stores import stores_url
 from kb.index.admin.tokenizer import tokenizer_in_words, tokenizer_url
@@ -15,8 +13,6 @@ from kb.index.services.keyword_cache import IndexState, index_state
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
 from kb.ingest.admin.chunk_preview import chunk_preview_url, outdated_count, recut_url
 from kb.providers.embedding_models import recommended_embedding_model
-from kb.quality.profiles.admin.page import PAGE, copy_url
-from kb.quality.runs.admin.reembedding import reembedding_url
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
@@ -31,16 +27,12 @@ def panel_of(kb: Any) -> dict[str, Any]:
         "index_state": index_state_in_words(state_of_index(kb), kb.changes),
         "tokenizer": tokenizer_in_words(kb.tokenizer_id),
         "tokenizer_url": tokenizer_url(kb),
-        "reembedding_url": reembedding_url(kb),
         "stores_url": stores_url(kb),
         "outdated": outdated_count(kb),
         "chunk_preview_url": chunk_preview_url(kb),
         "recut_url": recut_url(kb),
-        "graph_state": base_graph_state(kb) if kb.extract_graph else "",
         "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
         "profile_description": _(kb.profile.description) if kb.profile.description else "",
-        "profile_url": reverse(PAGE, args=[kb.profile_id]),
-        "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
         "vector_index": _measured_index(kb),
         "due_index": _due_index(kb),
         "recommended_model": recommended_embedding_model(kb.language),

@@ -12,12 +12,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import get_language, gettext_lazy
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_GET, require_http_methods, require_POST
+from unfold.decorators import action
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase, Membership
+from kb.access.models.knowledge import KnowledgeBase, Membership
 from kb.base.errors import Rejected
 from kb.content.admin.sharing.invitations import invitation_notice
 from kb.content.admin.sharing.page import LeaveView, SharingView
+from kb.content.models.documents import Chunk, Document
 from kb.content.services.knowledge_bases import (
     knowledge_base_delete,
     knowledge_base_update,
@@ -30,14 +32,11 @@ from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view
 from kb.index.services.keyword_cache import with_base
 from kb.ingest.admin.chunk_preview import ChunkPreviewView, recut_view
 from kb.ingest.admin.knowledge_base_panel import panel_of, state_of_index
-from kb.operations.admin.archives import ArchivePages
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import choosable_profiles
 from kb.providers.embedding_models import default_embedding_model, offered_embedding_models, require_embedding_model
-from kb.quality.runs.admin.reembedding import ReembeddingView
-from kb.quality.runs.admin.reembedding import progress_view as reembedding_progress_view
-from kb.search.models import RetrievalProfile
 from kb.web.admin.counts import count_of
-from kb.web.admin.scoped import column, principal, signed_in, visible
+from kb.web.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 
 
@@ -149,7 +148,7 @@ class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
 
 
 @admin.register(KnowledgeBase)
-class KnowledgeBaseAdmin(ArchivePages):
+class KnowledgeBaseAdmin(ScopedModelAdmin):
     form = KnowledgeBaseForm
     delete_grant = "owned_by"
     list_display = ("name", "index_state", "documents", "chunks", "failed", "embedder", "owner", "created_at")
@@ -161,6 +160,7 @@ class KnowledgeBaseAdmin(ArchivePages):
     list_before_template = "content/sharing/notice.html"
     change_form_outer_before_template = "ingest/knowledge_base_panel.html"
     warn_unsaved_form = True
+    actions_list: ClassVar[Any] = ["import_archive"]
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("name", "description", "language")}),
         (
@@ -254,22 +254,17 @@ class KnowledgeBaseAdmin(ArchivePages):
             self.page("<int:object_id>/recut/", require_http_methods(["GET", "POST"])(self.recut_view), "recut"),
             self.page("<int:object_id>/sharing/", SharingView.as_view(model_admin=self), "sharing"),
             self.page("<int:object_id>/leave/", LeaveView.as_view(model_admin=self), "leave"),
-            self.page("<int:object_id>/embedding-model/", ReembeddingView.as_view(model_admin=self), "reembedding"),
-            self.page(
-                "<int:object_id>/embedding-model/progress/",
-                require_GET(self.reembedding_progress_view),
-                "reembedding_progress",
-            ),
             self.page("<int:object_id>/store/", StoresView.as_view(model_admin=self), "stores"),
             self.page("<int:object_id>/store/progress/", require_GET(self.stores_progress_view), "stores_progress"),
             *super().get_urls(),
         ]
 
+    @action(description=gettext_lazy("Import an archive"), icon="upload_file", url_path="import-archive")  # type: ignore[untyped-decorator]
+    def import_archive(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the framework's interface
+        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_import"))
+
     def tokenizer_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return progress_view(request, self.get_object_or_404(request, str(object_id)))
-
-    def reembedding_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return reembedding_progress_view(request, self.get_object_or_404(request, str(object_id)))
 
     def stores_progress_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return stores_progress_view(request, self.get_object_or_404(request, str(object_id)))

@@ -1,5 +1,5 @@
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
@@ -11,11 +11,12 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.api_filters import BatchFilters
+from kb.base.files import largest_upload_bytes
 from kb.base.temporary import UnnamedFileUploadHandler
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
 from kb.ingest.api.documents import DocumentErrorSerializer
 from kb.ingest.services.batches.batches import (
     BatchProgress,
@@ -29,9 +30,9 @@ from kb.ingest.services.batches.batches import (
 )
 from kb.ingest.services.batches.tables import batch_describe, read_table
 from kb.ingest.services.batches.uploads import Refused, batch_add_files, note_message
-from kb.ingest.services.documents import largest_upload_bytes
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import StrictCharField, StrictSerializer
+from kb.web.api.filtering import Created, Flag, ListFilters, Text
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import once
 from kb.web.api.parsers import ShallowJSONParser
@@ -223,6 +224,12 @@ class _FormOfFiles(ApiViewSet):
         told: Any = self.described(batch.pk)
         told.refused = refused
         return Response(BatchTakenSerializer(told).data, status=status_code)
+
+
+class BatchFilters(Created, ListFilters):
+    orders: ClassVar = ("-id", "id")
+    q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
+    paused = Flag()
 
 
 @extend_schema_view(

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import transaction
 from django.db.models import QuerySet
@@ -9,8 +9,9 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.row_locks import lock_knowledge_bases
+from kb.content.models.documents import Chunk, Document
 from kb.ingest.services.chunk_work.bulk import chunks_change
 from kb.ingest.services.chunk_work.checks import (
     KEYWORD_CHARACTERS,
@@ -23,9 +24,9 @@ from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.ingest.services.chunk_work.merging import MOST_MERGED, chunks_merge
 from kb.ingest.services.chunk_work.neighbours import neighbours_of
 from kb.ingest.services.chunk_work.splitting import MOST_PARTS, chunk_split
-from kb.quality.debug.services.found_by import searches_that_found
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.filtering import Flag, ListFilters, Text, Whole
 from kb.web.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
 from kb.web.api.views import ApiViewSet, asked, one
 
@@ -127,20 +128,6 @@ class NeighboursFilterSerializer(serializers.Serializer[Any]):
     )
 
 
-class FoundBySerializer(serializers.Serializer[Any]):
-    trace_id = serializers.UUIDField(help_text="Of the search: read or replay it by this.")
-    query = serializers.CharField(help_text="Blank where this installation keeps no queries.")
-    rank = serializers.IntegerField(help_text="Among its results, from 1.")
-    score = serializers.FloatField(allow_null=True)
-    profile = serializers.CharField()
-    profile_version = serializers.IntegerField()
-    created_at = serializers.DateTimeField()
-
-
-class FoundByListSerializer(serializers.Serializer[Any]):
-    queries = FoundBySerializer(many=True, help_text="The newest first.")
-
-
 class DuplicateSerializer(serializers.Serializer[Any]):
     similarity = serializers.FloatField(help_text="Terms in common, of those that one of the two has.")
     chunk = ChunkSerializer()
@@ -195,12 +182,6 @@ class NearDuplicatesSerializer(serializers.Serializer[Any]):
         parameters=[NeighboursFilterSerializer],
         responses=answers({200: NeighboursSerializer}, 400, 404),
     ),
-    queries=extend_schema(
-        operation_id="chunk_queries",
-        summary="List the newest searches that found a chunk",
-        description="Of those whose knowledge bases the caller may all see.",
-        responses=answers({200: FoundByListSerializer}, 404),
-    ),
     duplicates=extend_schema(
         operation_id="chunk_duplicates",
         summary="List the near-duplicates of a chunk",
@@ -245,11 +226,6 @@ class ChunkViewSet(ApiViewSet):
         chunk = one(self._visible(), pk)
         found = neighbours_of(chunk, count=asked(NeighboursFilterSerializer, request)["count"])
         return Response(NeighboursSerializer({"previous": found.previous, "next": found.following}).data)
-
-    @action(detail=True)
-    def queries(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        found = searches_that_found(self.principal, one(self._visible(), pk))
-        return Response(FoundByListSerializer({"queries": found}).data)
 
     @action(detail=True)
     def duplicates(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -331,3 +307,14 @@ class NearDuplicatesViewSet(ApiViewSet):
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         duplicate_scan_request(kb)
         return Response(NearDuplicatesSerializer(near_duplicates(kb)).data, status=status.HTTP_202_ACCEPTED)
+
+
+class ChunkFilters(ListFilters):
+    orders: ClassVar = ("position", "-position")
+    q = Text(field_name="text", lookup_expr="icontains", help_text="Stands in the text.")
+    enabled = Flag(help_text="Whether searches find it.")
+    is_edited = Flag(method="edited", help_text="Whether its text is not as it was cut from the document.")
+    page = Whole(help_text="Of the document that it is on.")
+
+    def edited(self, rows: QuerySet[Any], _name: str, value: bool) -> QuerySet[Any]:  # noqa: FBT001 - the library's
+        return rows.exclude(cut_text="") if value else rows.filter(cut_text="")

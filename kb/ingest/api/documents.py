@@ -1,9 +1,9 @@
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import FileResponse
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
@@ -15,15 +15,16 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.api_filters import ChunkFilters, DocumentFilters
 from kb.base.errors import NotVisible, Rejected
+from kb.base.net.addresses import URL_CHARACTERS
+from kb.content.models.documents import Chunk, Document
 from kb.content.selectors import document_overview
-from kb.content.services.document_sentences import error_sentence, remark_sentences
-from kb.ingest.api.chunks import ChunkSerializer
+from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
+from kb.ingest.services.document_sentences import error_sentence, remark_sentences
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -33,11 +34,10 @@ from kb.ingest.services.documents import (
     document_requeue,
     document_update,
 )
-from kb.sources.models import URL_CHARACTERS
-from kb.sources.web.services.documents import page_read
 from kb.web.api.authentication import user_of
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import JsonObjectField, StrictCharField, StrictSerializer, TagsField
+from kb.web.api.filtering import Created, ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import once
 from kb.web.api.parsers import ShallowJSONParser
@@ -151,6 +151,24 @@ UNFINISHED = (Document.Status.PENDING.value, Document.Status.PROCESSING.value)
 AGAIN = {"Retry-After": "1"}
 
 
+class DocumentFilters(Created, ListFilters):
+    orders: ClassVar = ("-created_at", "created_at", "-updated_at", "updated_at", "source", "-source", "id", "-id")
+    q = Text(method="with_words", help_text="Stands in the title or the source.")
+    status = OneOf(Document.Status.values)
+    source = Text(help_text="The name of its file, or its address, whole.")
+    source_type = OneOf(Document.SourceType.values)
+    tag = Text(field_name="tags", method="with_tag", help_text="One of its tags.")
+    batch_id = Whole(field_name="batch", help_text="The upload that it came with.")
+    sha256 = Text(help_text="Of its bytes, in hexadecimal digits: whether they are here already.")
+    updated_after = Moment(field_name="updated_at", lookup_expr="gte", help_text="Changed then or later.")
+
+    def with_words(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(Q(title__icontains=value) | Q(source__icontains=value))
+
+    def with_tag(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(tags__contains=[value])
+
+
 @extend_schema_view(
     list=extend_schema(
         summary="List the documents of a knowledge base, newest first",
@@ -166,9 +184,16 @@ AGAIN = {"Retry-After": "1"}
     ),
 )
 class KnowledgeBaseDocumentViewSet(ApiViewSet):
+    """Documents of one knowledge base.
+
+    Attributes:
+        read_url: returns what `document_add` takes of the page at an address; the URL configuration sets it.
+    """
+
     rate_limit_kind = UPLOAD
     queryset = Document.objects.none()
     parser_classes = [ShallowJSONParser, MultiPartParser]
+    read_url: Callable[..., dict[str, Any]] | None = None
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(self._knowledge_bases(), kb_id)
@@ -185,8 +210,8 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
             fields = self.checked(DocumentUploadSerializer)
             return partial(document_add, name=fields["file"].name, **fields)
         fields = self.checked(DocumentTextSerializer)
-        if "url" in fields:
-            return partial(document_add, **page_read(**fields))
+        if "url" in fields and self.read_url is not None:
+            return partial(document_add, **self.read_url(**fields))
         return partial(document_add_text, **({"title": ""} | fields))
 
     def _added(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:

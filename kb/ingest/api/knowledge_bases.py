@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import transaction
 from django.utils.translation import gettext as _
@@ -8,16 +8,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.api_filters import KnowledgeBaseFilters
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.errors import NotAllowed
 from kb.content.selectors import knowledge_base_overview
 from kb.content.services.knowledge_bases import knowledge_base_create, knowledge_base_delete, knowledge_base_update
+from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
-from kb.search.models import RetrievalProfile
 from kb.web.api.authentication import user_of
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.filtering import Created, ListFilters, OneOf, Text
 from kb.web.api.schema import NOT_MODIFIED, answers
 from kb.web.api.views import ApiViewSet, one
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -126,6 +126,14 @@ class KnowledgeBaseCreateSerializer(KnowledgeBaseChangeSerializer):
         required=False,
         help_text="hashing, a model whose weights this server has, or openai:MODEL. Left out: the server's default.",
     )
+
+
+class KnowledgeBaseFilters(Created, ListFilters):
+    orders: ClassVar = ("name", "-name", "created_at", "-created_at", "id", "-id")
+    q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
+    language = OneOf(KnowledgeBase.Language.values, help_text="Of its documents.")
+    role = OneOf(Membership.Role.values, help_text="The caller’s.")
+    embedding_model = Text(help_text="The id of the model.")
 
 
 @extend_schema_view(

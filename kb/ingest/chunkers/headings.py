@@ -3,7 +3,7 @@
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings
 from kb.ingest.chunkers.passages import by_heading, located
 from kb.ingest.chunkers.recursive import split_text
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:

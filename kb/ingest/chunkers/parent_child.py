@@ -5,7 +5,7 @@ from dataclasses import replace
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, ParentDraft
 from kb.ingest.chunkers.passages import by_heading, located
 from kb.ingest.chunkers.recursive import split_text
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 
 def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:

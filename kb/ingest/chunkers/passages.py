@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 
-from kb.ingest.parser.parse import ParsedDocument, Section, SectionKind
+from kb.ingest.parser.parsed import ParsedDocument, Section, SectionKind
 
 SEPARATOR = "\n\n"
 

@@ -8,7 +8,7 @@ from itertools import groupby
 from kb.ingest.chunkers.drafts import MIN_SIZE, ChunkDraft, ChunkSettings
 from kb.ingest.chunkers.passages import Passage, by_heading
 from kb.ingest.chunkers.recursive import split_text
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 _MARK = r"^[*_#> \t\u3000-]*(?:{words})[*_ \t\u3000\d]*[:：][*_]*[^\S\n]*"
 _QUESTION = re.compile(_MARK.format(words="Q|Question|问|问题"), re.MULTILINE | re.IGNORECASE)

@@ -5,7 +5,7 @@ from typing import Final
 
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings
 from kb.ingest.chunkers.passages import by_page
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 # From the strongest boundary to none. Each swallows the white space after it, so that no piece is blank; groups are
 # non-capturing, because the splitter adds one of its own; the lookbehind keeps a long row of dots linear.

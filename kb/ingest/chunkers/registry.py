@@ -5,7 +5,7 @@ from typing import Final
 
 from kb.ingest.chunkers import headings, parent_child, questions, recursive, tokens
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, Strategy
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 Chunker = Callable[[ParsedDocument, ChunkSettings], list[ChunkDraft]]
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, approximate_token_ends
 from kb.ingest.chunkers.passages import by_page
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 # A tokenizer keeps much more of a text than the text itself, so a long one is read in pieces.
 _READ_AT_ONCE = 50_000

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from kb.ingest.formats import records
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 
 _DELIMITERS = ",;\t|"
 _SAMPLE_LINES = 20

@@ -4,7 +4,7 @@ import codecs
 import re
 from typing import Final
 
-from kb.ingest.parser.parse import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 
 UTF16_MARKS: Final[dict[bytes, str]] = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 

@@ -13,7 +13,7 @@ from lxml import etree
 from kb.ingest.formats.docx_parts import Notes, margin_sections, text_of
 from kb.ingest.formats.outline import Outline
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 
 # python-docx's elements have no types that mypy reads.
 Element = Any

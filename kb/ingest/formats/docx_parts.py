@@ -7,7 +7,7 @@ from docx.oxml.ns import qn
 from lxml import etree
 
 from kb.ingest.formats.package import parse_xml
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 
 # python-docx's elements have no types that mypy reads.
 Element = Any

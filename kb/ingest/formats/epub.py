@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from kb.ingest.formats.decode import decode
 from kb.ingest.formats.html import HTML_DIALECT, outline, parse_tree
 from kb.ingest.formats.package import DAMAGE, Rules, check_package, parse_xml
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.
 Element = Any

@@ -11,7 +11,7 @@ from lxml import etree, html
 from kb.ingest.formats.decode import decode
 from kb.ingest.formats.lines import flow
 from kb.ingest.formats.outline import Outline
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # lxml ships no types that mypy reads.
 Element = Any

@@ -4,7 +4,7 @@ import json
 
 from kb.ingest.formats.decode import decode
 from kb.ingest.formats.qa import pair_of
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Section
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 
 def read(data: bytes) -> ParsedDocument:

@@ -10,7 +10,7 @@ from markdown_it.token import Token
 from kb.ingest.formats.decode import decode
 from kb.ingest.formats.lines import flow
 from kb.ingest.formats.outline import Outline
-from kb.ingest.parser.parse import ParsedDocument
+from kb.ingest.parser.parsed import ParsedDocument
 
 # The first line must be a key, as a document may also begin with a rule.
 _FRONT_MATTER = re.compile(

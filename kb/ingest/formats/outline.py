@@ -1,6 +1,6 @@
 """Collects headings and blocks of text into sections with heading paths."""
 
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 
 
 class Outline:

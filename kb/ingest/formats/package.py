@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from lxml import etree
 
-from kb.ingest.parser.parse import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 
 # lxml ships no types that mypy reads.
 Element = Any

@@ -8,11 +8,12 @@ from typing import Any
 import pypdfium2
 import pypdfium2.raw as pdfium
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats import ocr
 from kb.ingest.formats.lines import Line, join_lines, paragraphs
 from kb.ingest.formats.pdf_bookmarks import Bookmarks
 from kb.ingest.formats.pdf_lines import is_garbled, page_lines
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # PDFium's objects have no types that mypy reads.
 Page = Any

@@ -8,8 +8,9 @@ import pptx
 from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode, Section
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 
 # python-pptx's shapes have no types that mypy reads.
 Shape = Any

@@ -6,7 +6,7 @@ from itertools import chain, islice, zip_longest
 from typing import Final
 
 from kb.ingest.formats.qa import ALTERNATIVE_NAMES, pair_columns
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, SectionKind
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind
 
 MAX_COLUMNS: Final = 2_000
 # A title and some notes may stand above the header.

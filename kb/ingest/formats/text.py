@@ -1,7 +1,7 @@
 """Plain text: one section, lines as they are."""
 
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 
 def read(data: bytes) -> ParsedDocument:

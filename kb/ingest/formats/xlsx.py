@@ -9,9 +9,10 @@ from typing import Any
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats import records
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError, Remark, RemarkCode
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 
 _MIME = "application/vnd.openxmlformats-officedocument.spreadsheetml.sheet"
 # Excel's own limit; a row may number itself far beyond, and openpyxl fills the gap.

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
 
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, ErrorCode, ParseError, unsupported_name
 from kb.ingest.parser.sandbox import Limits, run_job
 
 ARCHIVE_EXTENSIONS: Final = (".zip",)

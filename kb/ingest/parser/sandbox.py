@@ -17,17 +17,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.parser.confinement import confine
-from kb.ingest.parser.parse import (
-    ErrorCode,
-    ParsedDocument,
-    ParseError,
-    Remark,
-    RemarkCode,
-    Section,
-    SectionKind,
-    parse,
-)
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section, SectionKind
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import (
     DEFAULT_LIMITS,
     Limits,

@@ -10,13 +10,14 @@ from typing import Any
 from django.conf import settings
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.files import has_file, local_file
+from kb.content.models.documents import Document
 from kb.content.services.knowledge_bases import check_chunking
 from kb.ingest.chunkers.drafts import ChunkDraft
 from kb.ingest.chunkers.registry import split
-from kb.ingest.parser.parse import MESSAGES, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
 from kb.ingest.services.indexing import chunk_settings

@@ -1,4 +1,3 @@
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import PurePath
@@ -14,15 +13,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.commits import after_commit
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
+from kb.base.files import sha256_of
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
 from kb.index.preparing import ROWS_A_STATEMENT
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
-from kb.ingest.parser.parse import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
+from kb.ingest.parser.parse import PROGRAM_EXTENSIONS
+from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS, legacy_office
 from retrieval.messages import Message
 
 PASTED_NAME = "pasted.txt"
@@ -272,11 +274,6 @@ def source_of_name(name: str) -> str:
     return path.name[: SOURCE_CHARACTERS - len(extension)] + extension
 
 
-def largest_upload_bytes() -> int:
-    """Of one file; an archive of documents may be larger than any other."""
-    return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))
-
-
 def check_file(source: str, file: "File[bytes]") -> None:
     """Refuses what need not be stored first to be refused: by its size, and by how it begins.
 
@@ -303,11 +300,3 @@ def _refuse_known(document: Document) -> None:
     if (known := same.exclude(pk=document.pk).first()) is not None:
         message = _("The same content is in this knowledge base already, as “%(title)s”: nothing was added.")
         raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
-
-
-def sha256_of(file: "File[bytes]") -> str:
-    digest = hashlib.sha256()
-    for piece in file.chunks():
-        digest.update(piece)
-    file.seek(0)
-    return digest.hexdigest()

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 from django.db.models import QuerySet
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.commits import after_commit
+from kb.content.models.documents import Chunk, Document
 from kb.index.bm25 import BM25Store
 from kb.index.copying import copy_rows
 from kb.index.preparing import Source, write_chunks

@@ -4,7 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Document
 from kb.graph.models import GraphExtraction
 from kb.graph.services.exporting import graph_export
 from kb.graph.services.extraction import extract_document

@@ -4,7 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.index.services.tokenizing.state import tokenizer_as_json, tokens_as_json
 from kb.index.services.tokenizing.tokenizing import (
     follow_to_target,
@@ -13,7 +14,7 @@ from kb.index.services.tokenizing.tokenizing import (
     tokenizer_settings,
 )
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.management.base import KnowledgeBaseCommand
 from kb.providers.models import TokenizerSettings
 

@@ -1,6 +1,7 @@
 """Whole knowledge bases as files: the page that gives one out, and the one that takes one in."""
 
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any
 
 from django import forms
 from django.conf import settings
@@ -12,17 +13,18 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
 from django.views.generic import FormView
-from unfold.decorators import action
 from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminTextInputWidget
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import Rejected
+from kb.content.models.documents import Document
 from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.uploads import import_upload
 from kb.quality.models import EvalSet
-from kb.web.admin.scoped import ScopedModelAdmin, principal, signed_in
+from kb.web.admin.parts import add_part
+from kb.web.admin.scoped import principal, signed_in
 
 
 class ArchiveForm(forms.Form):
@@ -63,42 +65,41 @@ class ImportArchiveView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[mi
         return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[done.knowledge_base.pk]))
 
 
-class ArchivePages(ScopedModelAdmin):
-    """A list whose knowledge bases can be exported, and joined by imported ones."""
+def export_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpResponse:
+    """Says what an export holds, with a choice of what to leave out."""
+    kb: KnowledgeBase = model_admin.get_object_or_404(request, str(object_id), to_change=True)
+    context = {
+        **model_admin.admin_site.each_context(request),
+        "title": _("Export “%(name)s”") % {"name": kb.name},
+        "opts": model_admin.opts,
+        "original": kb,
+        "kb": kb,
+        "eval_set_count": EvalSet.objects.filter(knowledge_base=kb).count(),
+        "file_count": Document.objects.filter(knowledge_base=kb).exclude(file="").count(),
+    }
+    return render(request, "operations/archives/export.html", context)
 
-    actions_list: ClassVar[Any] = ["import_archive"]
 
-    def get_urls(self) -> list[URLPattern]:
-        return [
-            self.page("import/", ImportArchiveView.as_view(model_admin=self), "import"),
-            self.page("<int:object_id>/export/", require_GET(self.export_view), "export"),
-            self.page("<int:object_id>/export/file/", require_GET(self.export_file_view), "export_file"),
-            *super().get_urls(),
-        ]
+def export_file_view(model_admin: Any, request: HttpRequest, object_id: int) -> FileResponse:
+    """The archive itself."""
+    kb: KnowledgeBase = model_admin.get_object_or_404(request, str(object_id), to_change=True)
+    return FileResponse(
+        export_open(principal(request), kb, vectors="vectors" in request.GET),
+        as_attachment=True,
+        filename=archive_name(kb),
+        content_type="application/zip",
+        headers={"X-Content-Type-Options": "nosniff"},
+    )
 
-    @action(description=gettext_lazy("Import an archive"), icon="upload_file", url_path="import-archive")  # type: ignore[untyped-decorator]
-    def import_archive(self, request: HttpRequest) -> HttpResponse:  # noqa: ARG002 - the framework's interface
-        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_import"))
 
-    def export_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        kb: KnowledgeBase = self.get_object_or_404(request, str(object_id), to_change=True)
-        context = {
-            **self.admin_site.each_context(request),
-            "title": _("Export “%(name)s”") % {"name": kb.name},
-            "opts": self.opts,
-            "original": kb,
-            "kb": kb,
-            "eval_set_count": EvalSet.objects.filter(knowledge_base=kb).count(),
-            "file_count": Document.objects.filter(knowledge_base=kb).exclude(file="").count(),
-        }
-        return render(request, "operations/archives/export.html", context)
+def archive_pages(model_admin: Any) -> list[URLPattern]:
+    return [
+        model_admin.page("import/", ImportArchiveView.as_view(model_admin=model_admin), "import"),
+        model_admin.page("<int:object_id>/export/", require_GET(partial(export_view, model_admin)), "export"),
+        model_admin.page(
+            "<int:object_id>/export/file/", require_GET(partial(export_file_view, model_admin)), "export_file"
+        ),
+    ]
 
-    def export_file_view(self, request: HttpRequest, object_id: int) -> FileResponse:
-        kb: KnowledgeBase = self.get_object_or_404(request, str(object_id), to_change=True)
-        return FileResponse(
-            export_open(principal(request), kb, vectors="vectors" in request.GET),
-            as_attachment=True,
-            filename=archive_name(kb),
-            content_type="application/zip",
-            headers={"X-Content-Type-Options": "nosniff"},
-        )
+
+add_part(KnowledgeBase, pages=archive_pages)

@@ -1,10 +1,12 @@
+from typing import ClassVar
+
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.audit import AuditEntry
-from kb.api_filters import AuditFilters
+from kb.web.api.filtering import ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
@@ -41,6 +43,18 @@ class AuditEntrySerializer(serializers.ModelSerializer[AuditEntry]):
             "changes",
         )
         read_only_fields = fields
+
+
+class AuditFilters(ListFilters):
+    orders: ClassVar = ("-id", "id")
+    knowledge_base_id = Whole(help_text="Which may be gone.")
+    username = Text()
+    how = OneOf(AuditEntry.How.values)
+    action = OneOf(AuditEntry.Action.values)
+    object_type = Text()
+    object_id = Text()
+    since = Moment(field_name="at", lookup_expr="gte", help_text="Entries from then on.")
+    until = Moment(field_name="at", lookup_expr="lt", help_text="Entries before that.")
 
 
 @extend_schema_view(

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils import timezone
 
-from kb.search.models import FailedQuery
+from kb.quality.models import FailedQuery
 
 BATCH = 2_000
 

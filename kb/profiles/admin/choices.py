@@ -12,8 +12,8 @@ from django.utils.translation import gettext as _
 
 from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import AT, find_version, name_and_version, reference
-from kb.search.models import RetrievalProfile
 
 VERSIONS_OFFERED = 20
 

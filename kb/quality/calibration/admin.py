@@ -15,11 +15,11 @@ from kb.access.models.principal import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.admin.setting_labels import setting_label
+from kb.profiles.models import RetrievalProfile
 from kb.quality.calibration.services import Calibration, calibrate, save_cut
 from kb.quality.compare.admin.figures import chart_options
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
-from kb.search.models import RetrievalProfile
 from kb.web.admin.ids import row_id
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration

@@ -9,12 +9,12 @@ import numpy as np
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Chunk
 from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
 from kb.quality.models import EvalRun, EvalRunQuery
-from kb.search.models import RetrievalProfile
 from retrieval.config import RetrievalConfig
 from retrieval.eval.calibration import CutFigures, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.gate import SETTING_OF_SCALE, ScoreScale, default_cut

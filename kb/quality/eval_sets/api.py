@@ -1,6 +1,6 @@
-from typing import Any
+from typing import Any, ClassVar
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_field, extend_schema_view
@@ -9,9 +9,9 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.api_filters import EvalQueryFilters, EvalSetFilters, JudgmentFilters
+from kb.content.models.documents import Chunk
 from kb.quality.eval_sets.services.archives import archive_name, eval_set_archive, eval_set_import_archive
 from kb.quality.eval_sets.services.judgments import judge, judgments_regrade
 from kb.quality.eval_sets.services.overview import eval_query_overview, eval_set_overview
@@ -28,6 +28,7 @@ from kb.quality.eval_sets.services.queries import (
 )
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.filtering import Flag, ListFilters, OneOf, Related, Text, Whole, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, asked, one
 from retrieval.eval.judged_sets import Layout
@@ -152,6 +153,12 @@ class OfSetViewSet(ApiViewSet):
         return rows
 
 
+class EvalSetFilters(ListFilters):
+    orders: ClassVar = ("name", "-name", "id", "-id")
+    knowledge_base_id = Related(knowledge_bases_of, field_name="knowledge_base", help_text="Only its sets.")
+    q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
+
+
 @extend_schema_view(
     list=extend_schema(
         summary="List the evaluation sets that the caller may see",
@@ -201,6 +208,15 @@ class EvalSetViewSet(OfSetViewSet):
 
     def _described(self, pk: int) -> dict[str, object]:
         return EvalSetSerializer(one(eval_set_overview(self.principal), pk)).data
+
+
+class EvalQueryFilters(ListFilters):
+    orders: ClassVar = ("id", "-id", "external_id", "-external_id")
+    q = Text(method="with_words", help_text="Stands in the text or the id.")
+    answerable = Flag(help_text="false: the knowledge base has no answer to it.")
+
+    def with_words(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(Q(text__icontains=value) | Q(external_id__icontains=value))
 
 
 @extend_schema_view(
@@ -259,6 +275,13 @@ class EvalQueryViewSet(OfSetViewSet):
 
     def _described(self, eval_set: EvalSet, query_id: int) -> dict[str, object]:
         return EvalQuerySerializer(one(eval_query_overview(self.principal, eval_set), query_id)).data
+
+
+class JudgmentFilters(ListFilters):
+    orders: ClassVar = ("id", "-id", "query_id", "-query_id")
+    query_id = Whole(field_name="query")
+    document_id = Whole(field_name="document")
+    grade = OneOf(["0", "1", "2", "3"])
 
 
 @extend_schema_view(

@@ -19,8 +19,8 @@ from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, query_of, require_editable
-from kb.quality.models import EvalQuery, EvalSet
-from kb.search.models import FailedQuery, SearchLog
+from kb.quality.models import EvalQuery, EvalSet, FailedQuery
+from kb.search.models import SearchLog
 from retrieval.trace import DegradationCode
 
 MENDABLE = frozenset(

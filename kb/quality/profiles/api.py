@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
@@ -10,8 +10,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.knowledge import KnowledgeBase
-from kb.api_filters import ProfileFilters, ProfileVersionFilters
 from kb.base.errors import NotVisible
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
     MAX_NAME_CHARACTERS,
     configuration_of,
@@ -31,8 +31,8 @@ from kb.quality.profiles.services import (
     version_as_dict,
 )
 from kb.search.api.serializers import UsedProfileSerializer
-from kb.search.models import RetrievalProfile
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.filtering import Flag, ListFilters, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 from retrieval.errors import InvalidConfiguration
@@ -134,6 +134,12 @@ class ProfileDifferenceSerializer(serializers.Serializer[Any]):
     differences = SettingDifferenceSerializer(many=True, help_text="The settings that they resolve differently.")
 
 
+class ProfileFilters(ListFilters):
+    orders: ClassVar = ("name", "-name")
+    q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
+    knowledge_base_id = Related(knowledge_bases_of, field_name="knowledge_base", help_text="Its own profiles only.")
+
+
 @extend_schema_view(
     list=extend_schema(
         summary="List the retrieval profiles that the caller may use",
@@ -177,6 +183,11 @@ class ProfileViewSet(ApiViewSet):
             return place_of(self.principal, fields["name"])
         pk = fields["knowledge_base_id"]
         return None if pk is None else one(KnowledgeBase.objects.visible_to(self.principal), pk)
+
+
+class ProfileVersionFilters(ListFilters):
+    orders: ClassVar = ("-version", "version")
+    published = Flag()
 
 
 @extend_schema_view(

@@ -11,8 +11,8 @@ from django.db.models import Count, QuerySet
 
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal, ScopedQuerySet
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, differences
-from kb.search.models import RetrievalProfile
 
 Used = dict[tuple[str, int | None], tuple[list[KnowledgeBase], int]]
 """By name and place of a profile, the visible knowledge bases that search by it, and how many others do."""

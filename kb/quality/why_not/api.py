@@ -10,8 +10,9 @@ from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.as_json import why_not_as_json
 from kb.quality.why_not.services.finding import MOST_CHARACTERS, the_chunk
 from kb.quality.why_not.services.types import PlaceState, Reason, RemedyCode, Stage, State
-from kb.search.api.serializers import DegradationSerializer, SearchRequestSerializer, UsedProfileSerializer
+from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField
+from kb.web.api.problems import DegradationSerializer
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiView
 

@@ -1,19 +1,16 @@
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from kb.access.models.knowledge import Document
-from kb.answers.models import Message
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
-from kb.base.messages import degradation_as_json
+from kb.content.models.documents import Document
 from kb.index.filters import Filters, Operator
 from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS
-from kb.search.models import SearchLog
+from kb.search.models import SearchLog, Speaker
 from kb.search.services.replay import Change
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.web.api.fields import (
@@ -25,8 +22,8 @@ from kb.web.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
+from kb.web.api.problems import DegradationSerializer
 from retrieval.gate import ScoreScale
-from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Turn
 
 MOST_SEARCHES = 20
@@ -123,7 +120,7 @@ class FiltersSerializer(StrictSerializer):
 
 
 class TurnSerializer(StrictSerializer):
-    role = serializers.ChoiceField(Message.Role.choices)
+    role = serializers.ChoiceField(Speaker.choices)
     text = StrictCharField(max_length=MAX_TURN_CHARS)
 
 
@@ -186,15 +183,6 @@ class SearchRequestSerializer(ProfiledSerializer):
             filters=(data.get("filters") or {}).get("parsed"),
             history=tuple(Turn(**turn) for turn in data.get("history", ())),
         )
-
-
-class DegradationSerializer(serializers.Serializer[Any]):
-    stage = serializers.CharField()
-    code = serializers.ChoiceField([(code.value, code.value) for code in DegradationCode])
-    detail = serializers.CharField(help_text="What is degraded, and what to do about it, in the caller's language.")
-
-    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, str]:
-        return degradation_as_json(Degradation.from_dict(instance))
 
 
 class UsedProfileSerializer(serializers.Serializer[Any]):

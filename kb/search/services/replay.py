@@ -9,10 +9,10 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk
 from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.messages import degradations_as_json
+from kb.content.models.documents import Chunk
 from kb.content.services.redaction import WITHHELD
 from kb.index.filters import Filters
 from kb.search.models import SearchLog

@@ -11,8 +11,8 @@ from django.conf import settings
 
 from kb.access.models.principal import Principal
 from kb.base.messages import degradation_as_json
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT
-from kb.search.models import RetrievalProfile
 from kb.search.services.hot_queries import cache_response, cached_response, key_of, tier_of
 from kb.search.services.search import (
     SearchOutcome,

@@ -21,8 +21,9 @@ from kb.base.telemetry.otel import record_stages
 from kb.base.validators import storable
 from kb.index.filters import Filters
 from kb.index.services.reembedding import search_with
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import OF, find_version
-from kb.search.models import RetrievalProfile, SearchLog
+from kb.search.models import SearchLog
 from kb.search.searchable import searchable
 from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline

@@ -10,12 +10,14 @@ from typing import Any
 
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from kb.access.models.principal import Principal
 from kb.content.services.redaction import without_query
-from kb.quality.failed_queries.services import note_failures
+from kb.profiles.models import RetrievalProfile
 from kb.search.models import SearchLog
+from kb.search.signals import searches_logged
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +41,7 @@ def record(principal: Principal, entry: Mapping[str, Any], *, now: bool) -> None
         row.save(force_insert=True)
     elif connection.in_atomic_block:  # another connection would not see what the open transaction has made
         row.save(force_insert=True)
-        note_failures([row])
+        searches_logged.send(SearchLog, rows=[row])
     else:
         _writer().put(row)
 
@@ -87,9 +89,9 @@ def _write(rows: list[SearchLog]) -> None:
             _write([row])
         return
     try:
-        note_failures(rows)
+        searches_logged.send(SearchLog, rows=rows)
     except DatabaseError:
-        logger.exception("failed queries could not be noted")
+        logger.exception("logged searches could not be passed on")
 
 
 @lru_cache(maxsize=1)
@@ -100,3 +102,16 @@ def _writer() -> BackgroundWriter:
 def flush() -> None:
     """Waits until entries that are on their way have been written."""
     _writer().flush()
+
+
+def searches_by(profile: RetrievalProfile) -> QuerySet[SearchLog]:
+    """What the search log holds of a version; where a row does not say whose profile it was, it is one of its place."""
+    rows = SearchLog.objects.filter(profile=profile.name, profile_version=profile.version)
+    if profile.knowledge_base_id is None:
+        return rows
+    place = {"knowledge_base_id": profile.knowledge_base_id}
+    told = Q(trace__scopes__contains=[{"profile": {"name": profile.name, "version": profile.version, **place}}])
+    untold = Q(knowledge_base_ids__contains=[profile.knowledge_base_id]) & ~Q(
+        trace__scopes__0__profile__has_key="knowledge_base_id"
+    )
+    return rows.filter(told | untold)

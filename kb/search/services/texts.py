@@ -17,16 +17,17 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable, validate_metadata
+from kb.content.models.documents import Chunk, Document
 from kb.index.filters import Filters, Operator
 from kb.ingest.services.documents import documents_delete
 from kb.ingest.services.whole_documents import WholeDocument, batches, write_whole_documents
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
 from kb.providers.loaded import embedder
-from kb.search.models import RetrievalProfile
 from kb.search.services.search import SearchRequest, hit_as_json, search
 from retrieval.protocols import Embedder
 from retrieval.texts import FoundText, KeptText

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 import httpx
 
 from kb.base.net.client import Fetched
-from kb.ingest.parser.parse import ErrorCode, ParsedDocument, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, decode_document, run_job
 from kb.ingest.parser.warm_parser import TooSlow, WarmParser
 from kb.sources.connectors.listing import Candidate

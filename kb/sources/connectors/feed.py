@@ -10,7 +10,7 @@ from typing import Any, Final
 from kb.base.net.backend import Deadline
 from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
 from kb.sources.connectors.listing import Candidate, Order, normal
 from kb.sources.connectors.robots import Robots

@@ -17,8 +17,8 @@ from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.chunkers.drafts import ChunkSettings
 from kb.ingest.chunkers.recursive import split_text
-from kb.ingest.parser.parse import MESSAGES as PARSE_MESSAGES
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
+from kb.ingest.parser.parsed import ParseError
 from kb.sources.connectors.live import LiveEntry, live_entries
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex

@@ -4,7 +4,7 @@ from io import BytesIO
 from typing import Any, BinaryIO
 
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import parse_job
 from kb.sources.connectors.markup import read_markup
 

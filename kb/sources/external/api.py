@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers, status
@@ -6,7 +6,6 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.knowledge import KnowledgeBase
-from kb.api_filters import ExternalSourceFilters
 from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
     external_source_create,
@@ -23,6 +22,7 @@ from kb.web.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
+from kb.web.api.filtering import Flag, ListFilters, OneOf
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
@@ -78,6 +78,12 @@ class ExternalTestSerializer(serializers.Serializer[Any]):
     milliseconds = serializers.IntegerField()
     error = serializers.CharField(allow_null=True, help_text="Why it did not answer, and what to do about it.")
     code = serializers.CharField(allow_blank=True, help_text="As in `degraded` of a search; blank: it has answered.")
+
+
+class ExternalSourceFilters(ListFilters):
+    orders: ClassVar = ("name", "-name", "id", "-id")
+    kind = OneOf(KINDS)
+    enabled = Flag()
 
 
 @extend_schema_view(

@@ -1,5 +1,6 @@
-from typing import Any
+from typing import Any, ClassVar
 
+from django.db.models import Q, QuerySet
 from drf_spectacular.utils import extend_schema, extend_schema_field, extend_schema_view
 from rest_framework import serializers, status
 from rest_framework.decorators import action
@@ -7,10 +8,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.knowledge import KnowledgeBase
-from kb.api_filters import WebPageFilters, WebSourceFilters
+from kb.base.net.addresses import URL_CHARACTERS
 from kb.base.net.settings import web_client
 from kb.sources.connectors.listing import MOST_PATTERNS
-from kb.sources.models import URL_CHARACTERS, WebPage, WebSource
+from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.preview import Preview, PreviewPage, web_source_preview
 from kb.sources.web.services.sources import (
     error_in_words,
@@ -32,6 +33,7 @@ from kb.web.api.fields import (
     StrictSerializer,
     TagsField,
 )
+from kb.web.api.filtering import Flag, ListFilters, OneOf, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, asked, one
 
@@ -174,6 +176,24 @@ def error_told(error: Any) -> dict[str, str] | None:
     if error is None:
         return None
     return {"code": error.code.value, "message": error_in_words(str(error), error.code, error.params)}
+
+
+class WebSourceFilters(ListFilters):
+    orders: ClassVar = ("name", "-name", "created_at", "-created_at", "id", "-id")
+    knowledge_base_id = Related(knowledge_bases_of, field_name="knowledge_base", help_text="Only its sources.")
+    q = Text(method="with_words", help_text="Stands in the name or the address.")
+    kind = OneOf(WebSource.Kind.values)
+    status = OneOf(WebSource.Status.values, help_text="Of the last run.")
+    enabled = Flag()
+
+    def with_words(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
+        return rows.filter(Q(name__icontains=value) | Q(url__icontains=value))
+
+
+class WebPageFilters(ListFilters):
+    orders: ClassVar = ("url", "-url", "id", "-id")
+    q = Text(field_name="url", lookup_expr="icontains", help_text="Stands in the address.")
+    state = OneOf(WebPage.State.values, help_text="Only pages of this state.")
 
 
 @extend_schema_view(

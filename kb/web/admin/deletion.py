@@ -5,14 +5,6 @@ from typing import Any
 
 from django.db.models import CASCADE, SET_NULL, Count, ForeignKey, Model, Q, Value
 
-from kb.index.models.index import BM25Index
-from kb.index.models.reembedding import Reembedding
-from kb.index.models.stores import StoreState
-from kb.providers.models import TokenizerSettings
-
-BUILT_FROM_THE_REST = frozenset({BM25Index, Reembedding, StoreState, TokenizerSettings})
-"""What the server makes for itself, and nobody misses."""
-
 
 def deleted_with(model: type[Model], chosen: list[Any]) -> dict[str, int]:
     """How many rows a deletion takes along, by what they are called; the nearest first.
@@ -91,8 +83,8 @@ def _counted(conditions: dict[type[Model], Q]) -> dict[str, int]:
 
 
 def _has_name(model: type[Model]) -> bool:
-    """False for tables that are an implementation's own, which no page shows."""
-    return "verbose_name_plural" in model._meta.original_attrs and model not in BUILT_FROM_THE_REST
+    """False for tables that are an implementation's own, which no page shows, and for what is built from the rest."""
+    return "verbose_name_plural" in model._meta.original_attrs and not getattr(model, "is_derived", False)
 
 
 def _name(model: type[Model]) -> str:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from kb.access.models.accounts import User
 from kb.access.services.rate_limits import GENERAL, UPLOAD, request_spend
 from kb.base.errors import DATABASE_OUT_OF_REACH
-from kb.ingest.services.documents import largest_upload_bytes
+from kb.base.files import largest_upload_bytes
 
 V = TypeVar("V", bound=Callable[..., Any])
 

@@ -30,11 +30,11 @@ from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 
 from kb.access.models.accounts import User
-from kb.access.models.audit import AuditEntry
+from kb.access.models.audit import AuditEntry, kind_of
 from kb.access.models.principal import Principal
-from kb.operations.admin.audit.words import kind_of
 from kb.web.admin.deletion import deleted_with, left_behind_by
 from kb.web.admin.ids import row_id
+from kb.web.admin.parts import added_context, added_pages
 
 Column = TypeVar("Column", bound=Callable[..., Any])
 
@@ -158,6 +158,16 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         rows: QuerySet[Any] = super().get_queryset(request).visible_to(principal(request))
         return rows
+
+    def get_urls(self) -> list[URLPattern]:
+        return [*added_pages(self), *super().get_urls()]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        row = kwargs.get("obj")
+        if row is not None:
+            context |= added_context(request, row)
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
         """Whether the query string may ask it of a list.

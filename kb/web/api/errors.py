@@ -27,12 +27,12 @@ from kb.base.errors import (
     NotAllowed,
     NotVisible,
     Rejected,
+    Superseded,
     is_collision,
 )
 from kb.base.files import FilesUnavailable
 from kb.base.messages import degradation_as_json
 from kb.base.telemetry import context as log_context
-from kb.index.services.writing import Superseded
 from kb.web.api.remedies import remedy_of
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 

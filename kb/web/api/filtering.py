@@ -13,10 +13,10 @@ from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import NotVisible
-from kb.base.filter_values import InvalidFilter
+from kb.base.filter_values import InvalidFilter, read_time
 from kb.base.validators import storable
-from kb.index.filters import Filters
 from kb.web.api.authentication import principal_of
 from kb.web.api.fields import MAX_ID
 from kb.web.api.pagination import CURSOR, PAGE_SIZE, Order
@@ -40,7 +40,7 @@ class MomentField(forms.Field):
         if value in self.empty_values:
             return None
         try:
-            return Filters.parse({"created_after": value}).created_after
+            return read_time("created_after", value)
         except InvalidFilter as error:
             raise forms.ValidationError(str(error)) from error
 
@@ -186,3 +186,12 @@ def require_known(request: Request, names: Iterable[str]) -> None:
             errors[name] = [_("Give it a value, or leave it out.")]
     if errors:
         raise ValidationError(errors)
+
+
+def knowledge_bases_of(principal: Any) -> QuerySet[Any]:
+    return KnowledgeBase.objects.visible_to(principal)
+
+
+class Created(django_filters.FilterSet):  # type: ignore[misc]
+    created_after = Moment(field_name="created_at", lookup_expr="gte", help_text="Created then or later.")
+    created_before = Moment(field_name="created_at", lookup_expr="lt", help_text="Created before that.")

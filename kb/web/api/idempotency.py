@@ -17,7 +17,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models.accounts import ApiKey
-from kb.ingest.services.documents import sha256_of
+from kb.base.files import sha256_of
 from kb.web.api.authentication import user_of
 from kb.web.services import Answer, Asked, answer_once
 

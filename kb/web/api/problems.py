@@ -1,10 +1,12 @@
 """The bodies of error responses, as the schema describes them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from rest_framework import serializers
 
-from kb.search.api.serializers import DegradationSerializer
+from kb.base.messages import degradation_as_json
+from retrieval.trace import Degradation, DegradationCode
 
 
 class ProblemSerializer(serializers.Serializer[Any]):
@@ -33,6 +35,15 @@ class StaleSerializer(ProblemSerializer):
 
 class FaultSerializer(ProblemSerializer):
     request_id = serializers.CharField(required=False, help_text="That the server’s log knows the request by.")
+
+
+class DegradationSerializer(serializers.Serializer[Any]):
+    stage = serializers.CharField()
+    code = serializers.ChoiceField([(code.value, code.value) for code in DegradationCode])
+    detail = serializers.CharField(help_text="What is degraded, and what to do about it, in the caller's language.")
+
+    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, str]:
+        return degradation_as_json(Degradation.from_dict(instance))
 
 
 class UnavailableSerializer(ProblemSerializer):

@@ -7,7 +7,7 @@ from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
 from kb.index.pgvector import PgVectorStore
 from kb.index.services.stores.applying import changes_apply, fill_anew
 from kb.models import KnowledgeBase
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 from retrieval.channels import BM25Channel
 from retrieval.types import Analysis
 from tests.interleaving import PATIENCE

@@ -4,7 +4,7 @@ import pytest
 from kb.index import fulltext
 from kb.index.fulltext import PgTextStore
 from kb.models import Chunk, ChunkPostings
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

@@ -18,7 +18,7 @@ from kb.index.preparing import (
 from kb.index.terms import Extraction
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.providers.loaded import embedder
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 from retrieval.generation import OpenAIGenerator
 from tests.factories import make_kb
 from tests.servers import ModelServer, Reply

@@ -12,9 +12,10 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.locks import Purpose, try_lock
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk
 from kb.index.mirrors.outbox import has_taken_in
 from kb.index.mirrors.protocol import (
     Mirror,

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from django.db import connection
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.index.mirrors.protocol import TextCollection, VectorCollection
 from kb.index.mirrors.registry import mirror
 from kb.index.models.index import ChunkEmbedding

@@ -10,11 +10,11 @@ from typing import Any
 from django.db.models import FilteredRelation, Q
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk
 from kb.providers.models import TokenizerSettings
-from kb.providers.tokenizers import options_of
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.postings import count_postings
 from retrieval.scripts import CJK, LATIN
 from retrieval.searchable import searchable_text

@@ -12,16 +12,16 @@ from django.db.models import Max, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.locks import Purpose, try_lock
-from kb.base.errors import Rejected
+from kb.base.errors import Rejected, Superseded
+from kb.content.models.documents import Chunk
 from kb.index.models.index import ChunkPostings
 from kb.index.preparing import tokenize, write_postings
 from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
-from kb.index.services.writing import Superseded, holding_model, unchanged
+from kb.index.services.writing import holding_model, unchanged
 from kb.providers.models import TokenizerSettings
-from kb.providers.tokenizers import options_of
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryProblem
 from retrieval.errors import DependencyMissing, DictionaryError
 from retrieval.tokenize import JiebaTokenizer

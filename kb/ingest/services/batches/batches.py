@@ -11,10 +11,11 @@ from django.db.models import Count, Max, Min, Q
 from django.utils import timezone
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
+from kb.content.signals import batch_waiting
 from kb.ingest.services.documents import waiting
-from kb.jobs.waiting import batch_waiting
 
 Status = Document.Status
 UNFINISHED: Final = (Status.PENDING, Status.PROCESSING)

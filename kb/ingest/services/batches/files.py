@@ -9,13 +9,14 @@ from django.core.files import File
 from django.db import IntegrityError, transaction
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document
 from kb.base.db.commits import after_commit
+from kb.base.files import sha256_of
 from kb.content.models.batches import FileDetails, IngestBatch
+from kb.content.models.documents import Document
+from kb.content.signals import documents_waiting
 from kb.index.bm25 import BM25Store
 from kb.index.copying import copy_rows
-from kb.ingest.services.documents import document_add, sha256_of, source_of_name
-from kb.jobs.waiting import documents_waiting
+from kb.ingest.services.documents import document_add, source_of_name
 
 PIECE = 200
 """How many files are taken in together."""

@@ -13,12 +13,12 @@ from typing import Any, Final
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Document
 from kb.base.errors import NotVisible, Rejected
 from kb.base.validators import is_storable, validate_metadata
 from kb.content.models.batches import FileDetails, IngestBatch
+from kb.content.models.documents import Document
 from kb.ingest.formats.decode import decode
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.batches.files import details_of
 from kb.ingest.services.documents import document_held, document_update
 

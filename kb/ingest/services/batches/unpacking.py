@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models import F
 
-from kb.access.models.knowledge import Document
 from kb.base.files import local_file
+from kb.base.models import Installation
 from kb.content.models.batches import IngestBatch
-from kb.index.models.index import Installation
+from kb.content.models.documents import Document
 from kb.ingest.parser.archives import ArchiveLimits, Member, Unpacked, unpack
 from kb.ingest.services.batches.files import PIECE, NewFile, take_in
 

@@ -8,10 +8,10 @@ from django.core.files import File
 from django.utils.translation import gettext as _
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document
 from kb.base.errors import AlreadyThere, Rejected
 from kb.content.models.batches import IngestBatch
-from kb.ingest.parser.parse import MESSAGES
+from kb.content.models.documents import Document
+from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.batches.files import batch_add
 
 

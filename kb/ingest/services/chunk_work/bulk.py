@@ -8,9 +8,10 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk
 
 MOST_NAMED = 10
 

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Sequence
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import NotVisible, Rejected
+from kb.content.models.documents import Chunk, Document
 from kb.index.preparing import Prepared
 from kb.index.services.chunk_batches import source_of
 from kb.index.services.writing import prepare_chunks

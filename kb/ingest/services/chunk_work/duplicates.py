@@ -11,8 +11,9 @@ from django.db.models import Q
 from django.utils import timezone
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.cursors import streaming_cursor
+from kb.content.models.documents import Chunk
 from kb.content.models.duplicates import DuplicateScan
 from kb.index.models.index import ChunkEmbedding, ChunkPostings, KnowledgeBaseVersion
 from kb.index.pgvector import PgVectorStore

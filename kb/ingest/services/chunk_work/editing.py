@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 
 from django.db import transaction
 
-from kb.access.models.knowledge import Chunk
 from kb.base.db.row_locks import lock_knowledge_bases
+from kb.content.models.documents import Chunk
 from kb.index.preparing import replace_postings, replace_vectors
 from kb.index.services.writing import writing_chunks
 from kb.ingest.chunkers.drafts import hash_content

@@ -7,8 +7,8 @@ from itertools import chain
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, Document
 from kb.base.errors import NotVisible, Rejected
+from kb.content.models.documents import Chunk, Document
 from kb.ingest.chunkers.joining import joined
 from kb.ingest.services.chunk_work.checks import entries
 from kb.ingest.services.chunk_work.replacing import replace_chunks

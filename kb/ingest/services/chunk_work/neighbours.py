@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kb.access.models.knowledge import Chunk
+from kb.content.models.documents import Chunk
 
 
 @dataclass(frozen=True, slots=True)

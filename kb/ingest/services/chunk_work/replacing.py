@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from django.db.models import F
 
-from kb.access.models.knowledge import Chunk, Document
-from kb.graph.models import FactSource, GraphFact
+from kb.content.models.documents import Chunk, Document
+from kb.content.signals import chunks_replacing
 from kb.index.preparing import replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import writing_chunks
 from kb.ingest.chunkers.drafts import hash_content
@@ -53,8 +53,9 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
     with writing_chunks(kb):
         unchanged_chunks(document, before)
         _require_neighbours(document, before)
-        _move_facts(kept, [chunk.pk for chunk in before[1:]])
-        Chunk.objects.filter(pk__in=[chunk.pk for chunk in before[1:]]).delete()
+        gone = [chunk.pk for chunk in before[1:]]
+        chunks_replacing.send(Chunk, kept=kept, gone=gone)
+        Chunk.objects.filter(pk__in=gone).delete()
         first, last = before[0].position, before[-1].position
         for position, chunk in enumerate(after, start=first):
             chunk.position = position
@@ -70,13 +71,3 @@ def _require_neighbours(document: Document, chunks: Sequence[Chunk]) -> None:
     between = Chunk.objects.filter(document=document, position__range=(chunks[0].position, chunks[-1].position))
     if between.count() != len(chunks):
         raise changed_meanwhile()
-
-
-def _move_facts(kept: Chunk, gone: Sequence[int]) -> None:
-    """A fact that several of them state has one source then."""
-    GraphFact.objects.filter(source_chunk__in=gone).update(source_chunk=kept)
-    sources = FactSource.objects.filter(chunk__in=gone)
-    stated = FactSource.objects.filter(chunk=kept).values("fact")
-    moved = sources.exclude(fact__in=stated).order_by("fact_id", "pk").distinct("fact_id")
-    FactSource.objects.filter(pk__in=list(moved.values_list("pk", flat=True))).update(chunk=kept)
-    FactSource.objects.filter(chunk__in=gone).delete()

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk
 from kb.base.errors import Rejected
+from kb.content.models.documents import Chunk
 from kb.ingest.chunkers.joining import place_of, squeezed
 from kb.ingest.chunkers.matching import moved_place
 from kb.ingest.services.chunk_work.replacing import replace_chunks

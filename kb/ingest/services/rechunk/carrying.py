@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kb.access.models.knowledge import Chunk
+from kb.content.models.documents import Chunk
 from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.chunkers.matching import edited_part, holders
 

@@ -4,7 +4,7 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kb.access.models.knowledge import Chunk, Document
+from kb.content.models.documents import Chunk, Document
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content
 from kb.ingest.chunkers.joining import stream
 from kb.ingest.chunkers.matching import pairs

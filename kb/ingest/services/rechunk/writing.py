@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from django.db.models import QuerySet
 from django.utils import timezone
 
-from kb.access.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk, ChunkParent, Document
 from kb.index.models.index import ChunkEmbedding, ChunkPostings
 from kb.index.preparing import ROWS_A_STATEMENT, Prepared, Source, replace_postings, replace_vectors, write_chunks
 from kb.index.services.chunk_batches import source_of

@@ -5,34 +5,11 @@ from typing import Any
 
 from django.apps import apps
 from django.contrib.admin.utils import display_for_value
-from django.db.models import DateTimeField, Model
+from django.db.models import DateTimeField
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-MODELS = {
-    "knowledge_base": "KnowledgeBase",
-    "membership": "Membership",
-    "invitation": "Invitation",
-    "document": "Document",
-    "chunk": "Chunk",
-    "api_key": "ApiKey",
-    "user": "User",
-    "retrieval_profile": "RetrievalProfile",
-    "concept": "Concept",
-    "concept_term": "ConceptTerm",
-    "entity": "Entity",
-    "fact": "GraphFact",
-    "web_source": "WebSource",
-    "external_source": "SearchProvider",
-    "eval_set": "EvalSet",
-    "eval_query": "EvalQuery",
-    "judgment": "Judgment",
-}
-
-
-def kind_of(row: Model) -> str:
-    """What the log calls objects of a model; blank: it has none of them."""
-    return next((kind for kind, name in MODELS.items() if name == type(row).__name__), "")
+from kb.access.models.audit import MODELS
 
 
 def kind_in_words(kind: str) -> str:

@@ -7,7 +7,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk, ChunkParent, Document
 from kb.graph.models import Concept
 from kb.index.services.tokenizing.tokenizing import read_settings
 from kb.operations.services.archives.format import FILE_LIST, KNOWLEDGE_BASE_FIELDS, TABLES, TOKENIZER_FIELDS, Table

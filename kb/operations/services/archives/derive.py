@@ -10,7 +10,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Chunk
+from kb.content.models.documents import Chunk
 from kb.index.models.index import ChunkEmbedding
 from kb.index.preparing import embed, tokenize
 from kb.operations.services.archives.checking import Contents, rows_of

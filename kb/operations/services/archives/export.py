@@ -21,10 +21,11 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.base.files import private_folder
+from kb.content.models.documents import Document
 from kb.index.models.index import ChunkEmbedding
 from kb.index.services.tokenizing.tokenizing import renewed_settings
 from kb.operations.services.archives.format import (

@@ -6,11 +6,12 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import Model, Q
 
-from kb.access.models.knowledge import Chunk, ChunkParent, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk, ChunkParent, Document
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact
 from kb.index.models.index import ChunkEmbedding
+from kb.profiles.models import RetrievalProfile
 from kb.quality.models import EvalQuery, EvalSet, Judgment
-from kb.search.models import RetrievalProfile
 from kb.sources.models import SearchProvider, WebPage, WebSource
 
 FORMAT: Final = "zhiku-knowledge-base"

@@ -15,9 +15,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document, KnowledgeBase, documents_folder, upload_path
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.files import FilesUnavailable, delete_folder
+from kb.content.models.documents import Document, documents_folder, upload_path
 from kb.index.models.index import ChunkEmbedding
 from kb.operations.services.archives.checking import Contents, Settings, check_rows, originals, read_settings_of
 from kb.operations.services.archives.derive import Staged, len_of_chunks, stage
@@ -29,8 +30,7 @@ from kb.operations.services.archives.tables import TableWriter
 from kb.profiles.services import configuration_of, starting_profile
 from kb.providers.embedding_models import require_embedding_model
 from kb.providers.loaded import embedder
-from kb.providers.tokenizers import options_of
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import options_of, tokenizer
 from kb.sources.models import SearchProvider, WebSource
 from retrieval.errors import RetrievalError
 from retrieval.tokenize import JiebaTokenizer

@@ -11,17 +11,17 @@ from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext_noop
 
-from kb.access.models.knowledge import Chunk, Document
 from kb.base.net.addresses import parse_url
 from kb.base.net.errors import FetchError
+from kb.base.remarks import Remark, RemarkCode
 from kb.base.text import normalized_key
+from kb.content.models.documents import Chunk, Document
 from kb.graph.models import ConceptTerm, EntityName, GraphFact
 from kb.ingest.chunkers.drafts import hash_content
-from kb.ingest.parser.parse import Remark, RemarkCode
 from kb.operations.services.archives.format import Table
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import Judgment
-from kb.search.models import RetrievalProfile
 from kb.sources.connectors.listing import MOST_PATTERNS, compiled
 from kb.sources.models import SearchProvider, WebPage, WebSource
 from kb.sources.web.services.pages import hash_of

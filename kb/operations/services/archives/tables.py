@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk, Document
 from kb.graph.models import Concept
 from kb.index.models.index import ChunkEmbedding
 from kb.index.preparing import ROWS_A_STATEMENT, write_postings, write_vectors
@@ -15,8 +16,8 @@ from kb.operations.services.archives.format import VECTOR_KINDS, Table
 from kb.operations.services.archives.profiles import Profiles
 from kb.operations.services.archives.reading import Archive, damaged
 from kb.operations.services.archives.rows import WrongRow
+from kb.profiles.models import RetrievalProfile
 from kb.quality.models import Judgment
-from kb.search.models import RetrievalProfile
 from kb.sources.models import WebSource
 from retrieval.postings import Postings
 

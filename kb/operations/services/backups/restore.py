@@ -17,10 +17,11 @@ from django.db.models import Q
 from django.utils import timezone
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.db.installation import forget_installation
 from kb.base.errors import Rejected
 from kb.base.files import replace_file
+from kb.content.models.documents import Document
 from kb.index.index_memory import build_options, most_build_bytes
 from kb.index.mirrors.registry import DRIVERS
 from kb.index.services.stores.applying import refill

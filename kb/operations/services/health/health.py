@@ -2,13 +2,11 @@
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from celery import current_app
 from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
@@ -16,15 +14,15 @@ from django.db.migrations.executor import MigrationExecutor
 from django.db.models import Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
-from kombu import Connection
-from kombu.exceptions import OperationalError
 from redis.exceptions import RedisError
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.findings import Finding, State, listed, one_line
+from kb.content.models.documents import Document
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
+from kb.jobs.workers import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
 from kb.operations.services.health import models as health_models
 from kb.operations.services.health import stores as health_stores
@@ -34,8 +32,6 @@ from retrieval.bm25 import require_dependencies
 from retrieval.dependencies import import_dependency
 from retrieval.errors import DependencyMissing
 
-PING_SECONDS = 1
-BROKER_DOWN = (OperationalError, RedisError, OSError)
 WAITED_LONG = timedelta(minutes=10)
 LOW_DISK_BYTES = 1024**3
 PACKAGES = (
@@ -125,16 +121,6 @@ def redis_cache() -> Finding:
         )
         return Finding(name, State.DEGRADED, f"cannot be reached: {one_line(error)}", remedy)
     return Finding(name, State.OK, "answers")
-
-
-def workers() -> list[str]:
-    """The names of the Celery workers that answer within a second; none where the broker is out of reach."""
-    try:
-        with _broker() as broker:
-            replies = current_app.control.ping(timeout=PING_SECONDS, connection=broker) or []
-    except BROKER_DOWN:
-        return []
-    return sorted(name for reply in replies for name in reply)
 
 
 def worker() -> Finding:
@@ -279,14 +265,6 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_stores.other_stores,
     documents,
 )
-
-
-@contextmanager
-def _broker() -> Iterator[Connection]:
-    """A connection to the broker of its own; Celery's would be tried again and again."""
-    with current_app.connection_for_write() as broker:
-        broker.ensure_connection(max_retries=1, interval_start=0, timeout=PING_SECONDS)
-        yield broker
 
 
 def _can_import(module: str) -> bool:

@@ -5,13 +5,14 @@ import math
 from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.base.findings import Finding, State, listed
+from kb.content.models.documents import Chunk
 from kb.index.fulltext import without_lexemes
 from kb.index.models.index import ChunkPostings, VectorIndex
 from kb.index.page_cache import is_reading, most_bytes, reads_indexes
 from kb.index.vector_index import builds_under_way, spaces_without_index
-from kb.search.wiring import tokenizer
+from kb.providers.tokenizers import tokenizer
 
 MEGABYTE = 1024**2
 # Of an index in memory: an ordinal and a 16-bit impact a posting, an id and a length a chunk. Its lexicon comes on top:

@@ -11,20 +11,21 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.content.models.documents import Document
 from kb.profiles.admin.choices import profile_url
+from kb.profiles.models import RetrievalProfile
 from kb.quality.compare.admin.sides import of_side
 from kb.quality.debug.admin.draft import DraftForm, draft_form, save_draft, under_draft
+from kb.quality.debug.admin.history import past_searches
 from kb.quality.debug.admin.judge import judging
 from kb.quality.debug.admin.page import SearchPage, open_search_page, visible_bases
 from kb.search.admin.degradations import notices
 from kb.search.admin.explain.bases import is_empty
 from kb.search.admin.explain.explanation import Explanation, explain
-from kb.search.admin.history import past_searches
-from kb.search.models import RetrievalProfile
 from kb.search.services.search import search
 from kb.web.admin.scoped import principal as principal_of
 from kb.web.admin.scoped import signed_in

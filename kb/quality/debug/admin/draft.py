@@ -12,10 +12,10 @@ from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_value
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
 from kb.quality.debug.admin.form import SETTINGS
 from kb.quality.debug.admin.page import SearchPage
-from kb.search.models import RetrievalProfile
 from kb.search.wiring import explicit_count
 
 SHARED = "shared"

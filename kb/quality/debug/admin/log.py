@@ -15,12 +15,15 @@ from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
 from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Chunk
 from kb.content.services.redaction import WITHHELD
 from kb.quality.debug.admin.form import parameters_of
+from kb.quality.debug.services.found_by import searches_that_found
 from kb.search.admin.degradations import degradation_heading
 from kb.search.models import SearchLog
 from kb.web.admin.ids import row_id
-from kb.web.admin.scoped import ScopedModelAdmin, column, visible
+from kb.web.admin.parts import add_part
+from kb.web.admin.scoped import ScopedModelAdmin, column, principal, visible
 
 QUERY_CHARACTERS = 100
 BADGE = '<span class="fq-badge {}">{}<b>{}</b></span>'
@@ -180,3 +183,11 @@ class SearchLogAdmin(ScopedModelAdmin):
     @column(gettext_lazy("milliseconds"), ordering="duration_ms")
     def took(self, row: SearchLog) -> str:
         return f"{row.duration_ms:.0f}"
+
+
+def _searches_that_found(request: HttpRequest, chunk: Chunk) -> dict[str, Any]:
+    searches = searches_that_found(principal(request), chunk)
+    return {"searches": [(each, debug_url(each.knowledge_base_ids, each.query, each.asked)) for each in searches]}
+
+
+add_part(Chunk, context=_searches_that_found)

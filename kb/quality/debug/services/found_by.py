@@ -8,8 +8,8 @@ from uuid import UUID
 
 from django.db.models import F
 
-from kb.access.models.knowledge import Chunk
 from kb.access.models.principal import Principal
+from kb.content.models.documents import Chunk
 from kb.search.models import ResultIds, SearchLog
 
 MOST_SHOWN = 20

@@ -17,8 +17,8 @@ from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models.knowledge import Chunk, Document
 from kb.base.errors import ServiceError
+from kb.content.models.documents import Chunk, Document
 from kb.quality.debug.admin.judge import SESSION_KEY
 from kb.quality.debug.admin.log import debug_url
 from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade

@@ -5,7 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
+from kb.content.models.documents import Document
 from kb.ingest.services.whole_documents import WholeDocument, batches, write_whole_documents
 from kb.quality.eval_sets.services.sets import write_eval_set
 from retrieval.eval.judged_sets import Layout, read_judged_set

@@ -12,10 +12,11 @@ from django.db.models import Case, Exists, F, OuterRef, Prefetch, Q, QuerySet, W
 from django.utils.translation import gettext as _
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.validators import storable
+from kb.content.models.documents import Chunk, Document
 from kb.quality.eval_sets.services.judgments import source_label
 from kb.quality.eval_sets.services.queries import require_editable_base, set_name
 from kb.quality.models import EvalQuery, EvalSet, Judgment

@@ -23,7 +23,8 @@ from kb.base.errors import ServiceError
 from kb.quality.debug.admin.log import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
 from kb.quality.failed_queries.admin.to_set import ToEvalSetView
 from kb.quality.failed_queries.services import assign, assignable_user, editable_by, may_name_assignees, set_state
-from kb.search.models import FailedQuery, SearchLog
+from kb.quality.models import FailedQuery
+from kb.search.models import SearchLog
 from kb.web.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
 
 State, Reason = FailedQuery.State, FailedQuery.Reason

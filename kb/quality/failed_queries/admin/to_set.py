@@ -17,8 +17,7 @@ from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
 from kb.quality.failed_queries.services import NewEvalSet, to_eval_query
-from kb.quality.models import EvalSet
-from kb.search.models import FailedQuery
+from kb.quality.models import EvalSet, FailedQuery
 from kb.web.admin.scoped import principal
 
 

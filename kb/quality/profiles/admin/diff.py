@@ -10,9 +10,9 @@ from unfold.widgets import SELECT_CLASSES
 
 from kb.profiles.admin.choices import as_field_choices, profile_choices, profile_state
 from kb.profiles.admin.setting_labels import in_order, setting_label, value_in_words
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, differences
 from kb.quality.profiles.admin.page import ENVIRONMENT, PAGE, PUBLISH, ProfilePage, diff_url, visible_version
-from kb.search.models import RetrievalProfile
 from kb.web.admin.ids import row_id
 
 

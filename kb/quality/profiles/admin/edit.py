@@ -11,10 +11,10 @@ from django.utils.translation import gettext as _
 
 from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import NotAllowed, Rejected
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import create_version
 from kb.quality.profiles.admin.form import SHARED, ProfileForm
 from kb.quality.profiles.admin.page import PAGE, ProfilePage, VersionPage, visible_version
-from kb.search.models import RetrievalProfile
 from kb.web.admin.ids import row_id
 
 

@@ -14,9 +14,8 @@ from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models.knowledge import KnowledgeBase
 from kb.profiles.admin.setting_labels import GROUPS, WORDS, choices_of, value_in_words
-from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of
-from kb.search.models import RetrievalProfile
-from kb.search.wiring import environment_config
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
 from retrieval.config import RANGES, RERANKERS, RetrievalConfig
 from retrieval.errors import InvalidConfiguration
 

@@ -13,7 +13,8 @@ from django.views.generic import TemplateView
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_value
-from kb.search.models import RetrievalProfile
+from kb.profiles.models import RetrievalProfile
+from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal
 
 LIST = "admin:kb_retrievalprofile_changelist"
@@ -94,3 +95,13 @@ def try_url(version: RetrievalProfile) -> str:
     if version.knowledge_base_id:
         parts["kb"] = version.knowledge_base_id
     return f"{reverse('admin:search_debug')}?{urlencode(parts)}"
+
+
+def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, str]:
+    return {
+        "profile_url": reverse(PAGE, args=[kb.profile_id]),
+        "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
+    }
+
+
+add_part(KnowledgeBase, context=_of_knowledge_base)

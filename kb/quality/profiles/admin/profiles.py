@@ -13,6 +13,7 @@ from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_state
 from kb.profiles.admin.setting_labels import changes_in_words
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import differences
 from kb.quality.profiles.admin.diff import DiffView
 from kb.quality.profiles.admin.edit import AddView, EditView
@@ -39,7 +40,6 @@ from kb.quality.profiles.services import (
     profile_overviews,
     state_of,
 )
-from kb.search.models import RetrievalProfile
 
 ROWS_A_PAGE = 50
 VERSIONS_A_PAGE = 20

@@ -11,10 +11,10 @@ from django.utils.translation import ngettext
 
 from kb.base.errors import NotAllowed, Rejected
 from kb.profiles.admin.setting_labels import changes_in_words
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import delete_draft, differences, moving_with, publish, reason_to_keep
 from kb.quality.profiles.admin.diff import shown_differences
 from kb.quality.profiles.admin.page import LIST, PAGE, VersionPage
-from kb.search.models import RetrievalProfile
 
 BASES_LISTED = 20
 

@@ -15,9 +15,9 @@ from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_state
 from kb.profiles.admin.setting_labels import WORDS, choices_of, value_in_words
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import EvalQuery, EvalSet
-from kb.search.models import RetrievalProfile
 from kb.web.admin.counts import count_of
 from kb.web.admin.ids import row_id
 from retrieval.errors import InvalidConfiguration

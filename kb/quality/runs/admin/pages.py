@@ -15,6 +15,7 @@ from kb.access.models.principal import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.profiles.admin.setting_labels import setting_label, value_in_words
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.quality.models import EvalRun
 from kb.quality.profiles.admin.page import PAGE
@@ -33,7 +34,6 @@ from kb.quality.runs.admin.report import (
 )
 from kb.quality.runs.admin.state import is_unfinished, progress_of, standstill, took
 from kb.quality.runs.services import start_run
-from kb.search.models import RetrievalProfile
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration
 

@@ -12,7 +12,7 @@ from django.db.models.lookups import Exact
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, Document
+from kb.content.models.documents import Chunk, Document
 from kb.quality.debug.admin.log import debug_url
 from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged
 from kb.quality.models import EvalRun, EvalRunQuery, Judgment

@@ -1,6 +1,7 @@
 """The page of a knowledge base's embedding model: another one beside it, how both compare, the swap and the way back."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from django import forms
@@ -8,9 +9,10 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
-from django.urls import reverse
+from django.urls import URLPattern, reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
@@ -27,6 +29,7 @@ from kb.providers.embedding_models import offered_embedding_models, require_embe
 from kb.quality.compare.admin.runs import compare_url
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
+from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal, visible
 from kb.web.admin.views import KnowledgeBasePage
 
@@ -160,8 +163,9 @@ def reembedding_url(kb: KnowledgeBase) -> str:
     return reverse("admin:kb_knowledgebase_reembedding", args=[kb.pk])
 
 
-def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
+def progress_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpResponse:
     """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded anew."""
+    kb = model_admin.get_object_or_404(request, str(object_id))
     state = reembedding_state(kb)
     response = render(request, "quality/reembedding/progress.html", {"kb": kb, "state": state})
     if not state.is_unfinished:
@@ -186,3 +190,15 @@ def _cells(run: EvalRun) -> list[str]:
     stages = ("vector", run.report.get("final_stage", "reranked"))
     values = [figures.get(stage, {}).get(metric) for stage in stages for metric in METRICS]
     return ["–" if value is None else f"{value:.3f}" for value in values]
+
+
+def reembedding_pages(model_admin: Any) -> list[URLPattern]:
+    route = "<int:object_id>/embedding-model/"
+    progress = require_GET(partial(progress_view, model_admin))
+    return [
+        model_admin.page(route, ReembeddingView.as_view(model_admin=model_admin), "reembedding"),
+        model_admin.page(f"{route}progress/", progress, "reembedding_progress"),
+    ]
+
+
+add_part(KnowledgeBase, pages=reembedding_pages, context=lambda _request, kb: {"reembedding_url": reembedding_url(kb)})

@@ -10,7 +10,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.operations.services.health.health import workers
+from kb.jobs.workers import workers
 from kb.quality.models import EvalRun
 from kb.quality.runs.services.runs import SILENT_LONG
 

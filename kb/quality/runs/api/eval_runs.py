@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db.models import F, QuerySet
 from drf_spectacular.types import OpenApiTypes
@@ -8,7 +8,6 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.api_filters import EvalRunFilters, EvalRunQueryFilters
 from kb.base.messages import shown
 from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
@@ -18,6 +17,7 @@ from kb.quality.runs.services.observe import LOST_AT, STAGES
 from kb.quality.runs.services.report import report_as_json
 from kb.search.api.serializers import UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField
+from kb.web.api.filtering import Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
@@ -131,6 +131,23 @@ class EvalRunQuerySerializer(serializers.ModelSerializer[EvalRunQuery]):
             "latency_ms",
         )
         read_only_fields = fields
+
+
+def eval_sets_of(principal: Any) -> QuerySet[Any]:
+    return EvalSet.objects.visible_to(principal)
+
+
+class EvalRunFilters(Created, ListFilters):
+    orders: ClassVar = ("-created_at", "created_at", "id", "-id")
+    eval_set_id = Related(eval_sets_of, field_name="eval_set", help_text="Only the runs of this set.")
+    knowledge_base_id = Related(knowledge_bases_of, field_name="eval_set__knowledge_base", help_text="Of its sets.")
+    status = OneOf(EvalRun.Status.values)
+
+
+class EvalRunQueryFilters(ListFilters):
+    orders: ClassVar = ("id", "-id", "latency_ms", "-latency_ms")
+    lost_at = OneOf(LOST_AT, help_text="Only queries of which this stage has lost the last of what is relevant.")
+    answerable = Flag()
 
 
 @extend_schema_view(

@@ -7,10 +7,11 @@ from typing import Any
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.base.messages import shown
+from kb.content.models.documents import Chunk
 from kb.index.models.index import ChunkEmbedding
 from kb.index.models.reembedding import Reembedding
 from kb.index.services.reembedding import profile_after

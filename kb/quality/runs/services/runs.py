@@ -16,11 +16,11 @@ from django.utils.translation import gettext_noop
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.profiles.models import RetrievalProfile
 from kb.quality.eval_sets.services.queries import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.report import model_ids, report_of
 from kb.quality.runs.services.run import Measurement, Subject, Tick, query_count
-from kb.search.models import RetrievalProfile
 from retrieval.errors import RetrievalError, ScopeOutdated
 from retrieval.messages import message_of
 
@@ -292,3 +292,12 @@ def _in_words(error: Exception) -> str:
     if isinstance(error, ScopeOutdated):
         return MOVED
     return message_of(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR
+
+
+def require_no_run(kb: KnowledgeBase) -> None:
+    """Raises `Rejected` while an evaluation of a knowledge base is running."""
+    if EvalRun.objects.filter(eval_set__knowledge_base=kb, status=EvalRun.Status.RUNNING).exists():
+        message = _(
+            "An evaluation of this knowledge base is running and may read them: wait for its end, or cancel it."
+        )
+        raise Rejected("evaluation_running", message)

@@ -11,12 +11,11 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.knowledge import Chunk
 from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
+from kb.content.models.documents import Chunk
 from kb.index.services.tokenizing.tokenizing import tokenizing_progress
-from kb.index.services.writing import Superseded
 from kb.profiles.admin.choices import profile_url
 from kb.quality.debug.admin.page import SearchPage, open_search_page
 from kb.quality.why_not.admin.presenter import tell

@@ -4,15 +4,16 @@ import dataclasses
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Chunk, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, Rejected
+from kb.content.models.documents import Chunk
 from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_settings
 from kb.ingest.services.chunk_work.editing import chunk_reindex, chunk_update
 from kb.ingest.services.documents import document_requeue
+from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
 from kb.quality.why_not.services.types import Remedy, RemedyCode, Stage, WhyNot
-from kb.search.models import RetrievalProfile
 from kb.search.services.search import SearchRequest
 
 MOST_QUESTION_CHARACTERS = 2_000

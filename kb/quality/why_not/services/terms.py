@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kb.access.models.knowledge import Chunk
+from kb.content.models.documents import Chunk
 from kb.index.services.chunk_batches import searchable_text_of
 from kb.quality.why_not.services.types import TermRow, Terms
 from retrieval.bm25 import OkapiIndex

@@ -11,9 +11,10 @@ from django.db.models import OuterRef
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import Chunk, Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible
+from kb.content.models.documents import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models.index import ChunkEmbedding, ChunkPostings
 from kb.quality.why_not.services.places import Places, find_places

@@ -3,7 +3,7 @@
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from kb.profiles.admin.stage_labels import source_caps, source_label
+from kb.search.admin.stage_labels import source_caps, source_label
 from kb.search.services.search import SearchOutcome
 from retrieval.selection import result_count, stands_for_parent
 from retrieval.types import Candidate, Result

@@ -9,7 +9,6 @@ from django.utils.translation import gettext as _
 from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_state, profile_url
-from kb.profiles.admin.stage_labels import milliseconds
 from kb.search.admin.degradations import Notice, notices
 from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
 from kb.search.admin.explain.bases import SearchedBase, response_cache_in_words, searched_bases
@@ -17,6 +16,7 @@ from kb.search.admin.explain.cuts import gated_stage
 from kb.search.admin.explain.drops import drops
 from kb.search.admin.explain.rows import Column, Row, columns, rows
 from kb.search.admin.explain.stages import Stage, stages
+from kb.search.admin.stage_labels import milliseconds
 from kb.search.services.responses import kept_in
 from kb.search.services.search import SearchOutcome, trace_as_json
 from retrieval.types import Result

@@ -7,7 +7,7 @@ from itertools import pairwise
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.profiles.admin.stage_labels import stage_label
+from kb.search.admin.stage_labels import stage_label
 from retrieval.types import Candidate
 
 FINAL = "final"

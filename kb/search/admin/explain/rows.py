@@ -8,12 +8,12 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from kb.access.models.knowledge import KnowledgeBase
-from kb.profiles.admin.stage_labels import fusion_in_words, stage_label
 from kb.search.admin.explain.analysis import cutters
 from kb.search.admin.explain.bases import channels_asked
 from kb.search.admin.explain.cuts import cut_label, why_cut
 from kb.search.admin.explain.moves import FINAL, Move, moves
 from kb.search.admin.explain.terms import KeywordScore, keyword_scores
+from kb.search.admin.stage_labels import fusion_in_words, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight

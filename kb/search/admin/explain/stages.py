@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.profiles.admin.stage_labels import (
+from kb.search.admin.degradations import degradation_heading
+from kb.search.admin.explain.drops import Drops
+from kb.search.admin.stage_labels import (
     CHANNELS,
     STAND_INS,
     fusion_in_words,
@@ -17,8 +19,6 @@ from kb.profiles.admin.stage_labels import (
     stage_label,
     with_figure,
 )
-from kb.search.admin.degradations import degradation_heading
-from kb.search.admin.explain.drops import Drops
 from kb.search.services.search import SearchOutcome
 from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.profiles.admin.stage_labels import listed, with_figure
+from kb.search.admin.stage_labels import listed, with_figure
 from retrieval.postings import hash_terms
 from retrieval.protocols import Lexicon
 from retrieval.types import Analysis, Candidate, Result

@@ -17,8 +17,8 @@ from django.views.decorators.http import require_GET, require_POST
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
-from kb.access.models.knowledge import Document
 from kb.base.net.settings import web_client
+from kb.content.models.documents import Document
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.admin.form import WebSourceForm
 from kb.sources.web.admin.state import schedule_in_words, state_cell, unfinished_ids

@@ -15,10 +15,10 @@ from django.db.models import Count, F, Q, QuerySet, Value
 from django.db.models.functions import Coalesce, NullIf
 from django.utils import timezone
 
-from kb.access.models.knowledge import Document
 from kb.base.errors import AlreadyThere
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.validators import storable
+from kb.content.models.documents import Document
 from kb.ingest.services.documents import documents_delete
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.pages import Found, PageWriter, error_fields, save_page

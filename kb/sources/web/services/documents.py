@@ -7,15 +7,15 @@ from django.core.files.base import ContentFile
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Document
 from kb.base.errors import Rejected
 from kb.base.net.backend import Deadline
 from kb.base.net.client import Ask, WebClient
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchError
 from kb.base.net.settings import web_client
-from kb.ingest.parser.parse import MESSAGES as PARSE_MESSAGES
-from kb.ingest.parser.parse import ParseError
+from kb.content.models.documents import Document
+from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.content import READABLE, content_of_page
 from kb.sources.connectors.robots import Robots

@@ -11,12 +11,12 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 from django.utils import timezone
 
-from kb.access.models.knowledge import Document
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.client import Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.validators import storable
-from kb.ingest.parser.parse import ParseError
+from kb.content.models.documents import Document
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
 from kb.sources.connectors.content import PageContent
 from kb.sources.connectors.listing import Candidate

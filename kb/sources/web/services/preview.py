@@ -10,7 +10,7 @@ from kb.base.net.addresses import parse_url
 from kb.base.net.backend import Deadline
 from kb.base.net.client import Ask, WebClient
 from kb.base.net.errors import FetchCode, FetchError
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page
 from kb.sources.connectors.kinds import listing_of

@@ -21,7 +21,7 @@ from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
-from kb.ingest.parser.parse import ParseError
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import WarmParser
 from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in

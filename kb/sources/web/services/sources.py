@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from kb.access.models.accounts import User
-from kb.access.models.knowledge import Document, KnowledgeBase
+from kb.access.models.knowledge import KnowledgeBase
 from kb.access.models.principal import Principal
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.errors import Rejected
@@ -21,7 +21,8 @@ from kb.base.messages import shown
 from kb.base.net.addresses import parse_url
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchError
-from kb.ingest.parser.parse import MESSAGES as PARSE_MESSAGES
+from kb.content.models.documents import Document
+from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.services.documents import documents_delete
 from kb.sources.connectors.listing import compiled
 from kb.sources.connectors.live import LIVE_KINDS

@@ -6,8 +6,8 @@ from django.core.files.base import ContentFile
 from django.urls import reverse
 from django.utils import translation
 
-from kb.content.services.document_sentences import error_sentence
-from kb.ingest.parser.parse import MESSAGES, ErrorCode
+from kb.ingest.parser.parsed import MESSAGES, ErrorCode
+from kb.ingest.services.document_sentences import error_sentence
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import WORKER_LOST
 from kb.models import Chunk, Concept, Document

@@ -2,7 +2,7 @@
 
 from kb.ingest.chunkers.drafts import ChunkSettings
 from kb.ingest.chunkers.registry import split
-from kb.ingest.parser.parse import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 
 def document(*sections):

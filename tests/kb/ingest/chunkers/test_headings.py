@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from kb.ingest.chunkers.drafts import ChunkSettings
 from kb.ingest.chunkers.passages import located
 from kb.ingest.chunkers.recursive import split_text
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts
 
 SENTENCE = "机器学习是人工智能的一个分支。"

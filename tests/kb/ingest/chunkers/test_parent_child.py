@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts, visible
 
 SENTENCES = [f"这是第{number}句话，说的是检索。" for number in range(30)]

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts
 
 

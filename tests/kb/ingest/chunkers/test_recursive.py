@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, approximate_tokens
 from kb.ingest.chunkers.registry import split
-from kb.ingest.parser.parse import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"
 SENTENCE = "机器学习是人工智能的一个分支。"

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.ingest.chunkers import tokens
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts, visible
 
 

@@ -1,7 +1,8 @@
 import pytest
 
 from kb.ingest.formats.records import MAX_COLUMNS
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, SectionKind, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind
 
 
 def sections(text):

@@ -3,7 +3,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.ingest.formats.decode import decode, is_binary
-from kb.ingest.parser.parse import ErrorCode, ParseError, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 
 CHINESE = "机器学习是人工智能的一个分支，研究计算机怎样模拟人类的学习行为。\n第二行：GB18030 与 UTF-8。"
 

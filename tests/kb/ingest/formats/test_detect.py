@@ -1,7 +1,8 @@
 import pytest
 
 from kb.ingest.formats.detect import BINARY, HTML, PDF, TEXT, XLSB, detect
-from kb.ingest.parser.parse import ErrorCode, ParseError, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx, make_zip
 
 PNG = b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(40)

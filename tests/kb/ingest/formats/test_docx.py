@@ -7,7 +7,8 @@ from docx.oxml import parse_xml
 from docx.oxml.ns import nsdecls
 
 from kb.ingest.formats import package
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from tests.kb.ingest.parser.documents import make_docx, make_zip, read_part, replace_part, save
 
 DOCUMENT = "word/document.xml"

@@ -1,6 +1,7 @@
 import pytest
 
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from tests.kb.ingest.parser.documents import make_epub, make_zip, replace_part
 
 PACKAGE = "OEBPS/content.opf"

@@ -1,6 +1,7 @@
 import pytest
 
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 
 PARAGRAPH = "本公司在收到货物之后的七天之内办理退款，逾期不予受理，请您保留好发票、收据以及其他凭证以备查验。"
 

@@ -2,7 +2,8 @@ import json
 
 import pytest
 
-from kb.ingest.parser.parse import ErrorCode, ParseError, Section, SectionKind, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind
 
 
 def read(*values):

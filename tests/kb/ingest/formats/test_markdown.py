@@ -1,6 +1,7 @@
 import pytest
 
-from kb.ingest.parser.parse import ParsedDocument, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 
 def read(text):

@@ -3,8 +3,9 @@ import io
 import pypdfium2
 import pytest
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats import ocr
-from kb.ingest.parser.parse import Remark, RemarkCode, parse
+from kb.ingest.parser.parse import parse
 from kb.ingest.parser.sandbox import parse_file
 from tests.kb.ingest.parser.documents import make_pdf, make_picture_pdf
 

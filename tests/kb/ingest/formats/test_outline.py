@@ -1,5 +1,5 @@
 from kb.ingest.formats.outline import Outline
-from kb.ingest.parser.parse import Section
+from kb.ingest.parser.parsed import Section
 
 
 def test_text_before_the_first_heading_has_no_path():

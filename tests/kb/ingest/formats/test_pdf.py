@@ -1,7 +1,9 @@
 import pytest
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats.pdf import ranges
-from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from tests.kb.ingest.parser.documents import make_pdf, make_scan, make_table_pdf
 
 LINE = "机器学习是人工智能的一个分支，研究计算机怎样模拟"

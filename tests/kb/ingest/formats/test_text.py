@@ -1,4 +1,5 @@
-from kb.ingest.parser.parse import ParsedDocument, Section, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ParsedDocument, Section
 
 
 def test_plain_text_is_one_section_with_its_lines_as_they_are():

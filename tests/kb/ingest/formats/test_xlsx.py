@@ -4,8 +4,10 @@ import io
 import openpyxl
 import pytest
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats import xlsx
-from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section, SectionKind, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind
 from tests.kb.ingest.parser.documents import make_xlsx, make_zip, read_part, replace_part, save
 
 SHEET = "xl/worksheets/sheet1.xml"

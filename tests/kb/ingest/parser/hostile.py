@@ -6,7 +6,7 @@ import zipfile
 
 import openpyxl
 
-from kb.ingest.parser.parse import ErrorCode
+from kb.ingest.parser.parsed import ErrorCode
 from tests.kb.ingest.parser.documents import (
     make_docx,
     make_epub,

@@ -7,7 +7,7 @@ import pytest
 
 from kb.ingest.parser import archives
 from kb.ingest.parser.archives import ArchiveLimits, unpack
-from kb.ingest.parser.parse import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 from tests.kb.ingest.parser.documents import make_zip
 
 MIB = 1024**2

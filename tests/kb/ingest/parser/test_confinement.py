@@ -15,7 +15,7 @@ from django.conf import settings
 from django.db import connection
 
 from kb.ingest.parser import confinement, sandbox, warm_parser
-from kb.ingest.parser.parse import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file, run_job
 from tests.kb.ingest.parser import attacks
 

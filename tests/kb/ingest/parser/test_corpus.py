@@ -6,7 +6,7 @@ import docx
 import pytest
 from django.core.files.base import ContentFile
 
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk

@@ -8,18 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kb.base.remarks import REMARKS, RemarkCode
 from kb.ingest.parser import parse as parse_module
-from kb.ingest.parser.parse import (
-    MESSAGES,
-    REMARKS,
-    SUPPORTED_EXTENSIONS,
-    ErrorCode,
-    ParseError,
-    RemarkCode,
-    Section,
-    clean,
-    parse,
-)
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS, ErrorCode, ParseError, Section, clean
 
 
 def test_the_title_is_the_file_name_without_its_extension_when_the_file_names_none():

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.parser import sandbox
-from kb.ingest.parser.parse import ErrorCode, ParseError, Remark, RemarkCode, Section
+from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from kb.ingest.parser.sandbox import Limits, parse_file
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx
 

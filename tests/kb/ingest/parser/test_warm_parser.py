@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from kb.ingest.parser import warm_parser as module
-from kb.ingest.parser.parse import ErrorCode, ParseError
+from kb.ingest.parser.parsed import ErrorCode, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file, run_job
 from kb.ingest.parser.warm_parser import TooSlow, warm_parser
 

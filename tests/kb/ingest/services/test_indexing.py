@@ -9,11 +9,11 @@ from django.core.files.base import ContentFile
 from django.utils import timezone
 
 from kb.base.errors import AlreadyThere, Rejected
-from kb.ingest.parser.parse import MESSAGES
+from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.ingest.services.documents import document_add, document_add_text, document_requeue, document_update
 from kb.ingest.services.indexing import MAX_ATTEMPTS, index_document
-from kb.jobs.leases import Job, LeaseLost
+from kb.ingest.services.leases import Job, LeaseLost
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase
 from kb.tasks import sweep_lost_documents
 from retrieval.postings import Postings, hash_terms

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 
 from kb.content.services.knowledge_bases import knowledge_base_delete
 from kb.ingest.chunkers.registry import split
-from kb.ingest.parser.parse import ParsedDocument, Section
+from kb.ingest.parser.parsed import ParsedDocument, Section
 from kb.ingest.services import indexing
 from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.ingest.services.documents import (

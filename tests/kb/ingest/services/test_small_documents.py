@@ -10,7 +10,7 @@ from django.core.files.base import ContentFile
 from django.utils import timezone
 
 from kb.base.errors import Rejected
-from kb.ingest.parser.parse import ErrorCode
+from kb.ingest.parser.parsed import ErrorCode
 from kb.ingest.parser.warm_parser import TooSlow
 from kb.ingest.services import small_documents
 from kb.ingest.services.batches.batches import batch_cancel, batch_create, batch_pause

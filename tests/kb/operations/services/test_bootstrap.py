@@ -3,7 +3,8 @@ import re
 
 import pytest
 
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS, parse
+from kb.ingest.parser.parse import parse
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, KnowledgeBase, User
 from kb.operations.services import bootstrap

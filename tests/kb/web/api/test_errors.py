@@ -6,8 +6,8 @@ from django.core.exceptions import TooManyFieldsSent
 from django.db import IntegrityError, InterfaceError, OperationalError, transaction
 from rest_framework.exceptions import Throttled
 
+from kb.base.errors import Superseded
 from kb.base.telemetry.context import bound
-from kb.index.services.writing import Superseded
 from kb.models import EvalSet, GraphFact, KnowledgeBase
 from kb.web.api.errors import exception_handler, flatten
 from kb.web.api.faults import bad_request, server_error

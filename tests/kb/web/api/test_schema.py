@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator
 
 from kb.api import urlpatterns
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
-from kb.ingest.parser.parse import SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
 
 SILENT = {"^metrics/?$", "schema/", "docs/", ""}
 

@@ -9,8 +9,8 @@ from kb.content.services.knowledge_bases import knowledge_base_delete
 from kb.index.services.tokenizing.tokenizing import tokenize_to_target, tokenizer_change, tokenizer_settings
 from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
+from kb.providers.tokenizers import _load_tokenizer
 from kb.search.services.search import SearchRequest, search
-from kb.search.wiring import _load_tokenizer
 from retrieval.segmenters import engine_versions
 from retrieval.trace import DegradationCode
 from tests.factories import make_document, make_kb

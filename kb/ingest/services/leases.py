@@ -14,11 +14,11 @@ from django.db import Error, connections
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
-from kb.access.models.knowledge import Document
 from kb.base import draining
 from kb.base.db.commits import after_commit
 from kb.base.metrics import observe_document, observe_stage
 from kb.content.models.batches import IngestBatch
+from kb.content.models.documents import Document
 
 logger = logging.getLogger(__name__)
 

@@ -1,13 +1,12 @@
-"""What is wrong with documents, in the reader's language."""
-
 from collections.abc import Mapping
 from typing import Any
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import Document
 from kb.base.messages import shown
-from kb.ingest.parser.parse import MESSAGES, REMARKS
+from kb.base.remarks import REMARKS
+from kb.content.models.documents import Document
+from kb.ingest.parser.parsed import MESSAGES
 from retrieval.messages import Message
 
 

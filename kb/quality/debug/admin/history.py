@@ -8,8 +8,8 @@ from django.db.models import F
 
 from kb.access.models.accounts import User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.profiles.admin.stage_labels import listed
 from kb.quality.debug.admin.log import debug_url
+from kb.search.admin.stage_labels import listed
 from kb.search.models import SearchLog
 
 MOST_LISTED = 20

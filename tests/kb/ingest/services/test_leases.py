@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kb.jobs.leases import kept, lease_until
+from kb.ingest.services.leases import kept, lease_until
 from kb.models import Document
 from tests.factories import make_document, make_kb
 

@@ -4,8 +4,8 @@ import pytest
 from django.db import IntegrityError, InterfaceError, OperationalError
 
 from kb.answers.services.types import AnswerEvent
+from kb.answers.sse import event_stream
 from kb.base import draining
-from kb.search.sse import event_stream
 
 
 def events(response):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
-from kb.access.models.knowledge import Document
+from kb.content.models.documents import Document
 from retrieval.config import RetrievalConfig
 
 CHANNELS = ("vector", "bm25", "question", "web", "external")

@@ -1,0 +1,238 @@
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Final, Protocol
+
+from kb.base.remarks import Remark, gettext_noop
+
+
+class ErrorCode(StrEnum):
+    ARCHIVE = "archive"
+    BINARY_CONTENT = "binary_content"
+    DAMAGED_FILE = "damaged_file"
+    EMPTY_ARCHIVE = "empty_archive"
+    EMPTY_FILE = "empty_file"
+    LEGACY_OFFICE = "legacy_office"
+    MACROS = "macros"
+    NESTED_ARCHIVE = "nested_archive"
+    NESTED_TOO_DEEPLY = "nested_too_deeply"
+    NO_TEXT_LAYER = "no_text_layer"
+    NOT_A_PAIR = "not_a_pair"
+    OUT_OF_MEMORY = "out_of_memory"
+    PARSER_CRASHED = "parser_crashed"
+    PROTECTED = "protected"
+    TIMEOUT = "timeout"
+    TOO_LARGE = "too_large"
+    TOO_MANY_COLUMNS = "too_many_columns"
+    TOO_MANY_FILES = "too_many_files"
+    TOO_MUCH_TEXT = "too_much_text"
+    UNDECODABLE = "undecodable"
+    UNPACKS_TO_TOO_MUCH = "unpacks_to_too_much"
+    UNSAFE_ARCHIVE = "unsafe_archive"
+    UNSAFE_XML = "unsafe_xml"
+    UNSUPPORTED_TYPE = "unsupported_type"
+    ZIP_BOMB = "zip_bomb"
+
+
+# Templates are translated first and formatted afterwards, so each is a constant.
+MESSAGES: Final[dict[ErrorCode, str]] = {
+    ErrorCode.ARCHIVE: gettext_noop(
+        "The file is a ZIP archive, which is not a document itself. "
+        "Upload it under a name that ends in .zip, so that each file inside becomes a document, or unpack it first."
+    ),
+    ErrorCode.BINARY_CONTENT: gettext_noop(
+        "The content of the file is binary data of no known type. Upload the document itself."
+    ),
+    ErrorCode.DAMAGED_FILE: gettext_noop(
+        "The {format} file is damaged or incomplete. Open it in the program that made it, save it again and upload that."
+    ),
+    ErrorCode.EMPTY_ARCHIVE: gettext_noop("The ZIP archive holds no files. Pack the documents anew and upload that."),
+    ErrorCode.EMPTY_FILE: gettext_noop("The file holds no text. Upload a file that has content."),
+    ErrorCode.LEGACY_OFFICE: gettext_noop(
+        "The file is in the {detected} format of Office before 2007. "
+        "Open it in Office or LibreOffice, save it as {wanted} and upload that."
+    ),
+    ErrorCode.MACROS: gettext_noop(
+        "The {format} document holds macros, which are programs. Save it in the format without macros and upload that."
+    ),
+    ErrorCode.NESTED_ARCHIVE: gettext_noop(
+        "“{name}” is an archive inside the archive. Unpack it and upload the files that it holds."
+    ),
+    ErrorCode.NESTED_TOO_DEEPLY: gettext_noop(
+        "The page nests its elements too deeply to be read. Save it as plain text or Markdown and upload that."
+    ),
+    ErrorCode.NO_TEXT_LAYER: gettext_noop(
+        "None of the {pages} pages of the PDF has a text layer, so it is probably a scan. "
+        "Run text recognition (OCR) on it and upload the result."
+    ),
+    ErrorCode.NOT_A_PAIR: gettext_noop(
+        "Line {line} of the file is not a pair of question and answer. Write each line as "
+        '{{"question": "…", "answer": "…"}} and upload the file again.'
+    ),
+    ErrorCode.OUT_OF_MEMORY: gettext_noop(
+        "Reading the file took more than {megabytes} MB of memory. Split it into smaller files and upload those."
+    ),
+    ErrorCode.PARSER_CRASHED: gettext_noop(
+        "The parser stopped unexpectedly: the file is damaged, or too complex for the memory allowed. "
+        "Save it again in the program that made it, or split it, and upload that."
+    ),
+    ErrorCode.PROTECTED: gettext_noop(
+        "The {format} file is protected by a password or against copying. Remove the protection and upload it again."
+    ),
+    ErrorCode.TIMEOUT: gettext_noop(
+        "Reading the file took longer than {seconds} seconds. Split it into smaller files and upload those."
+    ),
+    ErrorCode.TOO_LARGE: gettext_noop(
+        "The file is larger than {megabytes} MB. Split it into smaller files and upload those."
+    ),
+    ErrorCode.TOO_MANY_COLUMNS: gettext_noop(
+        "The table has more than {columns} columns. Keep those that matter, or split it, and upload that."
+    ),
+    ErrorCode.TOO_MANY_FILES: gettext_noop(
+        "The ZIP archive holds more than {files} files. Split it into smaller archives and upload those."
+    ),
+    ErrorCode.TOO_MUCH_TEXT: gettext_noop(
+        "The file holds more than {megabytes} MB of text. Split it into smaller files and upload those."
+    ),
+    ErrorCode.UNDECODABLE: gettext_noop(
+        "The characters of the file are neither UTF-8, UTF-16 nor GB18030. "
+        "Open it in a text editor, save it as UTF-8 and upload that."
+    ),
+    ErrorCode.UNPACKS_TO_TOO_MUCH: gettext_noop(
+        "The ZIP archive unpacks to more than {megabytes} MB, or to far more than its own size. "
+        "Split it into smaller archives and upload those."
+    ),
+    ErrorCode.UNSAFE_ARCHIVE: gettext_noop(
+        "“{name}” in the ZIP archive lies outside it, or is a link and not a file. "
+        "Pack the documents themselves anew and upload that."
+    ),
+    ErrorCode.UNSAFE_XML: gettext_noop(
+        "The {format} document declares XML entities, which no such program writes and which can harm the server. "
+        "Open it in the program that made it, save it again and upload that."
+    ),
+    ErrorCode.UNSUPPORTED_TYPE: gettext_noop(
+        "The content of the file is {detected}, which cannot be read. Upload one of these instead: {supported}."
+    ),
+    ErrorCode.ZIP_BOMB: gettext_noop(
+        "The {format} document unpacks to far more data than a document holds. "
+        "Open it in the program that made it, save it again and upload that."
+    ),
+}
+
+
+class ParseError(Exception):
+    """Why a file could not be read, as a sentence for the person who uploaded it.
+
+    Attributes:
+        code: stable identifier, the key of MESSAGES.
+        params: the values of the template's fields, for a translated template.
+        message: the English sentence.
+    """
+
+    def __init__(self, code: ErrorCode, **params: str | int) -> None:
+        self.code = code
+        self.params = params
+        self.message = MESSAGES[code].format(**params)
+        super().__init__(self.message)
+
+
+class SectionKind(StrEnum):
+    TEXT = "text"
+    RECORD = "record"
+    QA = "qa"
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """Text under one heading, one page, one record of a table, or one pair of question and answer.
+
+    Attributes:
+        text: all of it, so that a reader who knows no kinds misses nothing; of a pair: question and answer.
+        page: counts from 1; None where a format has no pages.
+        heading_path: the headings above, the highest first; of a record: its sheet.
+        kind: what it is; a record and a pair are whole, and better not joined with their neighbours.
+        question: of a pair, else empty.
+        answer: of a pair, else empty.
+        alternatives: other wordings of the question.
+    """
+
+    text: str
+    page: int | None = None
+    heading_path: tuple[str, ...] = ()
+    kind: SectionKind = SectionKind.TEXT
+    question: str = ""
+    answer: str = ""
+    alternatives: tuple[str, ...] = ()
+
+    @classmethod
+    def pair(
+        cls, question: str, answer: str, *, alternatives: tuple[str, ...] = (), heading_path: tuple[str, ...] = ()
+    ) -> "Section":
+        text = f"{question}\n{answer}"
+        return cls(text, None, heading_path, SectionKind.QA, question, answer, alternatives)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedDocument:
+    title: str
+    mime: str
+    sections: tuple[Section, ...]
+    remarks: tuple[Remark, ...] = ()
+
+
+class FormatReader(Protocol):
+    """A module of kb.ingest.formats: an empty title means that the file names none."""
+
+    def read(self, data: bytes) -> ParsedDocument: ...
+
+
+SUPPORTED_EXTENSIONS: Final = (
+    ".txt",
+    ".md",
+    ".markdown",
+    ".html",
+    ".htm",
+    ".pdf",
+    ".docx",
+    ".pptx",
+    ".xlsx",
+    ".csv",
+    ".tsv",
+    ".epub",
+    ".jsonl",
+)
+
+
+LEGACY_EXTENSIONS: Final[dict[str, str]] = {".doc": ".docx", ".xls": ".xlsx", ".ppt": ".pptx"}
+"""Formats of Office before 2007, and what to save them as."""
+
+
+_LINE_ENDS = re.compile(r"\r\n?|[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+
+
+# PostgreSQL stores no NUL and UTF-8 no lone surrogate; the rest are invisible or not characters.
+_NOT_TEXT = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
+
+
+_BLANK_LINES = re.compile(r"\n{3,}")
+
+
+def legacy_office(extension: str) -> ParseError:
+    """What the owner of a file in a format of Office before 2007 should do, by a key of LEGACY_EXTENSIONS."""
+    return ParseError(ErrorCode.LEGACY_OFFICE, detected=extension, wanted=LEGACY_EXTENSIONS[extension])
+
+
+def unsupported_name(name: str) -> ParseError:
+    """Why a file of a name without a reader becomes no document."""
+    path = PurePath(name)
+    if (extension := path.suffix.lower()) in LEGACY_EXTENSIONS:
+        return legacy_office(extension)
+    named = path.suffix or f"“{path.name}”"
+    return ParseError(ErrorCode.UNSUPPORTED_TYPE, detected=named, supported=", ".join(SUPPORTED_EXTENSIONS))
+
+
+def clean(text: str) -> str:
+    """Text that a database can hold: no control characters, one form of line end, one blank line at most."""
+    lines = _NOT_TEXT.sub("", _LINE_ENDS.sub("\n", text)).split("\n")
+    return _BLANK_LINES.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip("\n")
