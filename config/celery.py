@@ -11,6 +11,7 @@ from celery.beat import PersistentScheduler
 from config import embedded
 from kb.base import draining, heartbeat
 from kb.base.telemetry import otel
+from kb.base.telemetry import tasks as _tasks  # noqa: F401 - connects its signals
 from kb.base.telemetry.exporter import serve_metrics
 
 logger = logging.getLogger(__name__)
@@ -60,8 +61,8 @@ def refuse_wrong_settings(**_: Any) -> None:
 @signals.worker_init.connect
 def warn_of_an_open_sandbox(**_: Any) -> None:
     """In the log of who parses: `manage.py doctor` is run by hand."""
-    from kb.base.findings import State
-    from kb.operations.services.health.health import parser_sandbox
+    from kb.base.findings import State  # noqa: PLC0415 - after Django's setup
+    from kb.operations.services.health.health import parser_sandbox  # noqa: PLC0415
 
     found = parser_sandbox()
     if found.state is not State.OK:

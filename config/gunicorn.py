@@ -60,6 +60,6 @@ def when_ready(server: Any) -> None:  # noqa: ARG001 - gunicorn's signature
 
 def post_worker_init(worker: Any) -> None:  # noqa: ARG001 - gunicorn's signature
     """Warms up beside the first requests: the tokenizer's dictionary and the models take seconds to load."""
-    from kb.search.wiring import warm_up
+    from kb.search.wiring import warm_up  # noqa: PLC0415 - only now are the settings loaded
 
     threading.Thread(target=warm_up, name="warm-up", daemon=True).start()

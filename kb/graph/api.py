@@ -150,7 +150,7 @@ class EntityFilters(ListFilters):
     orders: ClassVar = ("name", "-name", "id", "-id")
     q = Text(method="named", help_text="Stands in one of the names.")
     kind = Text()
-    origin = OneOf(ORIGINS)
+    origin = OneOf(Origin.values)
 
     def named(self, rows: QuerySet[Any], _name: str, value: str) -> QuerySet[Any]:
         return rows.filter(pk__in=EntityName.objects.filter(key__contains=normalized_key(value)).values("entity"))
@@ -237,7 +237,7 @@ class FactFilters(ListFilters):
     subject = Text()
     predicate = Text()
     object = Text()
-    origin = OneOf(ORIGINS)
+    origin = OneOf(Origin.values)
 
 
 @extend_schema_view(
@@ -374,6 +374,3 @@ class GraphImportViewSet(ApiViewSet):
         else:
             plan = graph_import(kb, table, text, skip_errors=fields["skip_errors"])
         return Response(ImportPlanSerializer(plan).data)
-
-
-ORIGINS = Origin.values

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from django.apps import apps
 from django.contrib.auth.models import AnonymousUser
 from django.db import models
 from django.db.models import Q
@@ -82,10 +83,9 @@ class ScopedQuerySet(models.QuerySet[Any]):
 
 def _joined(user: "User", roles: tuple[str, ...] | None) -> models.QuerySet[Any]:
     """The ids of the knowledge bases that a user owns, or is a member of in one of the roles."""
-    from kb.access.models.knowledge import KnowledgeBase, Membership
-
-    memberships = Membership.objects.filter(user=user)
+    memberships: models.QuerySet[Any] = apps.get_model("kb", "Membership")._default_manager.filter(user=user)
     if roles is not None:
         memberships = memberships.filter(role__in=roles)
-    granted = KnowledgeBase.objects.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")))
+    knowledge_bases: models.QuerySet[Any] = apps.get_model("kb", "KnowledgeBase")._default_manager.all()
+    granted = knowledge_bases.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")))
     return granted.values("pk")

@@ -170,6 +170,3 @@ class Guard:
             if port not in PORTS:
                 raise FetchError(FetchCode.BAD_PORT, host=host, port=port, ports=", ".join(map(str, PORTS)))
         return [str(address) for address in found]
-
-
-URL_CHARACTERS = 2_000

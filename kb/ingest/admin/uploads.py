@@ -17,8 +17,7 @@ from kb.access.models.knowledge import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.files import largest_upload_bytes
 from kb.content.models.documents import Document
-from kb.ingest.parser.parse import PROGRAM_EXTENSIONS
-from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, SUPPORTED_EXTENSIONS
+from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
 from kb.ingest.services.documents import document_add, document_add_text
 from kb.web.admin.scoped import signed_in
 from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView

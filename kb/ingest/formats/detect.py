@@ -12,9 +12,9 @@ import filetype
 
 from kb.ingest.formats.decode import UTF16_MARKS, is_binary
 from kb.ingest.formats.qa import is_pair
-from kb.ingest.parser.parse import PROGRAM_EXTENSIONS
 from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
+    PROGRAM_EXTENSIONS,
     SUPPORTED_EXTENSIONS,
     ErrorCode,
     ParseError,

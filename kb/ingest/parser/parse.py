@@ -6,8 +6,9 @@ Nothing here imports Django: the sandbox child that runs it starts in a fraction
 import importlib
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Final, cast
+from typing import cast
 
+from kb.ingest.formats.detect import READERS, detect_readable
 from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
     ErrorCode,
@@ -20,11 +21,6 @@ from kb.ingest.parser.parsed import (
     legacy_office,
 )
 
-PROGRAM_EXTENSIONS: Final = frozenset(
-    {".apk", ".bat", ".class", ".cmd", ".dll", ".dmg", ".exe", ".iso", ".jar", ".msi", ".scr", ".sys"}
-)
-"""Names of programs, which are refused whatever their bytes are."""
-
 _TITLE_LENGTH = 255
 _NO_TEXT = frozenset({ErrorCode.BINARY_CONTENT, ErrorCode.UNDECODABLE, ErrorCode.UNSUPPORTED_TYPE})
 
@@ -35,8 +31,6 @@ def parse(data: bytes, filename: str) -> ParsedDocument:
     Raises:
         ParseError: the file is empty, damaged, protected, or of a type without a reader.
     """
-    from kb.ingest.formats.detect import READERS, detect_readable  # noqa: PLC0415 - the formats import this module
-
     name = PurePath(filename)
     extension = name.suffix.lower()
     try:

@@ -236,3 +236,9 @@ def clean(text: str) -> str:
     """Text that a database can hold: no control characters, one form of line end, one blank line at most."""
     lines = _NOT_TEXT.sub("", _LINE_ENDS.sub("\n", text)).split("\n")
     return _BLANK_LINES.sub("\n\n", "\n".join(line.rstrip() for line in lines)).strip("\n")
+
+
+PROGRAM_EXTENSIONS: Final = frozenset(
+    {".apk", ".bat", ".class", ".cmd", ".dll", ".dmg", ".exe", ".iso", ".jar", ".msi", ".scr", ".sys"}
+)
+"""Names of programs, which are refused whatever their bytes are."""

@@ -23,8 +23,7 @@ from kb.content.models.documents import Document
 from kb.index.preparing import ROWS_A_STATEMENT
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
-from kb.ingest.parser.parse import PROGRAM_EXTENSIONS
-from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS, legacy_office
+from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from retrieval.messages import Message
 
 PASTED_NAME = "pasted.txt"

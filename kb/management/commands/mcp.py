@@ -26,11 +26,11 @@ class Command(BaseCommand):
             address = Address(options["host"], options["port"])
             address.require_allowed()
             address.require_free()
-            from kb.agents.mcp.http import serve_http
+            from kb.agents.mcp.http import serve_http  # noqa: PLC0415 - it loads the libraries of models
 
             serve_http(address.host, address.port)
             return
-        from kb.agents.mcp.stdio import serve_stdio
+        from kb.agents.mcp.stdio import serve_stdio  # noqa: PLC0415
 
         _require_key()
         serve_stdio()
@@ -38,8 +38,8 @@ class Command(BaseCommand):
 
 def _require_key() -> None:
     """Says at once, and not at the first call, that the key opens nothing."""
-    from kb.access.services.api_keys import api_key_use
-    from kb.agents.mcp.callers import KEY_VARIABLE, key_in
+    from kb.access.services.api_keys import api_key_use  # noqa: PLC0415
+    from kb.agents.mcp.callers import KEY_VARIABLE, key_in  # noqa: PLC0415
 
     make_one = "`manage.py create_api_key --user NAME` makes one"
     if not os.environ.get(KEY_VARIABLE):

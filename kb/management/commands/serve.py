@@ -66,8 +66,8 @@ class Command(BaseCommand):
 
     def _prepare(self, verbosity: int) -> None:
         # They load the models and their libraries.
-        from kb.access.services.attribution import How, acting
-        from kb.operations.services.bootstrap import first_start
+        from kb.access.services.attribution import How, acting  # noqa: PLC0415
+        from kb.operations.services.bootstrap import first_start  # noqa: PLC0415
 
         with _advisory_lock():
             executor = MigrationExecutor(connection)

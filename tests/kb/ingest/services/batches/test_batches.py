@@ -8,6 +8,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db import OperationalError, connection
+from kb.jobs.waiting import batch_waiting
 
 from kb.ingest.services import indexing
 from kb.ingest.services.batches import files as batch_files
@@ -22,7 +23,6 @@ from kb.ingest.services.batches.batches import (
 )
 from kb.ingest.services.batches.files import PIECE, NewFile, batch_add, take_in
 from kb.ingest.services.indexing import index_document
-from kb.jobs.waiting import batch_waiting
 from kb.models import Chunk, Document, IngestBatch
 from kb.tasks import feed_batch, ingest_document, sweep_lost_documents
 from tests.factories import make_kb
