@@ -29,7 +29,7 @@ SEARCHER = """
 import json, sys, time
 import django
 django.setup()
-from kb import conf
+from kb.search import wiring as conf
 from kb.models import KnowledgeBase, Principal, User
 from kb.search.services.search import SearchRequest, search
 kb = KnowledgeBase.objects.get(name=sys.argv[1])

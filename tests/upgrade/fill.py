@@ -11,15 +11,15 @@ from django.apps import apps
 from django.contrib.auth.models import Group, Permission
 from django.core.files.base import ContentFile
 from django.test import Client
+from kb.services import search_log
+from kb.services.documents import document_add
+from kb.services.evaluation.runs import start_run
+from kb.services.indexing import index_document
+from kb.services.search import SearchRequest, search
+from kb.stores.vector_index import maintain_vector_indexes
+from kb.stores.vector_recall import measure_due
 
 from kb import models, tasks
-from kb.index.vector_index import maintain_vector_indexes
-from kb.index.vector_recall import measure_due
-from kb.ingest.services.documents import document_add
-from kb.ingest.services.indexing import index_document
-from kb.quality.runs.services.runs import start_run
-from kb.search.services import search_log
-from kb.search.services.search import SearchRequest, search
 from tests import factories
 from tests.isolation.world import make_world
 

@@ -121,7 +121,7 @@ def readable_folders() -> list[Path]:
     libraries = (Path(prefix, name) for prefix in (sys.prefix, sys.base_prefix) for name in ("lib", "lib64"))
     packages = (Path(entry) for entry in sys.path if _holds_packages(Path(entry)))
     named = (Path(entry) for name in _LIBRARY_PATHS for entry in os.environ.get(name, "").split(":") if entry)
-    own = Path(__file__).resolve().parents[1]
+    own = Path(__file__).resolve().parents[2]
     return list(dict.fromkeys((*map(Path, _SYSTEM_FILES), *libraries, *packages, *named, own)))
 
 

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 _MIB: Final = 1024**2
 # Isolated mode ignores PYTHONPATH and the current directory, so the parent's import path is handed over.
 _BOOTSTRAP: Final = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest import {module}; {module}.child()"
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from kb.ingest.parser import {module}; {module}.child()"
 )
 # What a child may know of its parent's environment: where shared libraries lie, and no secret.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -183,7 +183,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _import_path() -> list[str]:
-    root = str(Path(__file__).resolve().parents[2])
+    root = str(Path(__file__).resolve().parents[3])
     return list(dict.fromkeys([*(entry for entry in sys.path if entry), root]))
 
 

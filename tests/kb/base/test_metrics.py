@@ -12,7 +12,7 @@ from retrieval.trace import Degradation, DegradationCode
 from tests.fakes import HASHING_NOTE
 
 COUNT_IN_A_PROCESS = """
-from kb import metrics
+from kb.base import metrics
 from kb.base.metrics import Outcome
 metrics.observe_cache("redis", "hits", 2)
 metrics.observe_cache("redis", "nbytes", 100)

@@ -10,7 +10,7 @@ import pytest
 from config.environment import NamingEnv
 from kb.base import heartbeat, probe
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from kb.ingest.parser.parse import parse
 from kb.operations.services.bootstrap import demo_files
 from retrieval.eval.qrels import read_beir
 
-SETS = Path(__file__).parents[1] / "data" / "demo_eval"
+SETS = Path(__file__).parents[2] / "data" / "demo_eval"
 LANGUAGES = ("zh", "en")
 
 

@@ -20,12 +20,12 @@ from kb.ingest.parser.sandbox import Limits, parse_file, run_job
 from tests.kb.ingest.parser import attacks
 
 REFUSALS = {"refused: Function not implemented", "refused: Permission denied"}
-ROOT = Path(sandbox.__file__).parents[2]
+ROOT = Path(sandbox.__file__).parents[3]
 # The child takes the attack as its job "parse"; everything else is as it always is.
 BOOTSTRAP = (
     "import json, sys, types; sys.path[:] = json.loads(sys.argv[1]); attack = types.ModuleType('attack'); "
     "exec({source}, attack.__dict__); sys.modules['attack'] = attack; "
-    "from kb.ingest import confinement, sandbox, {{module}}; sandbox.JOBS['parse'] = 'attack.attack'; "
+    "from kb.ingest.parser import confinement, sandbox, {{module}}; sandbox.JOBS['parse'] = 'attack.attack'; "
     "{weakened}; {{module}}.child()"
 )
 needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="seccomp and Landlock are Linux's")

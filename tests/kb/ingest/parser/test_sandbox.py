@@ -15,7 +15,7 @@ from kb.ingest.parser.sandbox import Limits, parse_file
 from tests.kb.ingest.parser.documents import make_docx, make_epub, make_pdf, make_pptx, make_xlsx
 
 MIB = 1024**2
-ROOT = Path(sandbox.__file__).parents[2]
+ROOT = Path(sandbox.__file__).parents[3]
 # More than a pipe holds, so that a child whose answer nobody reads stays alive.
 LONG_TEXT = "很长的一行文字。\n" * 20_000
 FILES = {
@@ -261,7 +261,7 @@ def test_the_child_starts_wherever_the_parent_stands_and_without_its_import_path
 )
 def test_a_child_loads_the_parser_of_its_format_only_and_no_framework(stored, name, parser):
     script = (
-        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path; from kb.ingest import sandbox;"
+        "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from pathlib import Path; from kb.ingest.parser import sandbox;"
         "answer = sandbox.answer('parse', Path(sys.argv[2]).open('rb'), {'filename': sys.argv[3]});"
         "assert b'sections' in answer; print(*sys.modules)"
     )

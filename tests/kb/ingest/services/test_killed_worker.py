@@ -80,7 +80,7 @@ def running_worker(media, module="", name="", when=""):
     queue = f"test-{uuid.uuid4().hex}"
     process = subprocess.Popen(
         [sys.executable, "-c", WORKER, connection.settings_dict["NAME"], str(media), queue, module, name, when],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[4])},
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,

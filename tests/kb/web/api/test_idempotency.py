@@ -6,6 +6,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection
+from django.urls import resolve
 from django.utils import timezone
 from rest_framework.test import APIClient
 
@@ -213,7 +214,7 @@ def test_a_page_is_read_once_and_before_the_transaction_begins(client, url, monk
         in_transaction.append(connection.in_atomic_block)
         return {"file": ContentFile(b"Five days."), "name": "page.txt"}
 
-    monkeypatch.setattr("kb.ingest.api.documents.page_read", read)
+    monkeypatch.setitem(resolve(url).func.initkwargs, "read_url", read)
     body = {"url": "https://example.org/"}
     answers = [client.post(url, body, format="json", headers={"Idempotency-Key": "page"}) for _ in range(2)]
 
