@@ -9,8 +9,8 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.content.admin.sharing.invitations import invitation_notice
 from kb.content.models.documents import Chunk, Document
 from kb.providers.tokenizers import tokenizer

@@ -1,8 +1,7 @@
-from kb.access.models.accounts import ApiKey, User
+from kb.access.models.accounts import ApiKey, Principal, ScopedQuerySet, User
 from kb.access.models.audit import AuditEntry, AuditQuerySet
 from kb.access.models.invitations import Invitation
 from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.access.models.principal import Principal, ScopedQuerySet
 from kb.answers.models import Conversation, Message
 from kb.base.models import Installation
 from kb.content.models.batches import FileDetails, IngestBatch

@@ -6,8 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kb.access.models.accounts import User
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal, User
 from kb.answers.services.types import AskRequest
 from kb.answers.services.writing import answer
 from kb.base.errors import NotVisible

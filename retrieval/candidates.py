@@ -17,9 +17,8 @@ from retrieval.fusion import (
     weighted_sum,
 )
 from retrieval.postings import hash_terms
-from retrieval.protocols import Lexicon
 from retrieval.scope import Scope
-from retrieval.types import Analysis, Candidate, Passage, Ranking
+from retrieval.types import Analysis, Candidate, Lexicon, Passage, Ranking
 
 # N-grams find what only looks alike, so they weigh less than the words that they stand in for.
 LEXICAL_SHARE = 0.5

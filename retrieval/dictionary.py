@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from io import StringIO
+from typing import TYPE_CHECKING
 
-from retrieval.errors import DictionaryError
+from retrieval.errors import RetrievalError
 from retrieval.scripts import CJK
+
+if TYPE_CHECKING:
+    pass
+
 
 # Of a text before it is read.
 MAX_TEXT_CHARACTERS = 1_000_000
@@ -88,6 +93,20 @@ def parse_stop_words(text: str) -> frozenset[str]:
             _check_characters(characters, number)
             words.add(word)
     return frozenset(words)
+
+
+class DictionaryError(RetrievalError):
+    """A user dictionary or a list of stop words cannot be used.
+
+    Attributes:
+        line: number of the line, from 1.
+        problem: what is wrong with it.
+    """
+
+    def __init__(self, line: int, problem: "DictionaryProblem", message: str) -> None:
+        super().__init__(f"Line {line}: {message}")
+        self.line = line
+        self.problem = problem
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

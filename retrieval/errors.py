@@ -3,7 +3,6 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from retrieval.dictionary import DictionaryProblem
     from retrieval.trace import Degradation, DegradationCode
 
 
@@ -61,20 +60,6 @@ class InvalidConfiguration(RetrievalError):
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
         self.field = field
-
-
-class DictionaryError(RetrievalError):
-    """A user dictionary or a list of stop words cannot be used.
-
-    Attributes:
-        line: number of the line, from 1.
-        problem: what is wrong with it.
-    """
-
-    def __init__(self, line: int, problem: "DictionaryProblem", message: str) -> None:
-        super().__init__(f"Line {line}: {message}")
-        self.line = line
-        self.problem = problem
 
 
 class ChannelUnavailable(RetrievalError):

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.postings import hash_terms
-from retrieval.protocols import Lexicon
+from retrieval.types import Lexicon
 
 
 class RememberingLexicon:

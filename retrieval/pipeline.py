@@ -15,13 +15,13 @@ from retrieval.external import brought_along, with_external_scores
 from retrieval.gate import Cut, ScoreScale, cut_for
 from retrieval.lexicons import RememberingLexicon
 from retrieval.messages import Message, gettext_noop
-from retrieval.protocols import FactStore, Lexicon, PassageStore
+from retrieval.protocols import FactStore, PassageStore
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.scope import Scope
 from retrieval.selection import result_count, select
 from retrieval.trace import Degradation, DegradationCode, Dropped, Trace
-from retrieval.types import Analysis, Candidate, Fact, Hit, Passage, Ranking, RerankJob, Result, Turn
+from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)
 

@@ -6,9 +6,8 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import EmptyResultSet
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 
 STATEMENTS_HELD = 1_024
 

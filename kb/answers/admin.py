@@ -21,8 +21,8 @@ from django.utils.translation import gettext as _
 from django.views.generic import TemplateView, View
 from unfold.widgets import CHECKBOX_CLASSES
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview

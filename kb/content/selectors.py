@@ -6,8 +6,8 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.access.models.principal import Principal
 from kb.content.models.documents import Chunk, Document
 
 

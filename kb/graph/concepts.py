@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.base.text import PREFIX_CHARACTERS
 from kb.graph.models import Concept

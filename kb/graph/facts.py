@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from django.db import connection
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.base.text import PREFIX_CHARACTERS
 from kb.graph.names_in_text import SearchedText, keys_of

@@ -9,8 +9,8 @@ from django.db.models.functions import Left
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.db.triggers import content_triggers, document_concept_triggers, fact_source_triggers, fact_triggers

@@ -18,8 +18,7 @@ from kb.providers.models import TokenizerSettings
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
-from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
-from retrieval.errors import DictionaryError
+from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 from retrieval.tokenize import TokenKind
 
 MAX_SAMPLE_CHARACTERS = 10_000

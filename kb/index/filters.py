@@ -12,7 +12,7 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.base.filter_values import (
     MAX_CONDITIONS,

@@ -11,8 +11,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from kb.access.models.accounts import Principal, ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal, ScopedQuerySet
 from kb.base.db.locks import Purpose, lock_until_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable

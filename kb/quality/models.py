@@ -8,8 +8,8 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
 from kb.base.messages import MessageField
 from kb.content.models.documents import Document

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import connection
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.scope import Statement, visible_knowledge_bases
 from kb.base.db.arrays import array_text
 from retrieval.types import Passage

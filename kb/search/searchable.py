@@ -7,8 +7,8 @@ from typing import Any
 
 from django.db import connection, models
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.access.scope import visible_knowledge_bases
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models.index import ChunkEmbedding, KnowledgeBaseVersion

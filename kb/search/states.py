@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.scope import visible_knowledge_bases
 
 STATES = """

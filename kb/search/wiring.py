@@ -14,8 +14,8 @@ from django.db import DatabaseError, connection, connections
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.db.threads import ConnectionReturningExecutor
 from kb.content.models.documents import Chunk
 from kb.graph.concepts import ConceptReader

@@ -9,8 +9,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
 from kb.base.db.triggers import content_triggers, live_source_triggers
 from kb.base.messages import MessageField

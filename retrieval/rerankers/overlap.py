@@ -7,9 +7,9 @@ from retrieval.errors import RerankerNotApplicable
 from retrieval.function_words import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
 from retrieval.gate import ScoreScale
 from retrieval.postings import hash_terms
-from retrieval.protocols import Lexicon, Tokenizer
+from retrieval.protocols import Tokenizer
 from retrieval.rerankers.text import text_of
-from retrieval.types import Analysis, Candidate, RerankJob
+from retrieval.types import Analysis, Candidate, Lexicon, RerankJob
 
 COVERAGE_SHARE = 0.2
 SATURATION_SHARE = 0.4

@@ -10,12 +10,12 @@ from retrieval.dictionary import (
     MAX_LINE_CHARACTERS,
     MAX_LINES,
     MAX_WORD_CHARACTERS,
+    DictionaryError,
     DictionaryProblem,
     DictionaryWord,
     parse_dictionary,
     parse_stop_words,
 )
-from retrieval.errors import DictionaryError
 
 
 @pytest.mark.parametrize(

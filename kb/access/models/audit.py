@@ -10,8 +10,8 @@ from django.db.models.functions import Now
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
+from kb.access.models.accounts import Principal, ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal, ScopedQuerySet
 
 
 class AuditQuerySet(ScopedQuerySet):

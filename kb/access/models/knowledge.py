@@ -7,7 +7,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models.principal import ScopedQuerySet
+from kb.access.models.accounts import ScopedQuerySet
 from kb.base.db.audit_triggers import KNOWLEDGE_BASE, MEMBERSHIP
 from kb.base.db.store_triggers import knowledge_base_store_triggers
 from kb.base.db.triggers import knowledge_base_triggers

@@ -9,9 +9,8 @@ from django.db.models import CharField, F, Q, QuerySet, Value
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import ApiKey, User
+from kb.access.models.accounts import ApiKey, Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import general_rate_limit, is_laxer, rate_limit_check
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 

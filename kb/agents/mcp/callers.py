@@ -15,8 +15,7 @@ from django.utils.translation.trans_real import parse_accept_lang_header
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
 
-from kb.access.models.accounts import ApiKey
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import ApiKey, Principal
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import GENERAL, request_spend
 from kb.base.errors import DATABASE_OUT_OF_REACH, ServiceError

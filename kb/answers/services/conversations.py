@@ -8,8 +8,7 @@ from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal, User
 from kb.answers.models import Conversation, Message
 from kb.base.errors import NotVisible
 from kb.base.validators import storable

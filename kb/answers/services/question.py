@@ -8,8 +8,8 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.answers.models import Conversation
 from kb.answers.services.conversations import conversation_get, conversation_history, turn_add
 from kb.answers.services.types import Answer, AskRequest, Source

@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import connection
 from django.utils.translation import gettext_noop
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.answers.services.question import Question, prepare
 from kb.answers.services.types import Answer, AnswerEvent, AskRequest, found
 from kb.base.validators import storable

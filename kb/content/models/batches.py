@@ -5,8 +5,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 
 
 class IngestBatch(models.Model):

@@ -7,8 +7,8 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import _EXTENSION, KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.audit_triggers import DOCUMENT, chunk_audit_triggers
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.db.store_triggers import chunk_store_triggers

@@ -1,7 +1,7 @@
 from django.db import models
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 
 
 class DuplicateScan(models.Model):

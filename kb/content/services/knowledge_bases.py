@@ -4,9 +4,8 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.db.commits import after_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.files import delete_folder

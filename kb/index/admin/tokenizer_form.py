@@ -14,8 +14,8 @@ from unfold.widgets import RADIO_CLASSES, UnfoldAdminTextareaWidget, UnfoldBoole
 from kb.base.errors import Rejected
 from kb.index.services.tokenizing.tokenizing import problem_in_words, read_settings
 from kb.providers.models import TokenizerSettings
-from retrieval.dictionary import MAX_TEXT_CHARACTERS, parse_dictionary, parse_stop_words
-from retrieval.errors import DependencyMissing, DictionaryError
+from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
+from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine, engine_versions
 from retrieval.simplify import simplifier_version
 from retrieval.tokenize import TokenizerOptions

@@ -5,8 +5,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from pgvector.django import HalfVectorField
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.db.store_triggers import embedding_store_triggers, postings_store_triggers
 from kb.base.db.triggers import embedding_triggers, postings_triggers
 from kb.content.models.documents import Chunk

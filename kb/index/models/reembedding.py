@@ -2,8 +2,8 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
+from kb.access.models.accounts import ScopedQuerySet
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import ScopedQuerySet
 from kb.base.messages import MessageField
 
 

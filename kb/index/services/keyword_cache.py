@@ -10,8 +10,8 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.db.locks import Purpose, held_locks
 from kb.content.models.documents import Chunk
 from kb.index.bm25 import index_fingerprint, most_changes

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.profiles.services import name_and_version

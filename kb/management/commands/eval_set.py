@@ -6,8 +6,8 @@ from typing import Any
 from django.core.files import File
 from django.core.management.base import CommandError
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.management.base import KnowledgeBaseCommand
 from kb.quality.eval_sets.services.archives import eval_set_import_archive, pack
 from kb.quality.eval_sets.services.overview import eval_set_overview

@@ -4,7 +4,7 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.management.arguments import setting
 from kb.management.base import KnowledgeBaseCommand
 from kb.profiles.services import create_version, find_version, name_and_version, place_of, publish, reference

@@ -5,8 +5,8 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.filter_values import InvalidFilter
 from kb.base.messages import shown
 from kb.index.conditions import SIGNS, read_condition

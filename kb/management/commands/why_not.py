@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.management.base import KnowledgeBaseCommand
 from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.as_json import why_not_as_json

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.admin.setting_labels import setting_label

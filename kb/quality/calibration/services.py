@@ -9,7 +9,7 @@ import numpy as np
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import Rejected
 from kb.content.models.documents import Chunk
 from kb.profiles.models import RetrievalProfile

@@ -7,7 +7,7 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.quality.calibration.services import calibrate
 from kb.quality.compare.services import METRICS, InvalidSide, compare_runs, compare_searches
 from kb.quality.models import EvalRun

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from django.utils.translation import gettext as _
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import Rejected
 from kb.base.messages import degradation_as_json
 from kb.profiles.services import SettingDifference

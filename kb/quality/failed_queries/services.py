@@ -13,9 +13,8 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, query_of, require_editable

@@ -12,8 +12,8 @@ from django.db.models import QuerySet
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.cache.query_caches import hot_queries
 from kb.base.errors import NotAllowed, NotVisible
 from kb.index.bm25 import BM25Store

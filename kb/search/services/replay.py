@@ -9,7 +9,7 @@ from uuid import UUID
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.messages import degradations_as_json
 from kb.content.models.documents import Chunk

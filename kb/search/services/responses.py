@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.messages import degradation_as_json
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT

@@ -10,8 +10,8 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.cache.query_caches import shared_cache_unavailable
 from kb.base.errors import NotVisible
 from kb.base.messages import degradation_as_json

@@ -13,7 +13,7 @@ from django.db import DatabaseError, connection, connections
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.content.services.redaction import without_query
 from kb.profiles.models import RetrievalProfile
 from kb.search.models import SearchLog

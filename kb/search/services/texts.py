@@ -16,9 +16,8 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable, validate_metadata
 from kb.content.models.documents import Chunk, Document

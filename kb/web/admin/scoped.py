@@ -29,9 +29,8 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdo
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.audit import AuditEntry, kind_of
-from kb.access.models.principal import Principal
 from kb.web.admin.deletion import deleted_with, left_behind_by
 from kb.web.admin.ids import row_id
 from kb.web.admin.parts import added_context, added_pages

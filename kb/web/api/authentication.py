@@ -7,8 +7,7 @@ from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from kb.access.models.accounts import ApiKey, User
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import ApiKey, Principal, User
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.attribution import caller_is
 

@@ -12,7 +12,7 @@ from rest_framework.serializers import BaseSerializer, Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from kb.access.models.principal import Principal, ScopedQuerySet
+from kb.access.models.accounts import Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible
 from kb.web.api.authentication import principal_of
 from kb.web.api.filtering import ListFilters, listed

@@ -22,8 +22,15 @@ from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, se
 from kb.index.services.writing import holding_model, unchanged
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer
-from retrieval.dictionary import MAX_CHARACTERS, MAX_FREQUENCY, MAX_LINES, MAX_WORD_CHARACTERS, DictionaryProblem
-from retrieval.errors import DependencyMissing, DictionaryError
+from retrieval.dictionary import (
+    MAX_CHARACTERS,
+    MAX_FREQUENCY,
+    MAX_LINES,
+    MAX_WORD_CHARACTERS,
+    DictionaryError,
+    DictionaryProblem,
+)
+from retrieval.errors import DependencyMissing
 from retrieval.tokenize import JiebaTokenizer
 
 RETIRED_FOR = timedelta(minutes=1)

@@ -21,8 +21,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.base.files import private_folder
 from kb.content.models.documents import Document

@@ -10,8 +10,7 @@ from django.conf import settings
 from django.core.files import File
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal, User
 from kb.base.errors import NotAllowed, Rejected
 from kb.ingest.services.chunk_work.checks import TEXT_CHARACTERS
 from kb.operations.services.archives.export import archive_folder

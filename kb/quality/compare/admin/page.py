@@ -10,8 +10,8 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible
 from kb.quality.calibration.admin import CalibrationView

@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 from django.views.generic import TemplateView
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.quality.compare.admin.figures import shown_runs
 from kb.quality.compare.services import compare_runs

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from django.views.generic import TemplateView
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import ServiceError
 from kb.quality.compare.admin.runs import compare_url
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides

@@ -11,8 +11,8 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.content.models.documents import Document

@@ -16,8 +16,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.generic import View
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
 from kb.content.models.documents import Chunk
 from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge

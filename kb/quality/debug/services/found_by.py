@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django.db.models import F
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.content.models.documents import Chunk
 from kb.search.models import ResultIds, SearchLog
 

@@ -11,8 +11,8 @@ from django.conf import settings
 from django.core.files import File
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.quality.eval_sets.services.errors import format_problem_in_words
 from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import Rejected
 from kb.content.models.documents import Chunk, Document
 from kb.quality.eval_sets.services.queries import find_query, query_of, require_editable, spellings

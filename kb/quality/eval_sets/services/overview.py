@@ -6,7 +6,7 @@ from django.db import models
 from django.db.models import Count, Exists, F, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.quality.models import EvalQuery, EvalRun, EvalSet, Judgment
 
 RELEVANT = 1

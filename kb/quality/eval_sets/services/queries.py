@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.validators import storable
 from kb.quality.models import EvalQuery, EvalSet, Judgment

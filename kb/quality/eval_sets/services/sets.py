@@ -11,9 +11,8 @@ from django.db import transaction
 from django.db.models import Case, Exists, F, OuterRef, Prefetch, Q, QuerySet, When
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.validators import storable
 from kb.content.models.documents import Chunk, Document

@@ -12,8 +12,8 @@ from django.utils.translation import gettext_lazy
 from django.views.generic import FormView
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
 from kb.quality.failed_queries.services import NewEvalSet, to_eval_query

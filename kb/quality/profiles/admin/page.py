@@ -10,8 +10,8 @@ from django.urls import reverse
 from django.utils.functional import cached_property
 from django.views.generic import TemplateView
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_value
 from kb.profiles.models import RetrievalProfile
 from kb.web.admin.parts import add_part

@@ -9,8 +9,8 @@ from django.core.paginator import Paginator
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_state
 from kb.profiles.admin.setting_labels import changes_in_words
 from kb.profiles.models import RetrievalProfile

@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.profiles.admin.choices import profile_state
 from kb.profiles.admin.setting_labels import WORDS, choices_of, value_in_words
 from kb.profiles.models import RetrievalProfile

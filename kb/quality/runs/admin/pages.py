@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.generic import FormView, TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.profiles.admin.setting_labels import setting_label, value_in_words

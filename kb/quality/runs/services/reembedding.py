@@ -7,8 +7,8 @@ from typing import Any
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.content.models.documents import Chunk

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.base.messages import degradations_as_json
 from kb.quality.models import EvalRunQuery, EvalSet, Judgment
 from kb.quality.runs.services.observe import LOST_AT, STAGES

@@ -9,8 +9,8 @@ from typing import Any
 from django.db import connection
 from django.db.models import QuerySet
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.db.threads import ConnectionReturningExecutor
 from kb.content.models.documents import Chunk
 from kb.index.models.index import KnowledgeBaseVersion

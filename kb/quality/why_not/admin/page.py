@@ -11,7 +11,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
 from kb.content.models.documents import Chunk

@@ -4,8 +4,8 @@ import dataclasses
 
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotAllowed, Rejected
 from kb.content.models.documents import Chunk
 from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change, tokenizer_settings

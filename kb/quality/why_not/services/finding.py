@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.base.validators import storable
 from kb.content.models.documents import Chunk, Document

@@ -11,8 +11,8 @@ from django.db.models import OuterRef
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.errors import NotVisible
 from kb.content.models.documents import Chunk, Document
 from kb.index.filters import Filters, chunk_ids

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.access.models.principal import Principal
+from kb.access.models.accounts import Principal
 from kb.content.models.documents import Chunk
 from kb.search.admin.explain.rows import Row
 from kb.search.admin.stage_labels import listed, stage_label

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from django.utils.translation import gettext as _
 
+from kb.access.models.accounts import Principal
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.profiles.admin.choices import profile_state, profile_url
 from kb.search.admin.degradations import Notice, notices
 from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from kb.search.admin.stage_labels import listed, with_figure
 from retrieval.postings import hash_terms
-from retrieval.protocols import Lexicon
-from retrieval.types import Analysis, Candidate, Result
+from retrieval.types import Analysis, Candidate, Lexicon, Result
 
 DECIMALS = 4
 

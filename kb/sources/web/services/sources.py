@@ -12,9 +12,8 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models.accounts import Principal, User
 from kb.access.models.knowledge import KnowledgeBase
-from kb.access.models.principal import Principal
 from kb.base.db.row_locks import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.messages import shown
