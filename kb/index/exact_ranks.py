@@ -45,7 +45,6 @@ FROM (SELECT (SELECT NULLIF(distance, 'NaN') FROM ({own}) it) AS distance) own
 LEFT JOIN ({compared}) compared ON true
 GROUP BY own.distance
 """
-AMONG = " AND chunk_id = ANY(%(only)s::bigint[])"
 OWN = " AND chunk_id = %(chunk)s"
 
 

@@ -10,7 +10,6 @@ from kb.ingest.formats.package import parse_xml
 from kb.ingest.parser.parsed import Section
 
 # python-docx's elements have no types that mypy reads.
-Element = Any
 
 _W: Final = "http://schemas.openxmlformats.org/wordprocessingml/2006/main"
 # Text, also of equations and inserted by tracked changes; not of what was moved away, nor a text box's second copy.

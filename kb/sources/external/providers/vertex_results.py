@@ -25,7 +25,7 @@ def hit_of(result: Any) -> ExternalHit | None:
     if result.chunk and result.chunk.content:
         return _of_chunk(result)
     document = result.document
-    derived, own = _plain(document, "derived_struct_data"), _plain(document, "struct_data")
+    derived, own = _as_dict(document, "derived_struct_data"), _as_dict(document, "struct_data")
     title = _first(derived, _TITLES) or _first(own, _TITLES)
     text = _passage(derived) or _first(own, _TEXTS) or _raw(document) or _snippet(derived) or title
     if not text:
@@ -43,7 +43,7 @@ def hit_of(result: Any) -> ExternalHit | None:
 def _of_chunk(result: Any) -> ExternalHit:
     chunk = result.chunk
     about = chunk.document_metadata
-    own = _plain(about, "struct_data")
+    own = _as_dict(about, "struct_data")
     return ExternalHit(
         url=str(about.uri or "") or _first(own, _URLS),
         title=str(about.title or "") or _first(own, _TITLES),
@@ -102,7 +102,7 @@ def _cleaned(text: Any) -> str:
     return html.unescape(_TAGS.sub("", text)).strip() if isinstance(text, str) else ""
 
 
-def _plain(message: Any, name: str) -> dict[str, Any]:
+def _as_dict(message: Any, name: str) -> dict[str, Any]:
     """A field of the library's own kind of mapping as ours."""
     from google.protobuf import json_format  # type: ignore[import-untyped]  # noqa: PLC0415 - it comes with the library, which is an optional extra
 

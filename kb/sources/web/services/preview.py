@@ -18,7 +18,7 @@ from kb.sources.connectors.listing import Candidate
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 
-SECONDS: Final = 20.0
+PREVIEW_SECONDS: Final = 20.0
 LISTED: Final = 20
 READ: Final = 3
 EXCERPT_CHARACTERS: Final = 200
@@ -55,7 +55,7 @@ class Preview:
     error: FetchError | None = None
 
 
-def web_source_preview(source: WebSource, client: WebClient, *, seconds: float = SECONDS) -> Preview:
+def web_source_preview(source: WebSource, client: WebClient, *, seconds: float = PREVIEW_SECONDS) -> Preview:
     """Reads the first addresses of a source, saved or not, and writes nothing.
 
     Args:
