@@ -91,10 +91,10 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kb.web.admin.unavailable.Unavailable",
-    "kb.web.admin.refused.RefusedInAdmin",
-    "kb.web.admin.rate_limits.RateLimits",
-    "kb.web.api.attribution.AttributionMiddleware",
+    "kb.web.admin.middleware.Unavailable",
+    "kb.web.admin.middleware.RefusedInAdmin",
+    "kb.web.admin.middleware.RateLimits",
+    "kb.web.api.authentication.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -266,7 +266,7 @@ ANONYMOUS_BODY_BYTES = 64 * 1024  # of a request without a session or an API key
 FILE_UPLOAD_TEMP_DIR = DATA_DIR / "tmp"  # made by kb.apps
 FILE_UPLOAD_HANDLERS = [
     "django.core.files.uploadhandler.MemoryFileUploadHandler",
-    "kb.base.temporary.UnnamedFileUploadHandler",
+    "kb.base.files.UnnamedFileUploadHandler",
 ]
 PARSE_MEMORY_BYTES = env.int("PARSE_MEMORY_MB", default=1_024) * 1024 * 1024
 PARSE_SECONDS = env.int("PARSE_SECONDS", default=120)
@@ -406,10 +406,10 @@ REST_FRAMEWORK = {
         "kb.web.api.authentication.ApiKeyAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.permissions.PrincipalPermission"],
+    "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.authentication.PrincipalPermission"],
     "DEFAULT_THROTTLE_CLASSES": ["kb.web.api.throttling.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PAGINATION_CLASS": "kb.web.api.pagination.Cursors",
+    "DEFAULT_PAGINATION_CLASS": "kb.web.api.lists.Cursors",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
     "EXCEPTION_HANDLER": "kb.web.api.errors.exception_handler",
 }
@@ -424,7 +424,7 @@ SPECTACULAR_SETTINGS = {
     "ENFORCE_NON_BLANK_FIELDS": True,
     # Two fields are named role; which one would keep the plain name depends on the language.
     "ENUM_NAME_OVERRIDES": {
-        "MemberRoleEnum": "kb.access.models.knowledge.Membership.Role",
+        "MemberRoleEnum": "kb.access.models.Membership.Role",
         "SpeakerEnum": "kb.search.models.Speaker",
     },
     "SWAGGER_UI_DIST": "SIDECAR",

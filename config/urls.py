@@ -2,15 +2,15 @@ from django.contrib import admin
 from django.urls import include, path, re_path
 from django.views.generic import RedirectView
 
-from kb.agents.dify.views import DifyRetrievalView
+from kb.agents.dify import DifyRetrievalView
 from kb.answers.admin import ask_urls
-from kb.content.admin.sharing.invitations import invitations_urls
+from kb.content.admin import invitations_urls
 from kb.index.admin.keyword_cache import keyword_cache_urls
-from kb.operations.api.metrics import MetricsView
+from kb.operations.api.health import MetricsView
 from kb.quality.compare.admin.page import compare_urls
 from kb.quality.debug.admin.debug import search_debug_urls
 from kb.quality.debug.admin.judge import judge_urls
-from kb.quality.profiles.admin.profiles import profile_urls
+from kb.quality.profiles.admin.pages import profile_urls
 from kb.quality.why_not.admin.page import why_not_urls
 from kb.web.admin.login import login
 
@@ -34,5 +34,5 @@ urlpatterns = [
     re_path("^api/dify/retrieval/?$", DifyRetrievalView.as_view(), name="dify_retrieval"),
     re_path("^metrics/?$", MetricsView.as_view()),
 ]
-handler400 = "kb.web.api.faults.bad_request"
-handler500 = "kb.web.api.faults.server_error"
+handler400 = "kb.web.api.errors.bad_request"
+handler500 = "kb.web.api.errors.server_error"

@@ -1,31 +1,22 @@
-"""Importing these modules registers the pages of the admin."""
+"""Importing these modules registers the pages of the admin and the parts that features add to each other's pages."""
+# ruff: noqa: F401
 
-from kb.graph.admin import concepts, entities, extractions, facts
-from kb.ingest.admin import batches, chunks, documents, knowledge_bases
-from kb.operations.admin import accounts
-from kb.operations.admin.audit import entries
-from kb.quality.debug.admin import log
-from kb.quality.eval_sets.admin import sets
-from kb.quality.failed_queries.admin import queries
-from kb.quality.runs.admin import runs
-from kb.sources.external.admin import providers
-from kb.sources.web.admin import sources
-
-__all__ = [
-    "accounts",
-    "batches",
-    "chunks",
-    "concepts",
-    "documents",
-    "entities",
-    "entries",
-    "extractions",
-    "facts",
-    "knowledge_bases",
-    "log",
-    "providers",
-    "queries",
-    "runs",
-    "sets",
-    "sources",
-]
+import kb.graph.admin.concepts
+import kb.graph.admin.entities
+import kb.graph.admin.extractions
+import kb.graph.admin.facts
+import kb.ingest.admin.batches
+import kb.ingest.admin.chunks
+import kb.ingest.admin.documents
+import kb.ingest.admin.knowledge_bases
+import kb.operations.admin.accounts
+import kb.operations.admin.archives
+import kb.operations.admin.audit
+import kb.quality.debug.admin.log
+import kb.quality.eval_sets.admin
+import kb.quality.failed_queries.admin
+import kb.quality.profiles.admin.pages
+import kb.quality.runs.admin.reembedding
+import kb.quality.runs.admin.runs
+import kb.sources.external.admin
+import kb.sources.web.admin

@@ -15,8 +15,7 @@ from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, Knowledge
 from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
 from kb.operations.api.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.audit import AuditViewSet
-from kb.operations.api.metrics import MetricsView
-from kb.operations.api.probes import HealthView, NoSuchEndpointView, ReadyView
+from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
 from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
 from kb.quality.debug.api import ChunkQueriesViewSet
 from kb.quality.eval_sets.api import (
@@ -31,11 +30,10 @@ from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
 from kb.quality.runs.api.embedding_model import EmbeddingModelViewSet
 from kb.quality.runs.api.eval_runs import EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
-from kb.search.api.performance import CacheInvalidateView
-from kb.search.api.views import ReplayView, SearchBatchView, SearchView, TraceView
+from kb.search.api.views import CacheInvalidateView, ReplayView, SearchBatchView, SearchView, TraceView
 from kb.sources.external.api import ExternalSourceViewSet
 from kb.sources.web.api import WebSourceViewSet
-from kb.sources.web.services.documents import page_read
+from kb.sources.web.services.pages import page_read
 
 app_name = "api"
 

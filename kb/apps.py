@@ -11,7 +11,7 @@ class KnowledgeBaseConfig(AppConfig):
     def ready(self) -> None:
         """Connects receivers and system checks, makes the folder of temporary files, and hides secrets in memory."""
         from kb import checks, signals  # noqa: F401, PLC0415
-        from kb.base.temporary import make_temporary_folder  # noqa: PLC0415
+        from kb.base.files import make_temporary_folder  # noqa: PLC0415
 
         make_temporary_folder()
         hide_from_siblings()

@@ -9,16 +9,14 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.admin.sharing.invitations import invitation_notice
-from kb.content.models.documents import Chunk, Document
+from kb.access.models import KnowledgeBase, Principal
+from kb.content.admin import invitation_notice
+from kb.content.models import Chunk, Document
 from kb.providers.tokenizers import tokenizer
 from kb.quality.statistics import DAYS, Day, SearchStatistics, Sight, cache_hits, search_statistics, waiting_failures
-from kb.search.admin.degradations import degradation_heading
-from kb.search.admin.stage_labels import milliseconds, stage_label
+from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
 from kb.web.admin.charts import Chart, Series, percentage
-from kb.web.admin.counts import count_of
+from kb.web.admin.rows import count_of
 from kb.web.admin.scoped import principal
 from retrieval.model_files import libraries_available
 

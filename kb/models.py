@@ -1,12 +1,17 @@
-from kb.access.models.accounts import ApiKey, Principal, ScopedQuerySet, User
-from kb.access.models.audit import AuditEntry, AuditQuerySet
-from kb.access.models.invitations import Invitation
-from kb.access.models.knowledge import KnowledgeBase, Membership
+from kb.access.models import (
+    ApiKey,
+    AuditEntry,
+    AuditQuerySet,
+    Invitation,
+    KnowledgeBase,
+    Membership,
+    Principal,
+    ScopedQuerySet,
+    User,
+)
 from kb.answers.models import Conversation, Message
 from kb.base.models import Installation
-from kb.content.models.batches import FileDetails, IngestBatch
-from kb.content.models.documents import Chunk, ChunkParent, Document
-from kb.content.models.duplicates import DuplicateScan
+from kb.content.models import Chunk, ChunkParent, Document, DuplicateScan, FileDetails, IngestBatch
 from kb.graph.models import (
     Concept,
     ConceptTerm,
@@ -19,16 +24,17 @@ from kb.graph.models import (
     GraphReading,
     Origin,
 )
-from kb.index.models.index import (
+from kb.index.models import (
     BM25Index,
     ChunkChange,
     ChunkEmbedding,
     ChunkPostings,
     KnowledgeBaseVersion,
+    Reembedding,
+    StoreChange,
+    StoreState,
     VectorIndex,
 )
-from kb.index.models.reembedding import Reembedding
-from kb.index.models.stores import StoreChange, StoreState
 from kb.profiles.models import RetrievalProfile
 from kb.providers.models import TokenizerSettings
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, FailedQuery, Judgment

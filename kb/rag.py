@@ -6,9 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from kb.access.models.accounts import Principal, User
-from kb.answers.services.types import AskRequest
-from kb.answers.services.writing import answer
+from kb.access.models import Principal, User
+from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible
 from kb.profiles.services import environment_config
 from kb.search.services.responses import respond

@@ -9,16 +9,14 @@ from django.db.models.signals import post_delete, post_migrate, post_save
 from django.dispatch import receiver
 from django.utils.translation import gettext
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.commits import after_commit
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import after_commit
 from kb.base.models import Installation
-from kb.content.models.documents import Chunk, Document
-from kb.content.models.duplicates import DuplicateScan
+from kb.content.models import Chunk, Document, DuplicateScan
 from kb.content.signals import batch_waiting, chunks_replacing, documents_waiting, knowledge_base_deleting
 from kb.graph.services.facts import delete_graph_of, move_facts
 from kb.index.bm25 import BM25Store
-from kb.index.models.reembedding import Reembedding
-from kb.index.models.stores import StoreState
+from kb.index.models import Reembedding, StoreState
 from kb.index.signals import vectors_dropping
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import ensure_built_in_profiles

@@ -10,12 +10,10 @@ from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, Superseded
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
-from kb.graph.services.extraction import extract_document
-from kb.graph.services.requests import graph_request_if_wanted, sweep_graph_requests
+from kb.content.models import Document, IngestBatch
+from kb.graph.services.extraction import extract_document, graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS
@@ -26,11 +24,11 @@ from kb.index.services.stores.applying import AlreadyRunning as AlreadyApplying
 from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.checking import settled_count
 from kb.index.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
-from kb.index.services.tokenizing.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.index.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
 from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due
-from kb.ingest.services.batches.batches import waiting_ids
-from kb.ingest.services.chunk_work.duplicates import duplicate_scan_run
+from kb.ingest.services.batches import waiting_ids
+from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.small_documents import index_documents
 from kb.operations.services import retention

@@ -118,14 +118,14 @@ def _fresh_process_state(monkeypatch):
     """
     from django.utils import translation
 
+    from kb.base import models
     from kb.base.cache import query_caches
-    from kb.base.db import installation
     from kb.index import bm25
     from kb.search import wiring as conf
 
     translation.deactivate()
     conf._load_tokenizer.cache_clear()
-    installation._stored_id.cache_clear()
+    models._stored_id.cache_clear()
     bm25._shared_cache.cache_clear()
     monkeypatch.setattr(query_caches, "KEY_SPACE", f"test-{uuid.uuid4().hex}")
     query_caches.forget()

@@ -16,7 +16,7 @@ def make_user(name=None, *, staff=True, superuser=False):
 
 
 def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
-    from kb.content.services.knowledge_bases import knowledge_base_create
+    from kb.content.services import knowledge_base_create
 
     kb = knowledge_base_create(
         name=name or f"kb{next(_numbers)}",

@@ -6,8 +6,7 @@ from typing import Any
 from django.contrib.auth.models import AnonymousUser
 from django.core.exceptions import EmptyResultSet
 
-from kb.access.models.accounts import Principal, User
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal, User
 
 STATEMENTS_HELD = 1_024
 

@@ -7,13 +7,12 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.accounts import ApiKey
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import ApiKey, KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
 from kb.base.errors import NotVisible
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer
-from kb.web.api.filtering import Flag, ListFilters, OneOf, Text
+from kb.web.api.lists import Flag, ListFilters, OneOf, Text
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet
 

@@ -21,18 +21,16 @@ from django.utils.translation import gettext as _
 from django.views.generic import TemplateView, View
 from unfold.widgets import CHECKBOX_CLASSES
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
+from kb.answers.services.answers import AnswerEvent, AskRequest, stream_answer
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
-from kb.answers.services.types import AnswerEvent, AskRequest
-from kb.answers.services.writing import stream_answer
 from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
-from kb.content.models.documents import Chunk
+from kb.content.models import Chunk
 from kb.providers.loaded import generator
-from kb.search.admin.degradations import Notice, notices
+from kb.search.admin.labels import Notice, notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal
 from retrieval.errors import NoChannelAvailable

@@ -13,16 +13,14 @@ from rest_framework.response import Response
 
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
+from kb.answers.services.answers import AskRequest, answer, stream_answer
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
-from kb.answers.services.types import AskRequest
-from kb.answers.services.writing import answer, stream_answer
 from kb.answers.sse import event_stream, fault_of
 from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
 from kb.search.services.search import SearchRequest
-from kb.web.api.fields import KnowledgeBaseIdsField, StrictBooleanField
-from kb.web.api.filtering import Created, ListFilters, Text, Whole
-from kb.web.api.problems import DegradationSerializer
-from kb.web.api.remedies import remedy_of
+from kb.web.api.errors import remedy_of
+from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField
+from kb.web.api.lists import Created, ListFilters, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
 from retrieval.gate import ScoreScale

@@ -11,7 +11,7 @@ from django.db import Error as DatabaseFailure
 from django.http import StreamingHttpResponse
 from django.utils.translation import gettext as _
 
-from kb.answers.services.types import AnswerEvent
+from kb.answers.services.answers import AnswerEvent
 from kb.base import draining
 
 logger = logging.getLogger(__name__)

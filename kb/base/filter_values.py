@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.utils.dateparse import parse_date, parse_datetime
 from django.utils.translation import gettext as _
 
-from kb.base.validators import is_storable
+from kb.base.text import is_storable
 from retrieval.errors import RetrievalError
 
 MAX_VALUES = 1_000

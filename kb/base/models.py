@@ -1,4 +1,5 @@
 import uuid
+from functools import lru_cache
 
 from django.db import models
 
@@ -10,3 +11,18 @@ class Installation(models.Model):
 
     def __str__(self) -> str:
         return str(self.pk)
+
+
+@lru_cache(maxsize=1)
+def _stored_id() -> str:
+    return str(Installation.objects.values_list("pk", flat=True).get())
+
+
+def installation_id() -> str:
+    """The id of this installation, read once a process."""
+    return _stored_id()
+
+
+def forget_installation() -> None:
+    """Reads it anew, after a restore."""
+    _stored_id.cache_clear()

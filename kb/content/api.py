@@ -5,8 +5,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.invitations import Invitation
-from kb.access.models.knowledge import KnowledgeBase, Membership
+from kb.access.models import Invitation, KnowledgeBase, Membership
 from kb.access.services.sharing import (
     check_owner,
     invitation_accept,
@@ -21,7 +20,7 @@ from kb.access.services.sharing import (
     ownership_transfer,
 )
 from kb.web.api.fields import StrictCharField, StrictSerializer
-from kb.web.api.filtering import ListFilters
+from kb.web.api.lists import ListFilters
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

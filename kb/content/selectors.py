@@ -6,9 +6,8 @@ from django.db import models
 from django.db.models import Case, Count, F, OuterRef, QuerySet, Subquery, Value, When
 from django.db.models.functions import Coalesce
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.content.models.documents import Chunk, Document
+from kb.access.models import KnowledgeBase, Membership, Principal
+from kb.content.models import Chunk, Document
 
 
 def knowledge_base_overview(principal: Principal) -> QuerySet[Any]:

@@ -8,7 +8,7 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
 from kb.graph.services.editing import (
@@ -28,12 +28,12 @@ from kb.graph.services.entities import (
     entity_delete,
     entity_merge,
     entity_update,
+    facts_of,
 )
 from kb.graph.services.importing import graph_import, graph_import_plan
-from kb.graph.services.neighbourhood import facts_of
 from kb.graph.services.tables import CELL_CHARACTERS, COLUMNS, MAX_BYTES, Table, read_bytes
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.filtering import ListFilters, OneOf, Related, Text, Whole
+from kb.web.api.lists import ListFilters, OneOf, Related, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

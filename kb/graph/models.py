@@ -9,14 +9,13 @@ from django.db.models.functions import Left
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from kb.access.models.accounts import ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import CONCEPT, ENTITY, FACT, TERM
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.db.triggers import content_triggers, document_concept_triggers, fact_source_triggers, fact_triggers
 from kb.base.messages import MessageField
 from kb.base.text import KEY_CHARACTERS, PREFIX_CHARACTERS, normalized_key
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 
 
 class Origin(models.TextChoices):

@@ -6,13 +6,14 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.index.services.tokenizing.state import tokenizer_as_json, tokens_as_json
-from kb.index.services.tokenizing.tokenizing import (
+from kb.access.models import KnowledgeBase
+from kb.index.services.tokenizing import (
     problem_in_words,
     read_settings,
+    tokenizer_as_json,
     tokenizer_change,
     tokenizer_change_cancel,
+    tokens_as_json,
 )
 from kb.providers.models import TokenizerSettings
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer

@@ -8,9 +8,8 @@ from django.db import connection
 from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
-from kb.base.db.cursors import binary_cursor
-from kb.index.models.index import ChunkPostings
-from kb.index.models.lexemes import NGRAM_PREFIX, storable_lexemes
+from kb.base.db.connections import binary_cursor
+from kb.index.models import NGRAM_PREFIX, ChunkPostings, storable_lexemes
 from retrieval.bm25 import okapi_parameters
 from retrieval.lexical import inverse_document_frequency, ngrams
 from retrieval.postings import hash_terms

@@ -13,11 +13,10 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
-from kb.base.db.cursors import own_session, untimed_cursor
-from kb.base.db.installation import installation_id
-from kb.base.db.locks import Purpose, held_locks, try_lock
-from kb.index.index_memory import SHARE_OF_MEMORY, available_bytes
-from kb.index.vector_index import VectorSpace, all_spaces, finished_indexes
+from kb.base.db.connections import own_session, untimed_cursor
+from kb.base.db.transactions import Purpose, held_locks, try_lock
+from kb.base.models import installation_id
+from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, all_spaces, available_bytes, finished_indexes
 
 logger = logging.getLogger(__name__)
 

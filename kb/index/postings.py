@@ -9,7 +9,7 @@ import numpy as np
 from django.db import connection
 from numpy.typing import NDArray
 
-from kb.base.db.cursors import binary_cursor, streaming_cursor
+from kb.base.db.connections import binary_cursor, streaming_cursor
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ScopeOutdated
 

@@ -12,9 +12,9 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
-from kb.base.db.locks import Purpose, try_lock
-from kb.index.models.index import VectorIndex
-from kb.index.vector_effort import DEFAULT_EF_SEARCH, Effort, forget_efforts
+from kb.base.db.transactions import Purpose, try_lock
+from kb.index.models import VectorIndex
+from kb.index.pgvector import DEFAULT_EF_SEARCH, Effort, forget_efforts
 from kb.index.vector_index import ALL, VectorSpace, chosen_method, spaces_with_index
 
 logger = logging.getLogger(__name__)

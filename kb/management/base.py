@@ -2,7 +2,7 @@
 
 import json
 import sys
-from argparse import ArgumentParser
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from typing import Any, TypeVar
@@ -11,12 +11,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 from tqdm import tqdm
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, User
 from kb.access.services.attribution import How, acting
 from kb.base.errors import ServiceError
-from kb.content.services.knowledge_bases import knowledge_base_by_name
-from kb.index.services.index_builds import Step, build_indexes
+from kb.content.services import knowledge_base_by_name
+from kb.index.services.reindex import Step, build_indexes
 from retrieval.errors import RetrievalError
 
 T = TypeVar("T")
@@ -125,3 +124,18 @@ class KnowledgeBaseCommand(BaseCommand):
     def print_json(self, value: Any) -> None:
         """Writes one JSON document to stdout, which holds nothing else when --json is given."""
         self.stdout.write(json.dumps(value, ensure_ascii=False, indent=2))
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, whose value is JSON, or else a text.
+
+    Raises:
+        ArgumentTypeError: there is no name, or no =.
+    """
+    name, separator, value = text.partition("=")
+    if not name or not separator:
+        raise ArgumentTypeError(f"{text!r} is no setting: give NAME=VALUE")
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value

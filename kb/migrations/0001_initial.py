@@ -14,8 +14,8 @@ import pgvector.django.halfvec
 from django.conf import settings
 from django.db import migrations, models
 
-import kb.access.models.knowledge
-import kb.base.validators
+import kb.access.models
+import kb.base.text
 from kb.migrations import _triggers
 
 
@@ -201,7 +201,7 @@ class Migration(migrations.Migration):
                     models.FileField(
                         blank=True,
                         max_length=500,
-                        upload_to=kb.content.models.documents.upload_path,
+                        upload_to=kb.content.models.upload_path,
                         verbose_name="file",
                     ),
                 ),
@@ -213,7 +213,7 @@ class Migration(migrations.Migration):
                     models.JSONField(
                         blank=True,
                         default=dict,
-                        validators=[kb.base.validators.validate_metadata],
+                        validators=[kb.base.text.validate_metadata],
                         verbose_name="metadata",
                     ),
                 ),

@@ -4,7 +4,7 @@ import django.contrib.postgres.fields
 import django.contrib.postgres.indexes
 import django.db.models.deletion
 import django.db.models.functions.text
-import kb.index.models.lexemes
+import kb.index.models
 import pgtrigger.compiler
 from kb.migrations import _triggers
 import uuid
@@ -137,7 +137,7 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='chunkpostings',
             name='lexemes',
-            field=kb.index.models.lexemes.LexemesField(db_default=models.Value([], output_field=kb.index.models.lexemes.LexemesField()), default=list),
+            field=kb.index.models.LexemesField(db_default=models.Value([], output_field=kb.index.models.LexemesField()), default=list),
         ),
         migrations.AddField(
             model_name='knowledgebase',

@@ -11,11 +11,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.access.models.accounts import Principal, ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.locks import Purpose, lock_until_commit
+from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
+from kb.base.db.transactions import Purpose, lock_until_commit
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.base.validators import storable
+from kb.base.text import storable
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.signals import version_deleting
 from retrieval.config import RetrievalConfig

@@ -3,8 +3,7 @@ from typing import ClassVar
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models.accounts import ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, ScopedQuerySet
 
 
 class TokenizerSettings(models.Model):

@@ -8,11 +8,10 @@ from django.db import models
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models.accounts import ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import EVAL_QUERY, EVAL_SET, JUDGMENT
 from kb.base.messages import MessageField
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.profiles.models import RetrievalProfile
 from kb.search.models import SearchedQuerySet, SearchLog
 

@@ -13,7 +13,7 @@ from django.db.models import Count, F, Func, JSONField, Q, QuerySet
 from django.db.models.functions import TruncDate
 from django.utils import timezone
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.metrics import cache_lookups
 from kb.quality.models import FailedQuery
 from kb.search.models import SearchLog

@@ -8,8 +8,7 @@ from django.contrib.postgres.indexes import GinIndex, OpClass
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 
 
 class Speaker(models.TextChoices):

@@ -3,23 +3,23 @@
 import logging
 import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
-from django.utils.translation import gettext_noop
+from django.utils.translation import get_language, gettext_noop, override
 from numpy.typing import NDArray
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.threads import ConnectionReturningExecutor
-from kb.content.models.documents import Chunk
-from kb.graph.concepts import ConceptReader
-from kb.graph.facts import FactReader
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.db.connections import ConnectionReturningExecutor
+from kb.base.net.settings import web_client
+from kb.content.models import Chunk
+from kb.graph.readers import ConceptReader, FactReader
 from kb.index.bm25 import BM25Store
 from kb.index.filters import Filters, chunk_ids
 from kb.index.fulltext import PgTextStore
@@ -32,9 +32,11 @@ from kb.profiles.services import environment_config
 from kb.providers import loaded as providers
 from kb.providers import warming
 from kb.providers.tokenizers import TOKENIZERS_HELD, _load_tokenizer, tokenizer
-from kb.search.externals import external_channels, left_out, text_vectors
-from kb.search.passages import PassageReader
-from kb.search.searchable import holdings, searchable
+from kb.search.selectors import Holdings, PassageReader, holdings, searchable
+from kb.sources.connectors.live import LIVE_KINDS
+from kb.sources.connectors.live_search import LiveSearch
+from kb.sources.external.providers.kinds import provider_of
+from kb.sources.models import SearchProvider
 from retrieval.analysis import Analyser
 from retrieval.channels import (
     BM25Channel,
@@ -47,17 +49,130 @@ from retrieval.channels import (
 )
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.errors import ChannelUnavailable, DependencyMissing, RetrievalError, ScopeOutdated
-from retrieval.execution import InlineExecutor
+from retrieval.execution import CircuitBreaker, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.messages import Message, message_of
 from retrieval.pipeline import Pipeline
-from retrieval.protocols import Channel, Reranker, VectorStore
+from retrieval.protocols import Channel, ExternalProvider, Reranker, TextVectors, Tokenizer, VectorStore
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Analysis
+
+WEB, EXTERNAL = "web", "external"
+THREADS: Final = 16
+BREAKERS: Final = 1_000
+
+
+@lru_cache(maxsize=1)
+def _threads() -> Executor:
+    """Apart from those that wait for the database: a slow source must not take these from other searches."""
+    return ThreadPoolExecutor(max_workers=THREADS, thread_name_prefix="external")
+
+
+@lru_cache(maxsize=BREAKERS)
+def _breaker(stage: str, pk: int, described: str) -> CircuitBreaker:  # noqa: ARG001 - another description is another source
+    return CircuitBreaker()
+
+
+class _InLanguage:
+    """A provider that tells of its faults in the language of the request, though it runs in another thread."""
+
+    def __init__(self, provider: ExternalProvider, language: str) -> None:
+        self.kind, self.name = provider.kind, provider.name
+        self._provider = provider
+        self._language = language
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Any:
+        with override(self._language):
+            return self._provider.search(analysis, k, deadline)
+
+
+class _CannotBeAsked:
+    """Stands where a source is not set up as it must be, so that the search says why."""
+
+    def __init__(self, source: SearchProvider, error: ChannelUnavailable) -> None:
+        self.kind, self.name = source.kind, source.name
+        self._error = error
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Any:  # noqa: ARG002 - the protocol's signature
+        raise self._error
+
+
+def text_vectors(kb: KnowledgeBase, vectors: TextVectors) -> TextVectors | None:
+    """What gives texts from elsewhere vectors; None where a server would have to make them while somebody waits."""
+    return None if kb.embedding_model.startswith(OPENAI_PREFIX) else vectors
+
+
+def left_out(
+    kb: KnowledgeBase, held: Holdings, config: RetrievalConfig, *, is_filtered: bool
+) -> tuple[Degradation, ...]:
+    """Why the knowledge base's sources are not asked although the request did not leave them out; none where they are."""
+    if not config.external or not (held.live or held.external):
+        return ()
+    if is_filtered:
+        template = gettext_noop(
+            "The live and external sources of “{name}” are left out: what they find has no tags or metadata that the "
+            "filters could look at. Search without filters to ask them."
+        )
+    elif not config.use_rerank:
+        template = gettext_noop(
+            "The live and external sources of “{name}” are left out: without a reranker only the results of the vector "
+            "channel are given. Switch the reranker on to ask them."
+        )
+    else:
+        return ()
+    return (Degradation(EXTERNAL, DegradationCode.EXTERNAL_LEFT_OUT, Message(template, name=kb.name)),)
+
+
+def external_channels(
+    kb: KnowledgeBase,
+    held: Holdings,
+    config: RetrievalConfig,
+    tokenizer: Tokenizer | None,
+    vectors: TextVectors | None,
+) -> Iterator[ExternalChannel]:
+    """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
+    language = get_language() or "en"
+    for source in held.live:
+        if source.kind in LIVE_KINDS and tokenizer is not None:
+            live = LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language)
+            yield ExternalChannel(
+                WEB,
+                kb.pk,
+                live,
+                weight=config.external_weight,
+                most=config.external_top_k,
+                timeout_ms=config.external_timeout_ms,
+                executor=_threads(),
+                breaker=_breaker(WEB, source.pk, source.url),
+            )
+    for external in held.external:
+        yield _external_channel(kb, external, config, language)
+
+
+def _external_channel(
+    kb: KnowledgeBase, source: SearchProvider, config: RetrievalConfig, language: str
+) -> ExternalChannel:
+    try:
+        provider: ExternalProvider = _InLanguage(provider_of(source), language)
+    except ChannelUnavailable as error:
+        provider = _CannotBeAsked(source, error)
+    return ExternalChannel(
+        EXTERNAL,
+        kb.pk,
+        provider,
+        weight=config.external_weight if source.weight is None else source.weight,
+        most=config.external_top_k,
+        timeout_ms=source.timeout_ms,
+        executor=_threads(),
+        breaker=_breaker(EXTERNAL, source.pk, repr(sorted(source.settings.items()))),
+    )
+
 
 logger = logging.getLogger(__name__)
 

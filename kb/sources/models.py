@@ -9,13 +9,12 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import pgettext_lazy
 
-from kb.access.models.accounts import ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import EXTERNAL_SOURCE, WEB_SOURCE
 from kb.base.db.triggers import content_triggers, live_source_triggers
 from kb.base.messages import MessageField
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.content.models.documents import Document
+from kb.content.models import Document
 
 
 class WebSource(models.Model):

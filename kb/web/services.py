@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models import User
 from kb.base.errors import Rejected
 from kb.web.models import IdempotencyKey
 

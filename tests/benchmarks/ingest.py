@@ -67,7 +67,7 @@ def shares(label: str, seconds: dict[str, float], of: float) -> list[Row]:
 
 def import_sample(kb, directory: Path, count: int | None) -> None:
     """The first passages of a corpus, each a document of one chunk."""
-    from kb.quality.eval_sets.services.beir import import_passages
+    from kb.quality.eval_sets.services.files import import_passages
 
     with tempfile.TemporaryDirectory() as folder:
         with (directory / "corpus.jsonl").open() as lines, Path(folder, "corpus.jsonl").open("w") as sample:
@@ -106,8 +106,7 @@ def running_worker():
 
 def ingest_files(kb, files: Sequence[Path], worker: Worker) -> list[list[int]]:
     """Files as one upload, from the first that is taken in to the last that is ready; the worker's memory at the quarters."""
-    from kb.ingest.services.batches.batches import batch_create, batch_progress
-    from kb.ingest.services.batches.files import NewFile, take_in
+    from kb.ingest.services.batches import NewFile, batch_create, batch_progress, take_in
 
     batch = batch_create(knowledge_base=kb, name="files", user=None)
     waiting, taken, memory = deque(files), 0, []

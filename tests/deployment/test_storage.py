@@ -17,7 +17,7 @@ from config.environment import NamingEnv
 from config.files import file_storage
 from kb.base import object_storage
 from kb.base.files import FilesUnavailable, delete_folder, local_file, replace_file
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.ingest.services.chunk_preview import preview_document
 from kb.ingest.services.documents import document_add, document_delete
 from kb.ingest.services.indexing import index_document

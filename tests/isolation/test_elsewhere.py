@@ -8,8 +8,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from kb.agents.mcp import reading
-from kb.answers.services.types import AskRequest
-from kb.answers.services.writing import answer
+from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.index.bm25 import BM25Store
 from kb.models import ApiKey, Chunk, Membership, SearchLog, SearchProvider

@@ -4,13 +4,13 @@ import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
+from axes.utils import reset
 from django.db import transaction
 from django.db.models import CharField, F, Q, QuerySet, Value
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import ApiKey, Principal, User
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import ApiKey, KnowledgeBase, Principal, User
 from kb.access.services.rate_limits import general_rate_limit, is_laxer, rate_limit_check
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 
@@ -197,3 +197,12 @@ def _note_use(key: ApiKey) -> None:
     if key.last_used_at is None or key.last_used_at < stale:
         due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
         ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
+
+
+def logins_unlock(users: Iterable[User]) -> int:
+    """Forgets the failed logins of users, from every address.
+
+    Returns:
+        How many of the users had any.
+    """
+    return sum(bool(reset(username=user.get_username())) for user in users)

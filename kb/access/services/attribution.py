@@ -9,8 +9,7 @@ from contextlib import contextmanager
 
 import pghistory
 
-from kb.access.models.accounts import ApiKey, User
-from kb.access.models.audit import AuditEntry
+from kb.access.models import ApiKey, AuditEntry, User
 
 How = AuditEntry.How
 

@@ -5,17 +5,52 @@ of their own beside that of all others.
 """
 
 import hashlib
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 from limits import RateLimitItem, parse_many
+from limits.storage import MemoryStorage, RedisStorage
+from redis import Redis
 
-from kb.access.models.accounts import ApiKey, User
-from kb.access.rate_counters import count_requests
+from kb.access.models import ApiKey, User
+from kb.base.cache import query_caches
 from kb.base.errors import Rejected
+from kb.base.models import installation_id
+
+
+def count_requests(limit: RateLimitItem, name: str, amount: int) -> tuple[int, int]:
+    """Counts requests in the current window of a limit.
+
+    Args:
+        limit: how long a window is.
+        name: whose requests, and of which kind.
+        amount: how many; 0: only looks.
+
+    Returns:
+        How many the window holds with these, and in how many seconds it ends (at least 1).
+    """
+    length, now = limit.get_expiry(), int(time.time())
+    window, elapsed = divmod(now, length)
+    key = f"{query_caches.KEY_SPACE}:requests:{installation_id()}:{name}:{length}:{window}"
+    shared = query_caches.shared_redis().ask(lambda redis: _in_redis(redis).incr(key, length, amount))
+    return (_here().incr(key, length, amount) if shared is None else shared), length - elapsed
+
+
+@lru_cache(maxsize=1)
+def _in_redis(redis: "Redis") -> RedisStorage:
+    # The address is only looked at for its scheme: connections are those of the client.
+    return RedisStorage("redis://", connection_pool=redis.connection_pool)
+
+
+@lru_cache(maxsize=1)
+def _here() -> MemoryStorage:
+    return MemoryStorage()
+
 
 GENERAL, ASK, UPLOAD, FAILURES = "general", "ask", "upload", "failures"
 LOGIN, LOGIN_NAME = "login", "login_name"

@@ -17,10 +17,8 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal, ScopedQuerySet, User
-from kb.access.models.invitations import Invitation
-from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import Invitation, KnowledgeBase, Membership, Principal, ScopedQuerySet, User
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 
 Role = Membership.Role

@@ -1,12 +1,14 @@
 """On whose behalf a tool is called: an API key, looked up anew for each call, so that one that was revoked opens nothing."""
 
 import os
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Any
 
+import anyio
 from django.conf import settings
 from django.db import connections
 from django.utils import translation
@@ -14,13 +16,17 @@ from django.utils.translation import gettext as _
 from django.utils.translation.trans_real import parse_accept_lang_header
 from mcp.server.mcpserver import Context
 from mcp.server.mcpserver.exceptions import ToolError
+from starlette.types import Message, Receive
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from kb.access.models.accounts import ApiKey, Principal
+from kb.access.models import ApiKey, Principal
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import GENERAL, request_spend
 from kb.base.errors import DATABASE_OUT_OF_REACH, ServiceError
+from kb.base.net.politeness import CLIENT_MIN_RATE, CLIENT_SECONDS
 from kb.base.telemetry import context as log_context
 from kb.base.telemetry.requests import note
+from kb.search.wiring import warm_up
 from retrieval.errors import NoChannelAvailable, RetrievalError
 
 KEY_VARIABLE = "ZHIKU_API_KEY"
@@ -110,3 +116,47 @@ def _language(headers: Mapping[str, str] | None) -> str:
         except LookupError:
             continue
     return str(settings.LANGUAGE_CODE)
+
+
+class PacedProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """Closes a connection over which for CLIENT_SECONDS no request has come and none is answered."""
+
+    _seen: Any = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.loop.call_later(CLIENT_SECONDS, self._look)
+
+    def _look(self) -> None:
+        if self.transport.is_closing():
+            return
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and self.cycle is self._seen:
+            self.transport.abort()
+            return
+        self._seen = self.cycle
+        self.loop.call_later(CLIENT_SECONDS, self._look)
+
+
+def paced(receive: Receive) -> Receive:
+    """As a client that goes away is one whose body comes too slowly."""
+    started, received, is_whole = time.monotonic(), 0, False
+
+    async def received_in_time() -> Message:
+        nonlocal received, is_whole
+        if is_whole:
+            return await receive()
+        allowed = CLIENT_SECONDS + received / CLIENT_MIN_RATE
+        message: Message = {"type": "http.disconnect"}
+        with anyio.move_on_after(started + allowed - time.monotonic()):
+            message = await receive()
+        received += len(message.get("body", b""))
+        is_whole = not message.get("more_body", False)
+        return message
+
+    return received_in_time
+
+
+def warm_up_beside() -> None:
+    """Loads tokenizers and models beside the first requests, once a process."""
+    threading.Thread(target=warm_up, name="warm-up", daemon=True).start()

@@ -18,10 +18,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.rate_limits import failure_spend
-from kb.agents.mcp.callers import key_in
-from kb.agents.mcp.pace import PacedProtocol, paced
+from kb.agents.mcp.callers import PacedProtocol, key_in, paced, warm_up_beside
 from kb.agents.mcp.server import build_server
-from kb.agents.mcp.warming import warm_up_beside
 from kb.base.net.client_address import caller_address, network_of
 from kb.base.telemetry import context, otel
 from kb.base.telemetry.exporter import serve_metrics

@@ -6,8 +6,7 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.agents.mcp.outputs import (
     AnswerOutput,
     ChunkOutput,
@@ -19,10 +18,9 @@ from kb.agents.mcp.outputs import (
     PassageOutput,
     SearchOutput,
 )
-from kb.answers.services.types import AskRequest
-from kb.answers.services.writing import answer
+from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible, Rejected
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.content.selectors import knowledge_base_overview
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest

@@ -10,10 +10,11 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from kb.access.services.rate_limits import ASK
-from kb.agents.mcp import reading, rendering
+from kb.agents.mcp import outputs as rendering
+from kb.agents.mcp import reading
 from kb.agents.mcp.callers import calling
 from kb.agents.mcp.outputs import AnswerOutput, DocumentOutput, KnowledgeBasesOutput, SearchOutput
-from kb.answers.services.types import AskRequest
+from kb.answers.services.answers import AskRequest
 from kb.base.filter_values import MAX_ID
 from kb.index.filters import Filters
 from kb.search.services.search import SearchRequest

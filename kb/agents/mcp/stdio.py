@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import anyio
 
+from kb.agents.mcp.callers import warm_up_beside
 from kb.agents.mcp.server import build_server
-from kb.agents.mcp.warming import warm_up_beside
 
 BLOCK = 65_536
 

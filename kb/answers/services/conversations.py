@@ -8,10 +8,10 @@ from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal, User
+from kb.access.models import Principal, User
 from kb.answers.models import Conversation, Message
 from kb.base.errors import NotVisible
-from kb.base.validators import storable
+from kb.base.text import storable
 from retrieval.answer import NO_ANSWER
 from retrieval.packing import shorten
 from retrieval.types import Turn

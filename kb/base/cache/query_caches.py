@@ -20,8 +20,8 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
-from kb.base.db.installation import installation_id
 from kb.base.metrics import HOT_QUERIES, QUERY_VECTORS
+from kb.base.models import installation_id
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.execution import CircuitBreaker, ModelGuard

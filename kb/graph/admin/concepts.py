@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.admin import TabularInline
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm
-from kb.web.admin.formsets import OwnRowsFormSet
+from kb.web.admin.rows import OwnRowsFormSet
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal
 
 TERMS_CHARACTERS = 120

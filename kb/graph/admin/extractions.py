@@ -14,11 +14,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.graph.models import GraphExtraction
-from kb.graph.services.requests import graph_request
+from kb.graph.services.extraction import graph_request
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 

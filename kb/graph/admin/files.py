@@ -11,12 +11,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, UnfoldBooleanSwitchWidget
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.graph.services.exporting import graph_export
-from kb.graph.services.import_plan import Effect
-from kb.graph.services.importing import ImportPlan, graph_import, graph_import_plan
-from kb.graph.services.tables import COLUMNS, MAX_BYTES, Table, read_bytes
+from kb.graph.services.importing import Effect, ImportPlan, graph_import, graph_import_plan
+from kb.graph.services.tables import COLUMNS, MAX_BYTES, Table, graph_export, read_bytes
 from kb.web.admin.scoped import principal
 from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
 

@@ -1,7 +1,10 @@
 """An entity's page: the picture of its neighbours, and what is known of it as a table."""
 
+import math
+import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,9 +12,146 @@ from django.core.paginator import Paginator
 from django.http import HttpRequest
 from django.urls import reverse
 
-from kb.graph.admin.layout import MOST_DRAWN, NARROW, WIDE, Node, Picture, Shape, draw
 from kb.graph.models import Entity, FactSource, GraphFact
-from kb.graph.services.neighbourhood import Neighbour, facts_of, neighbours_of, sources_of
+from kb.graph.services.entities import Neighbour, facts_of, neighbours_of, sources_of
+
+MOST_DRAWN = 40
+ROW = 44.0
+"""Of a label's two lines, the name and its relations."""
+MARGIN = 14.0
+NAME_SIZE, RELATION_SIZE = 14.0, 12.0
+GAP = 12.0
+"""Between a dot and its label."""
+_WIDE = frozenset("WF")
+_NARROW_CHARACTER, _WIDE_CHARACTER = 0.58, 1.0
+_LEAST_BEND = 0.35
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How a picture is laid out: `sides` is 2 for labels on both sides of the centre, 1 for a narrow screen."""
+
+    width: float
+    sides: int
+    centre_x: float
+    radius: float
+    centre_width: float
+
+
+WIDE = Shape(width=860.0, sides=2, centre_x=430.0, radius=170.0, centre_width=200.0)
+NARROW = Shape(width=340.0, sides=1, centre_x=52.0, radius=84.0, centre_width=100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A neighbour's dot with its label, which is on the side away from the centre.
+
+    Attributes:
+        left, top, width, height: of the label with its dot, as a target for pointers.
+        anchor: of the label's text, as SVG calls it.
+    """
+
+    x: float
+    y: float
+    text_x: float
+    anchor: str
+    name: str
+    relation: str
+    left: float
+    top: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    width: float
+    height: float
+    centre_x: float
+    centre_y: float
+    centre_left: float
+    centre_width: float
+    name: str
+    nodes: tuple[Node, ...]
+
+
+def draw(name: str, neighbours: Sequence[tuple[str, str]], shape: Shape) -> Picture:
+    """Places neighbours, each a name with its relations in words, on an arc around the entity.
+
+    Each label has a row of its own on its side, so that none covers another; with more than fit beside each other the arc
+    grows higher, not the labels smaller.
+    """
+    drawn = neighbours[:MOST_DRAWN]
+    right = math.ceil(len(drawn) / shape.sides)
+    height = max(3, right) * ROW + 2 * MARGIN
+    nodes = [
+        *_side(drawn[:right], 1, height, shape),
+        *_side(drawn[right:], -1, height, shape),
+    ]
+    return Picture(
+        shape.width,
+        height,
+        shape.centre_x,
+        height / 2,
+        shape.centre_x - shape.centre_width / 2,
+        shape.centre_width,
+        shortened(name, shape.centre_width - 2 * GAP, NAME_SIZE),
+        tuple(nodes),
+    )
+
+
+def text_width(text: str, size: float) -> float:
+    """An estimate of a text's width: Chinese characters are as wide as they are high."""
+    return size * sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> float:
+    return _WIDE_CHARACTER if unicodedata.east_asian_width(character) in _WIDE else _NARROW_CHARACTER
+
+
+def shortened(text: str, width: float, size: float) -> str:
+    """The text, or as much of its beginning as fits, with an ellipsis."""
+    kept, room = 0, width / size
+    ends = room - _character_width("…")
+    for place, used in enumerate(accumulate(map(_character_width, text)), start=1):
+        if used > room:
+            return text[:kept].rstrip() + "…"
+        if used <= ends:
+            kept = place
+    return text
+
+
+def _side(neighbours: Sequence[tuple[str, str]], direction: int, height: float, shape: Shape) -> list[Node]:
+    top = (height - len(neighbours) * ROW) / 2
+    return [
+        _node(name, relation, top + (row + 0.5) * ROW, direction, height, shape)
+        for row, (name, relation) in enumerate(neighbours)
+    ]
+
+
+def _node(name: str, relation: str, y: float, direction: int, height: float, shape: Shape) -> Node:
+    away = (y - height / 2) / (height / 2)
+    bend = max(_LEAST_BEND, math.sqrt(max(0.0, 1.0 - away * away)))
+    x = shape.centre_x + direction * shape.radius * bend
+    edge = shape.width - MARGIN if direction > 0 else MARGIN
+    room = abs(edge - x) - GAP
+    short_name, short_relation = shortened(name, room, NAME_SIZE), shortened(relation, room, RELATION_SIZE)
+    width = max(text_width(short_name, NAME_SIZE), text_width(short_relation, RELATION_SIZE)) + 2 * GAP
+    width = min(width, room + GAP + MARGIN)
+    left = x - GAP / 2 if direction > 0 else x + GAP / 2 - width
+    return Node(
+        x=round(x, 1),
+        y=round(y, 1),
+        text_x=round(x + direction * GAP, 1),
+        anchor="start" if direction > 0 else "end",
+        name=short_name,
+        relation=short_relation,
+        left=round(left, 1),
+        top=round(y - ROW / 2 + 2, 1),
+        width=round(width, 1),
+        height=ROW - 4,
+    )
+
 
 FACTS_A_PAGE = 25
 MOST_RELATIONS = 20

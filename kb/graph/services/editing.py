@@ -8,8 +8,8 @@ from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, GraphFact

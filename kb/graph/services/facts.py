@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.graph.models import Concept, ConceptTerm, EntityName, FactSource, GraphFact, Origin
 
 BATCH = 1_000

@@ -1,19 +1,297 @@
 """Imports of entities, facts and concepts from CSV files: first a plan of what would change, then the change itself."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 
 from django.db import transaction
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
-from kb.graph.services.import_concepts import plan_concepts
-from kb.graph.services.import_entities import plan_entities
-from kb.graph.services.import_facts import plan_facts
-from kb.graph.services.import_plan import Effect, PlannedRow
-from kb.graph.services.tables import Row, Table, read_table
+from kb.base.text import normalized_key
+from kb.content.models import Chunk, Document
+from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
+from kb.graph.services.entities import KIND_CHARACTERS, MAX_ALIASES, NAME_CHARACTERS
+from kb.graph.services.facts import (
+    BATCH,
+    Identity,
+    Triple,
+    by_entities,
+    facts_with,
+    known_facts,
+    rewrite_facts,
+    write_facts,
+)
+from kb.graph.services.tables import CELL_CHARACTERS, Row, Table, read_table
+
+
+class Effect(StrEnum):
+    NEW = "new"
+    CHANGED = "changed"
+    SAME = "same"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row of a file; `message` says what is wrong with it, or what it changes."""
+
+    line: int
+    text: str
+    effect: Effect
+    message: str = ""
+
+
+def plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
+    """What the rows do, and what does it."""
+    concepts = {normalized_key(each.name): each for each in Concept.objects.filter(knowledge_base=kb)}
+    terms = {(term.concept_id, term.key) for term in ConceptTerm.objects.filter(knowledge_base=kb)}
+    by_id = {each.pk: key for key, each in concepts.items()}
+    named = set(concepts) | {normalized_key(row["name"]) for row in rows}
+    wider = {key: by_id[each.parent_id] for key, each in concepts.items() if each.parent_id in by_id}
+    held, wide = set(concepts), set(wider.values())
+    planned, taken = [], []
+    for row in rows:
+        key = normalized_key(row["name"])
+        error = _concept_error(row, named, wider, leads=key in wide)
+        if error:
+            planned.append(PlannedRow(row.line, row["name"], Effect.ERROR, error))
+            continue
+        parent = normalized_key(row["parent"])
+        is_moved = bool(parent) and wider.get(key) != parent
+        if parent:
+            wider[key] = parent
+            wide.add(parent)
+        concept = concepts.get(key)
+        added = [
+            text
+            for text in row.listed("synonyms")
+            if concept is None or (concept.pk, normalized_key(text)) not in terms
+        ]
+        effect = Effect.NEW if key not in held else Effect.CHANGED if added or is_moved else Effect.SAME
+        held.add(key)
+        taken.append(row)
+        planned.append(PlannedRow(row.line, row["name"], effect, " · ".join([*added, row["parent"]]).strip(" ·")))
+    return planned, lambda: _apply_concepts(kb, taken, concepts)
+
+
+def _apply_concepts(kb: KnowledgeBase, rows: Sequence[Row], concepts: dict[str, Concept]) -> None:
+    for row in rows:
+        key = normalized_key(row["name"])
+        if key not in concepts:
+            concepts[key] = Concept(knowledge_base=kb, name=row["name"])
+            concepts[key].save()
+    for row in rows:
+        concept = concepts[normalized_key(row["name"])]
+        parent = concepts.get(normalized_key(row["parent"])) if row["parent"] else None
+        if parent is not None and concept.parent_id != parent.pk:
+            concept.parent = parent
+            concept.save()
+        held = set(concept.terms.values_list("key", flat=True))
+        for text in row.listed("synonyms"):
+            if normalized_key(text) not in held:
+                ConceptTerm(concept=concept, text=text).save()
+                held.add(normalized_key(text))
+
+
+def _concept_error(row: Row, named: set[str], wider: Mapping[str, str], *, leads: bool) -> str:
+    """What is wrong with a row; `leads` where another concept is narrower than its own, without which there is no circle."""
+    texts = [row["name"], *row.listed("synonyms")]
+    if not all(map(normalized_key, texts)):
+        return _("The name is missing.")
+    if any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts):
+        return _("A name has %(most)d characters at most: shorten it.") % {"most": NAME_CHARACTERS}
+    parent = normalized_key(row["parent"])
+    if parent and parent not in named:
+        message = _("The wider concept “%(name)s” is neither in the file nor in the knowledge base.")
+        return message % {"name": row["parent"][:100]}
+    if parent == normalized_key(row["name"]):
+        return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
+    key, met = parent if leads else "", set()
+    while key and key not in met:
+        if key == normalized_key(row["name"]):
+            return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
+        met.add(key)
+        key = wider.get(key, "")
+    return ""
+
+
+@dataclass(slots=True)
+class _Planned:
+    """An entity as it will be; `names` are those that it is given, by their keys."""
+
+    entity: Entity
+    names: dict[str, str] = field(default_factory=dict)
+    is_changed: bool = False
+
+
+def plan_entities(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
+    """What the rows do, and what does it."""
+    keys = {normalized_key(text) for row in rows for text in (row["name"], *row.listed("aliases"))}
+    held = EntityName.objects.filter(knowledge_base=kb, key__in=keys).select_related("entity")
+    entities: dict[int, _Planned] = {}
+    owners: dict[str, _Planned] = {}
+    for name in held:
+        owners[name.key] = entities.setdefault(name.entity_id, _Planned(name.entity))
+    new: list[_Planned] = []
+    planned = [_plan_row(kb, row, owners, new) for row in rows]
+    changed = [each for each in entities.values() if each.is_changed]
+    return planned, lambda: _apply_entities(kb, new, changed)
+
+
+def _plan_row(kb: KnowledgeBase, row: Row, owners: dict[str, _Planned], new: list[_Planned]) -> PlannedRow:
+    given = [row["name"], *row.listed("aliases")]
+    texts = {normalized_key(text): text for text in reversed(given)}
+    texts = {key: texts[key] for key in dict.fromkeys(map(normalized_key, given))}
+    shown = row["name"]
+    if error := _entity_error(row, texts):
+        return PlannedRow(row.line, shown, Effect.ERROR, error)
+    known = {id(owners[key]): owners[key] for key in texts if key in owners}
+    if len(known) > 1:
+        names = "”, “".join(sorted(each.entity.name for each in known.values()))
+        message = _("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out.")
+        return PlannedRow(row.line, shown, Effect.ERROR, message % {"names": names})
+    if known:
+        target = next(iter(known.values()))
+        effect = Effect.SAME
+    else:
+        target = _Planned(Entity(knowledge_base=kb, name=shown, origin=Origin.IMPORT))
+        new.append(target)
+        effect = Effect.NEW
+    added = {key: text for key, text in texts.items() if key not in owners}
+    target.names |= added
+    owners |= dict.fromkeys(added, target)
+    fields = {name: row[name] for name in ("kind", "description") if row[name]}
+    differing = [name for name, value in fields.items() if getattr(target.entity, name) != value]
+    for name in differing:
+        setattr(target.entity, name, fields[name])
+    if effect is Effect.SAME and (added or differing):
+        effect, target.is_changed = Effect.CHANGED, True
+    others = [text for text in added.values() if text != target.entity.name]
+    return PlannedRow(row.line, shown, effect, " · ".join([*others, *(fields[name][:80] for name in differing)]))
+
+
+def _entity_error(row: Row, texts: dict[str, str]) -> str:
+    if not normalized_key(row["name"]):
+        return _("The name is missing.")
+    long = next((text for text in texts.values() if len(text) > NAME_CHARACTERS), "")
+    if long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS:
+        return _("A name has %(name)d characters at most, and a kind %(kind)d: shorten it.") % {
+            "name": NAME_CHARACTERS,
+            "kind": KIND_CHARACTERS,
+        }
+    if len(texts) > MAX_ALIASES + 1:
+        return _("An entity can have %(most)d other names at most: leave some out.") % {"most": MAX_ALIASES}
+    if any("\0" in value for value in row.values.values()):
+        return _("It holds a character that cannot be stored: delete it.")
+    return ""
+
+
+def _apply_entities(kb: KnowledgeBase, new: Sequence[_Planned], changed: Sequence[_Planned]) -> None:
+    Entity.objects.bulk_create([each.entity for each in new], batch_size=BATCH)
+    for each in changed:
+        if each.entity.origin == Origin.LLM:
+            each.entity.origin = Origin.IMPORT
+    Entity.objects.bulk_update([each.entity for each in changed], ["kind", "description", "origin"], batch_size=BATCH)
+    names = [
+        EntityName(entity=each.entity, knowledge_base=kb, text=text, key=key)
+        for each in [*new, *changed]
+        for key, text in sorted(each.names.items(), key=lambda pair: pair[1] != each.entity.name)
+    ]
+    EntityName.objects.bulk_create(names, batch_size=BATCH)
+    given = {name.key: name.entity for name in names if name.text != name.entity.name}
+    stated = facts_with(kb.pk, given).values_list("subject_key", "object_key")
+    touched = {given[key].pk for pair in stated for key in pair if key in given}
+    keys: dict[int, list[str]] = {}
+    for key, entity in given.items():
+        keys.setdefault(entity.pk, []).append(key)
+    names_of = {entity.pk: entity.name for entity in given.values()}
+    for pk in touched:
+        rewrite_facts(kb.pk, keys[pk], names_of[pk])
+
+
+def plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
+    """What the rows do, and what does it."""
+    stated = [Triple(row["subject"], row["predicate"], row["object"]) for row in rows]
+    triples = by_entities(kb.pk, stated)
+    documents = _documents(kb, rows)
+    chunks = _chunks(set(documents.values()), rows)
+    held = set(known_facts(kb.pk, triples))
+    planned: list[PlannedRow] = []
+    sources: dict[Identity, int | None] = {}
+    taken: list[Triple] = []
+    for row, triple in zip(rows, triples, strict=True):
+        text = " · ".join([row["subject"], row["predicate"], row["object"]])
+        document_id = documents.get(row["document"])
+        chunk_id = chunks.get((document_id, _position(row["chunk"]))) if document_id else None
+        error = _fact_error(row, triple) or _source_error(row, document_id, chunk_id)
+        if error:
+            planned.append(PlannedRow(row.line, text, Effect.ERROR, error))
+            continue
+        effect = Effect.SAME if triple.identity in held else Effect.NEW
+        held.add(triple.identity)
+        taken.append(triple)
+        sources[triple.identity] = sources.get(triple.identity) or chunk_id
+        planned.append(PlannedRow(row.line, text, effect, row["document"]))
+    return planned, lambda: _apply_facts(kb, taken, sources)
+
+
+def _apply_facts(kb: KnowledgeBase, triples: Sequence[Triple], sources: dict[Identity, int | None]) -> None:
+    ids = write_facts(kb.pk, triples, Origin.IMPORT)
+    GraphFact.objects.filter(pk__in=ids.values(), origin=Origin.LLM).update(origin=Origin.IMPORT)
+    chunk_of = {ids[identity]: chunk_id for identity, chunk_id in sources.items() if chunk_id and identity in ids}
+    facts = list(GraphFact.objects.filter(pk__in=chunk_of, source_chunk=None))
+    for fact in facts:
+        fact.source_chunk_id = chunk_of[fact.pk]
+    GraphFact.objects.bulk_update(facts, ["source_chunk"], batch_size=BATCH)
+
+
+def _documents(kb: KnowledgeBase, rows: Sequence[Row]) -> dict[str, int]:
+    """Documents by what a file calls them: their source, or their title."""
+    names = {row["document"] for row in rows} - {""}
+    found = Document.objects.filter(Q(source__in=names) | Q(title__in=names), knowledge_base=kb).order_by("-pk")
+    documents = list(found.values_list("pk", "source", "title"))
+    by_title = {title: pk for pk, _source, title in documents if title}
+    return by_title | {source: pk for pk, source, _title in documents if source}
+
+
+def _chunks(document_ids: set[int], rows: Sequence[Row]) -> dict[tuple[int | None, int], int]:
+    if not any(row["chunk"] for row in rows):
+        return {}
+    found = Chunk.objects.filter(document__in=document_ids).values_list("document_id", "position", "pk")
+    return {(document_id, position + 1): pk for document_id, position, pk in found}
+
+
+def _position(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+
+
+def _fact_error(row: Row, triple: Triple) -> str:
+    cells = (row["subject"], row["predicate"], row["object"])
+    if not all(normalized_key(cell) for cell in cells):
+        return _("Subject, predicate and object are all needed.")
+    if any(len(cell) > NAME_CHARACTERS for cell in cells):
+        return _("Subject, predicate and object have %(most)d characters at most: shorten them.") % {
+            "most": NAME_CHARACTERS
+        }
+    if any("\0" in cell for cell in cells):
+        return _("It holds a character that cannot be stored: delete it.")
+    if triple.identity[0] == triple.identity[2] and normalized_key(row["subject"]) != normalized_key(row["object"]):
+        return _("Subject and object are two names of one entity.")
+    return ""
+
+
+def _source_error(row: Row, document_id: int | None, chunk_id: int | None) -> str:
+    if row["document"] and document_id is None:
+        message = _("The knowledge base has no document of the source or title “%(name)s”.")
+        return message % {"name": row["document"][:100]}
+    if row["chunk"] and chunk_id is None:
+        return _("The document has no chunk %(number)s; the first one is 1.") % {"number": row["chunk"][:20]}
+    return ""
+
 
 _PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], tuple[list[PlannedRow], Callable[[], None]]]] = {
     Table.ENTITIES: plan_entities,

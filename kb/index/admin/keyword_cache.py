@@ -18,7 +18,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.metrics import SHARED_FOLDER, cache_counters
 from kb.index.admin.tokenizer import tokenizer_url, tokenizers_in_words
 from kb.index.bm25 import BM25Store

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import ServiceError
 from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild
 from kb.index.services.stores.state import stores_state

@@ -15,7 +15,7 @@ from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.index.mirrors.protocol import (
     Found,
     StoredVector,

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pymilvus import DataType, Function, FunctionType, MilvusClient, MilvusException
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.index.mirrors.protocol import (
     Found,
     StoredVector,

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.base.db.installation import installation_id
+from kb.base.models import installation_id
 from retrieval.errors import RetrievalError
 
 T = TypeVar("T")

@@ -8,11 +8,10 @@ import numpy as np
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.index.enabled_chunks import enabled_among
-from kb.index.mirrors.outbox import has_taken_in, pending_chunks
+from kb.access.models import KnowledgeBase
+from kb.index.filters import enabled_among
 from kb.index.mirrors.protocol import Found, Mirror, TextCollection, VectorCollection
-from kb.index.mirrors.registry import asked
+from kb.index.mirrors.registry import asked, has_taken_in, pending_chunks
 from kb.index.pgvector import MAX_EXACT, PgVectorStore
 from retrieval.errors import ChannelUnavailable
 from retrieval.messages import Message

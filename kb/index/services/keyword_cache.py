@@ -10,13 +10,11 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, QuerySet, Subquery, Sum
 from django.db.models.functions import Coalesce
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.locks import Purpose, held_locks
-from kb.content.models.documents import Chunk
-from kb.index.bm25 import index_fingerprint, most_changes
-from kb.index.models.index import BM25Index, ChunkChange
-from kb.index.tiers import RedisTier
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.db.transactions import Purpose, held_locks
+from kb.content.models import Chunk
+from kb.index.bm25 import RedisTier, index_fingerprint, most_changes
+from kb.index.models import BM25Index, ChunkChange
 from retrieval.cache import TierUnavailable
 
 PAYLOAD_BYTES = Func(F("payload"), function="octet_length", output_field=IntegerField())

@@ -11,15 +11,13 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.locks import Purpose, try_lock
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected, Superseded
-from kb.content.models.documents import Chunk
-from kb.index.models.index import ChunkEmbedding
-from kb.index.models.reembedding import Reembedding
+from kb.content.models import Chunk
+from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.preparing import Source, add_vectors, prepare
-from kb.index.services.chunk_batches import any_chunk_without, chunk_batches, searchable_text_of
-from kb.index.services.writing import holding_model, unchanged
+from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
 from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
 from kb.profiles.services import starting_profile

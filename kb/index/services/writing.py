@@ -1,21 +1,22 @@
 """How chunks and what is derived from them are written: every writer locks the knowledge base first, so none deadlocks."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from django.db import transaction
+from django.db.models import OuterRef, QuerySet, Subquery
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Superseded
-from kb.content.models.documents import Chunk
-from kb.index.llm_keywords import chunk_reader
+from kb.content.models import Chunk
+from kb.index.keywords import Extraction, chunk_reader
 from kb.index.preparing import Prepared, Source, prepare
-from kb.index.terms import Extraction
 from kb.providers.loaded import embedder
 from kb.providers.tokenizers import load_tokenizer, tokenizer
 from retrieval.keywords import Method
 from retrieval.protocols import Tokenizer
+from retrieval.searchable import searchable_text
 
 T = TypeVar("T")
 
@@ -129,3 +130,45 @@ def _origin(chunk: Chunk) -> tuple[object, ...]:
     """What indexes are derived from."""
     own = chunk.keywords if chunk.own_keywords else None
     return chunk.text, chunk.document.title, chunk.heading_path, chunk.questions, own
+
+
+BATCH = 256
+
+
+def chunk_batches(
+    kb: KnowledgeBase, *, after: int = 0, done: Callable[[Sequence[int]], Collection[int]] = lambda _: ()
+) -> Iterator[list[Chunk]]:
+    """Chunks by id with their documents.
+
+    Args:
+        kb: the knowledge base.
+        after: id of the chunk to start behind.
+        done: given the ids of a piece, those of them to leave out.
+    """
+    rows = Chunk.objects.filter(knowledge_base=kb).order_by("pk")
+    while ids := list(rows.filter(pk__gt=after).values_list("pk", flat=True)[:BATCH]):
+        after = ids[-1]
+        if wanted := set(ids).difference(done(ids)):
+            yield list(rows.filter(pk__in=wanted).select_related("document"))
+
+
+def any_chunk_without(kb: KnowledgeBase, derived: QuerySet[Any]) -> bool:
+    """Whether a chunk has none of some rows that are derived from chunks.
+
+    Each chunk is looked up by itself: an anti-join on an id that the table's statistics do not know yet is planned for
+    one row, and takes time with the square of the chunks.
+    """
+    own = Subquery(derived.filter(chunk=OuterRef("pk")).values("pk")[:1])
+    found: bool = Chunk.objects.filter(knowledge_base=kb).annotate(own=own).filter(own__isnull=True).exists()
+    return found
+
+
+def searchable_text_of(chunk: Chunk) -> str:
+    """What both channels index of a chunk that was read with its document."""
+    return searchable_text(chunk.document.title, chunk.heading_path, chunk.text)
+
+
+def source_of(chunk: Chunk) -> Source:
+    """What the indexes of a chunk that was read with its document are made of."""
+    own = tuple(chunk.keywords) if chunk.own_keywords else None
+    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), own, chunk.own_questions)

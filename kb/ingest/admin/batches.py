@@ -17,25 +17,24 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from unfold.views import ChangeList
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import AlreadyThere, Rejected
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
+from kb.content.models import Document, IngestBatch
 from kb.ingest.admin.documents import state_cell
-from kb.ingest.services.batches.batches import (
+from kb.ingest.services.batches import (
     BatchProgress,
+    batch_add,
     batch_cancel,
     batch_create,
     batch_pause,
     batch_progress,
     batch_resume,
     batch_retry,
+    note_message,
     progress_of,
 )
-from kb.ingest.services.batches.files import batch_add
-from kb.ingest.services.batches.tables import batch_describe, read_table
-from kb.ingest.services.batches.uploads import note_message
-from kb.web.admin.rate_limits import brings_files
+from kb.ingest.services.tables import batch_describe, read_table
+from kb.web.admin.middleware import brings_files
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
 
 SHOWN_DOCUMENTS = 20

@@ -13,10 +13,10 @@ from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView
 from unfold.widgets import UnfoldAdminIntegerFieldWidget, UnfoldAdminSelectWidget, UnfoldAdminTextareaWidget
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.content.models.documents import Chunk, Document
-from kb.content.services.knowledge_bases import knowledge_base_update
+from kb.content.models import Chunk, Document
+from kb.content.services import knowledge_base_update
 from kb.ingest.services.chunk_preview import CHUNKING, MOST_CHARACTERS, Preview, preview_document, preview_text
 from kb.ingest.services.documents import cut_otherwise, cuttable, documents_recut
 from kb.ingest.services.indexing import chunk_settings

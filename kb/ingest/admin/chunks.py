@@ -1,29 +1,264 @@
+"""The page that lists the near-duplicates of a knowledge base, with the words in which they differ."""
+
+import re
+from collections.abc import Sequence
+from difflib import SequenceMatcher
+from itertools import pairwise
 from typing import Any, ClassVar
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
 from django.db.models import Q, QuerySet
-from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, reverse
+from django.utils.functional import cached_property
 from django.utils.html import format_html
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
+from django.views.generic import TemplateView
 from unfold.contrib.filters.admin import DropdownFilter
+from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
+from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible, Rejected, ServiceError, Superseded
-from kb.content.models.documents import Chunk, Document
-from kb.ingest.admin.chunk_duplicates import NEIGHBOUR_CHARACTERS, NearDuplicatesView, alike, moved_meanwhile
-from kb.ingest.admin.chunk_split import ChunkSplitView
-from kb.ingest.services.chunk_work.bulk import chunks_delete, chunks_set_enabled
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.merging import chunks_merge
-from kb.ingest.services.chunk_work.neighbours import neighbours_of
-from kb.web.admin.ids import row_id
-from kb.web.admin.scoped import ScopedAutocompleteFilter, ScopedModelAdmin, ScopedRelatedFilter, column
+from kb.content.models import Chunk, Document
+from kb.ingest.services.chunks import (
+    chunk_split,
+    chunk_update,
+    chunks_change,
+    chunks_delete,
+    chunks_merge,
+    chunks_set_enabled,
+    neighbours_of,
+    sentence_starts,
+)
+from kb.ingest.services.duplicates import (
+    Found,
+    Group,
+    duplicate_scan_request,
+    duplicates_of,
+    near_duplicates,
+    similarities_within,
+)
+from kb.web.admin.rows import row_id, row_ids
+from kb.web.admin.scoped import (
+    ScopedAutocompleteFilter,
+    ScopedModelAdmin,
+    ScopedRelatedFilter,
+    column,
+    principal,
+    visible,
+)
+
+GROUPS_A_PAGE = 10
+MEMBERS_SHOWN = 12
+COMPARED_CHARACTERS = 2_000
+_WORD = re.compile(r"[^\W\u2e80-\U0003ffff]+|\s+|.", re.DOTALL)
+
+Run = tuple[bool, str]
+"""Whether a piece of a text is only in this one, and the piece."""
+
+
+class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
+    permission_required = ()
+    template_name = "ingest/chunk_duplicates.html"
+
+    @property
+    def title(self) -> str:
+        return _("Near-duplicates in “%(name)s”") % {"name": self.kb.name} if self.kb else _("Near-duplicates")
+
+    @cached_property
+    def bases(self) -> list[KnowledgeBase]:
+        return list(visible(KnowledgeBase, self.request).order_by("name"))
+
+    @cached_property
+    def kb(self) -> KnowledgeBase | None:
+        """The chosen one, or the only one there is; None where it is still to be chosen.
+
+        Raises:
+            Http404: it does not exist for this user.
+        """
+        if not self.request.GET.get("kb"):
+            return self.bases[0] if len(self.bases) == 1 else None
+        chosen = row_id(self.request.GET["kb"])
+        found = next((kb for kb in self.bases if kb.pk == chosen), None)
+        if found is None:
+            raise Http404
+        return found
+
+    @cached_property
+    def may_edit(self) -> bool:
+        return self.kb is not None and (
+            KnowledgeBase.objects.editable_by(principal(self.request)).filter(pk=self.kb.pk).exists()
+        )
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        found = near_duplicates(self.kb) if self.kb else Found()
+        page = Paginator(found.groups, GROUPS_A_PAGE).get_page(self.request.GET.get("page"))
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            bases=self.bases,
+            kb=self.kb,
+            found=found,
+            unkept=found.group_count - len(found.groups),
+            page=page,
+            groups=_shown(self.kb, list(page.object_list)) if self.kb else [],
+            may_edit=self.may_edit,
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        if self.kb is None or not self.may_edit:
+            raise PermissionDenied
+        if request.POST.get("action") == "look":
+            duplicate_scan_request(self.kb)
+            messages.info(request, _("A worker is looking for near-duplicates: open this page again in a moment."))
+        else:
+            self._change(self.kb, row_ids(request.POST.getlist("chunk")), request.POST.get("action", ""))
+        page = request.GET.get("page", "")
+        return HttpResponseRedirect(duplicates_url(self.kb) + (f"&page={page}" if page.isdecimal() else ""))
+
+    def _change(self, kb: KnowledgeBase, chunk_ids: Sequence[int], action: str) -> None:
+        if action not in ("disable", "delete") or not chunk_ids:
+            messages.error(self.request, _("Choose the chunks first, then what becomes of them."))
+            return
+        try:
+            count = chunks_change(knowledge_base=kb, chunk_ids=chunk_ids, action=action)  # type: ignore[arg-type]
+        except ServiceError as error:
+            messages.error(self.request, str(error))
+            return
+        words = (
+            ngettext(
+                "%(count)d chunk is found by no search now.", "%(count)d chunks are found by no search now.", count
+            )
+            if action == "disable"
+            else ngettext("%(count)d chunk was deleted.", "%(count)d chunks were deleted.", count)
+        )
+        messages.success(self.request, words % {"count": count})
+
+
+def duplicates_url(kb: KnowledgeBase) -> str:
+    return f"{reverse('admin:kb_chunk_duplicates')}?kb={kb.pk}"
+
+
+def _shown(kb: KnowledgeBase, groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """Groups with their first chunks as they are now; one of which fewer than two are left enabled is left out."""
+    ids = [chunk_id for group in groups for chunk_id in group.chunk_ids[:MEMBERS_SHOWN]]
+    rows = Chunk.objects.filter(knowledge_base=kb, pk__in=ids, enabled=True).select_related("document")
+    chunks = {chunk.pk: chunk for chunk in rows}
+    there = [[chunks[each] for each in group.chunk_ids[:MEMBERS_SHOWN] if each in chunks] for group in groups]
+    kept = [(group, members) for group, members in zip(groups, there, strict=True) if len(members) > 1]
+    alike = similarities_within(kb, [members for _, members in kept])
+    return [
+        {
+            "first": members[0],
+            "others": [
+                {"chunk": other, "percent": percent(alike[other.pk]), "runs": marked(members[0].text, other.text)}
+                for other in members[1:]
+            ],
+            "unshown": max(0, len(group.chunk_ids) - MEMBERS_SHOWN),
+        }
+        for group, members in kept
+    ]
+
+
+def marked(first: str, second: str) -> list[Run]:
+    """The second text in pieces, those marked that the first does not have at their place."""
+    words, others = (_WORD.findall(text[:COMPARED_CHARACTERS]) for text in (first, second))
+    runs: list[Run] = []
+    for tag, start, end, other_start, other_end in SequenceMatcher(None, words, others, autojunk=False).get_opcodes():
+        if piece := "".join(others[other_start:other_end]):
+            runs.append((tag != "equal", piece))
+        elif start < end:
+            runs.append((True, ""))
+    return [*runs, (False, second[COMPARED_CHARACTERS:])]
+
+
+NEIGHBOUR_CHARACTERS = 300
+
+
+def alike(chunk: Chunk) -> dict[str, Any]:
+    """What the part of the page needs that waits for a search: the near-duplicates of a chunk."""
+    return {
+        "chunk": chunk,
+        "neighbour_characters": NEIGHBOUR_CHARACTERS,
+        "duplicates": [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)],
+    }
+
+
+def percent(similarity: float) -> int:
+    """Whole per cent, rounded down: only the same is 100 %."""
+    return int(similarity * 100 + 1e-9)
+
+
+def moved_meanwhile() -> str:
+    return _("The knowledge base moved to another embedding model meanwhile, and nothing was saved: save again.")
+
+
+class ChunkSplitView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
+    """Each boundary between two sentences is a box to tick; a cursor's place may be given in `?at=`."""
+
+    permission_required = ()
+    template_name = "ingest/chunk_split.html"
+
+    @property
+    def title(self) -> str:
+        return _("Split chunk %(number)d of “%(title)s”") % {
+            "number": self.chunk.position + 1,
+            "title": self.chunk.document,
+        }
+
+    @cached_property
+    def chunk(self) -> Any:
+        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]), to_change=True)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        text = self.chunk.text
+        chosen = kwargs.get("chosen", _places(self.request.GET.getlist("at"), text))
+        starts = sorted({*sentence_starts(text), *chosen})
+        bounds = pairwise([0, *starts, len(text)])
+        return super().get_context_data(
+            **kwargs,
+            chunk=self.chunk,
+            pieces=[{"start": start, "text": text[start:end], "chosen": start in chosen} for start, end in bounds],
+            back_url=_chunk_url(self.chunk.pk),
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        chosen = _places(request.POST.getlist("at"), self.chunk.text)
+        if not chosen:
+            error = _("Choose at least one place at which a new chunk begins.")
+            return self.render_to_response(self.get_context_data(error=error, chosen=chosen))
+        if request.POST.get("hash") != self.chunk.content_hash:
+            error = _("The text has changed meanwhile, and nothing was done: choose the places again.")
+            return self.render_to_response(self.get_context_data(error=error, chosen=[]))
+        try:
+            parts = chunk_split(chunk=self.chunk, at=chosen)
+        except Superseded:
+            return self.render_to_response(self.get_context_data(error=moved_meanwhile(), chosen=chosen))
+        except ServiceError as error:
+            return self.render_to_response(self.get_context_data(error=str(error), chosen=chosen))
+        message = _("The chunk has become %(count)d.") % {"count": len(parts)}
+        self.model_admin.log_change(request, parts[0], message)
+        messages.success(request, message)
+        return HttpResponseRedirect(_chunk_url(parts[0].pk))
+
+
+def _chunk_url(chunk_id: int) -> str:
+    return reverse("admin:kb_chunk_change", args=[chunk_id])
+
+
+def _places(given: list[str], text: str) -> list[int]:
+    """The offsets among what was given that lie within the text."""
+    numbers = [int(each) for each in given if each.isascii() and each.isdecimal() and len(each) < 10]
+    return [place for place in numbers if text[:place].strip() and text[place:].strip()]
+
 
 EXCERPT_CHARACTERS = 120
 

@@ -11,30 +11,30 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.base.files import largest_upload_bytes
-from kb.base.temporary import UnnamedFileUploadHandler
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
+from kb.base.files import UnnamedFileUploadHandler, largest_upload_bytes
+from kb.content.models import Document, IngestBatch
 from kb.ingest.api.documents import DocumentErrorSerializer
-from kb.ingest.services.batches.batches import (
+from kb.ingest.services.batches import (
     BatchProgress,
+    Refused,
+    batch_add_files,
     batch_cancel,
     batch_create,
     batch_pause,
     batch_progress,
     batch_resume,
     batch_retry,
+    note_message,
     progress_of,
 )
-from kb.ingest.services.batches.tables import batch_describe, read_table
-from kb.ingest.services.batches.uploads import Refused, batch_add_files, note_message
+from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import StrictCharField, StrictSerializer
-from kb.web.api.filtering import Created, Flag, ListFilters, Text
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import once
+from kb.web.api.lists import Created, Flag, ListFilters, Text
 from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one

@@ -6,8 +6,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Document
 from kb.ingest.api.knowledge_bases import ChunkingSerializer
 from kb.ingest.services.chunk_preview import MOST_CHARACTERS, preview_document, preview_text
 from kb.web.api.fields import StrictCharField, StrictIntegerField

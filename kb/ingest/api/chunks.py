@@ -9,24 +9,26 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.row_locks import lock_knowledge_bases
-from kb.content.models.documents import Chunk, Document
-from kb.ingest.services.chunk_work.bulk import chunks_change
-from kb.ingest.services.chunk_work.checks import (
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
+from kb.content.models import Chunk, Document
+from kb.ingest.services.chunks import (
     KEYWORD_CHARACTERS,
     MOST_ENTRIES,
+    MOST_MERGED,
+    MOST_PARTS,
     QUESTION_CHARACTERS,
     TEXT_CHARACTERS,
+    chunk_split,
+    chunk_update,
+    chunks_change,
+    chunks_merge,
+    neighbours_of,
 )
-from kb.ingest.services.chunk_work.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.merging import MOST_MERGED, chunks_merge
-from kb.ingest.services.chunk_work.neighbours import neighbours_of
-from kb.ingest.services.chunk_work.splitting import MOST_PARTS, chunk_split
+from kb.ingest.services.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.filtering import Flag, ListFilters, Text, Whole
+from kb.web.api.lists import Flag, ListFilters, Text, Whole
 from kb.web.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
 from kb.web.api.views import ApiViewSet, asked, one
 

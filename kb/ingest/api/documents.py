@@ -15,16 +15,15 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import NotVisible, Rejected
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.content.selectors import document_overview
 from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
-from kb.ingest.services.document_sentences import error_sentence, remark_sentences
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -33,13 +32,15 @@ from kb.ingest.services.documents import (
     document_replace_file,
     document_requeue,
     document_update,
+    error_sentence,
+    remark_sentences,
 )
 from kb.web.api.authentication import user_of
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import JsonObjectField, StrictCharField, StrictSerializer, TagsField
-from kb.web.api.filtering import Created, ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import once
+from kb.web.api.lists import Created, ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.schema import NOT_MODIFIED, answers
 from kb.web.api.views import AnyAccept, ApiViewSet, one

@@ -7,17 +7,17 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase, Membership
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase, Membership
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import NotAllowed
 from kb.content.selectors import knowledge_base_overview
-from kb.content.services.knowledge_bases import knowledge_base_create, knowledge_base_delete, knowledge_base_update
+from kb.content.services import knowledge_base_create, knowledge_base_delete, knowledge_base_update
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
 from kb.web.api.authentication import user_of
 from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.filtering import Created, ListFilters, OneOf, Text
+from kb.web.api.lists import Created, ListFilters, OneOf, Text
 from kb.web.api.schema import NOT_MODIFIED, answers
 from kb.web.api.views import ApiViewSet, one
 from retrieval.embedders.hashing import HASHING_MODEL_ID

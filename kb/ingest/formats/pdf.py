@@ -1,8 +1,11 @@
 """PDF by PDFium: a section a page, or a bookmark on it, with lines joined into paragraphs."""
 
+import ctypes
 import re
+from bisect import bisect_left, insort
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import pypdfium2
@@ -10,10 +13,147 @@ import pypdfium2.raw as pdfium
 
 from kb.base.remarks import Remark, RemarkCode
 from kb.ingest.formats import ocr
-from kb.ingest.formats.lines import Line, join_lines, paragraphs
-from kb.ingest.formats.pdf_bookmarks import Bookmarks
-from kb.ingest.formats.pdf_lines import is_garbled, page_lines
+from kb.ingest.formats.lines import LIST_MARK, Line, join_lines, paragraphs
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
+
+Path = tuple[str, ...]
+
+_MAX_BOOKMARKS = 20_000
+_MAX_DEPTH = 9
+# A heading may be set over this many lines.
+_HEADING_LINES = 3
+
+
+class Bookmarks:
+    """Where each bookmark leads; without any, pages have no headings."""
+
+    def __init__(self, document: pypdfium2.PdfDocument) -> None:
+        self._on_page: dict[int, list[Path]] = {}
+        self._pages: list[int] = []
+        above: list[str] = []
+        for count, bookmark in enumerate(document.get_toc(max_depth=_MAX_DEPTH)):
+            if count == _MAX_BOOKMARKS:
+                break
+            destination = bookmark.get_dest()
+            index = destination.get_index() if destination else None
+            title = " ".join(bookmark.get_title().split())
+            above = [*above[: bookmark.level], title]
+            if title and index is not None:
+                self._add(index + 1, tuple(filter(None, above)))
+
+    def split(self, lines: Sequence[Line], page: int) -> Iterator[tuple[Path, Sequence[Line], Sequence[Line]]]:
+        """The lines of a page under each heading: a bookmark begins where its words stand, else with the page.
+
+        Yields:
+            The path, the lines of its heading if they are on the page, and the lines below.
+        """
+        path, heading, start = self._before(page), range(0), 0
+        for own in self._on_page.get(page, ()):
+            found = _find(lines, own[-1], start)
+            if found:
+                yield path, lines[heading.start : heading.stop], lines[start : found.start]
+                heading, start = found, found.stop
+            path = own
+        yield path, lines[heading.start : heading.stop], lines[start:]
+
+    def _add(self, page: int, path: Path) -> None:
+        if page not in self._on_page:
+            insort(self._pages, page)
+        self._on_page.setdefault(page, []).append(path)
+
+    def _before(self, page: int) -> Path:
+        earlier = bisect_left(self._pages, page)
+        return self._on_page[self._pages[earlier - 1]][-1] if earlier else ()
+
+
+def _find(lines: Sequence[Line], title: str, start: int) -> range:
+    """The lines, from start on, that are the title; an empty range if none are."""
+    wanted = "".join(title.split())
+    for first in range(start, len(lines)):
+        joined = ""
+        for last in range(first, min(first + _HEADING_LINES, len(lines))):
+            joined += "".join(lines[last].text.split())
+            if joined == wanted:
+                return range(first, last + 1)
+            if not wanted.startswith(joined):
+                break
+    return range(0)
+
+
+_LINE_END = "\n"
+# PDFium puts one of these in place of a hyphen at the end of a line, and drops the line end.
+_HYPHENS = frozenset("\x02\ufffe")
+_UNREADABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffd-\uffff]")
+# A gap this wide, in line heights, separates table cells, unless it follows a list mark.
+_CELL_GAP = 1.8
+
+
+def page_lines(textpage: pypdfium2.PdfTextPage) -> Iterator[Line]:
+    start, text = 0, ""
+    for index in range(textpage.count_chars()):
+        character = _character(textpage, index)
+        text += character
+        if character == _LINE_END or character in _HYPHENS:
+            if line := _line(textpage, start, text):
+                yield line
+            start, text = index + 1, ""
+    if line := _line(textpage, start, text):
+        yield line
+
+
+def is_garbled(textpage: pypdfium2.PdfTextPage) -> bool:
+    """True for letters that are drawn, but whose font does not say which characters they are."""
+    characters = [_character(textpage, index) for index in range(textpage.count_chars())]
+    visible = [character for character in characters if not character.isspace()]
+    return bool(visible) and not _cleaned("".join(visible))
+
+
+def _character(textpage: pypdfium2.PdfTextPage, index: int) -> str:
+    """Exactly one character for each index, so that positions in a line lead back to the page."""
+    code = pdfium.FPDFText_GetUnicode(textpage, index)
+    return chr(code) if code < 0x110000 else "\ufffd"
+
+
+def _line(textpage: pypdfium2.PdfTextPage, start: int, text: str) -> Line | None:
+    visible = [offset for offset, character in enumerate(text) if not character.isspace()]
+    if not visible or not _cleaned(text):
+        return None
+    first = _box(textpage, start + visible[0])
+    last = _box(textpage, start + visible[-1])
+    height = first.top - first.bottom
+    gaps = [
+        after
+        for before, after in pairwise(visible)
+        if after - before > 1
+        and not LIST_MARK.fullmatch(text[: before + 1])
+        and _box(textpage, start + after).left - _box(textpage, start + before).right > _CELL_GAP * height
+    ]
+    cells = [_cleaned(text[begin:end]) for begin, end in pairwise([0, *gaps, len(text)])]
+    return Line(
+        " | ".join(filter(None, cells)),
+        left=first.left,
+        right=last.right,
+        baseline=_baseline(textpage, start + visible[0]),
+        height=height,
+        tabular=len(cells) > 1,
+    )
+
+
+def _cleaned(text: str) -> str:
+    return _UNREADABLE.sub("", "".join("-" if character in _HYPHENS else character for character in text)).strip()
+
+
+def _box(textpage: pypdfium2.PdfTextPage, index: int) -> pdfium.FS_RECTF:
+    box = pdfium.FS_RECTF()
+    pdfium.FPDFText_GetLooseCharBox(textpage, index, box)
+    return box
+
+
+def _baseline(textpage: pypdfium2.PdfTextPage, index: int) -> float:
+    x, y = ctypes.c_double(), ctypes.c_double()
+    pdfium.FPDFText_GetCharOrigin(textpage, index, x, y)
+    return y.value
+
 
 # PDFium's objects have no types that mypy reads.
 Page = Any

@@ -10,19 +10,18 @@ from typing import Any
 from django.conf import settings
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.files import has_file, local_file
-from kb.content.models.documents import Document
-from kb.content.services.knowledge_bases import check_chunking
+from kb.content.models import Document
+from kb.content.services import check_chunking
 from kb.ingest.chunkers.drafts import ChunkDraft
 from kb.ingest.chunkers.registry import split
 from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
 from kb.ingest.services.indexing import chunk_settings
-from kb.ingest.services.rechunk.carrying import Survival
-from kb.ingest.services.rechunk.planning import chunks_of, recut
+from kb.ingest.services.rechunk import Survival, chunks_of, recut
 from retrieval.errors import RetrievalError
 
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")

@@ -12,14 +12,13 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.commits import after_commit
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase, User
+from kb.base.db.transactions import after_commit, lock_knowledge_bases
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
+from kb.base.messages import shown
+from kb.base.remarks import REMARKS
+from kb.content.models import Document, IngestBatch
 from kb.index.preparing import ROWS_A_STATEMENT
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
@@ -299,3 +298,26 @@ def _refuse_known(document: Document) -> None:
     if (known := same.exclude(pk=document.pk).first()) is not None:
         message = _("The same content is in this knowledge base already, as “%(title)s”: nothing was added.")
         raise AlreadyThere(known.pk, message % {"title": known.title or known.source})
+
+
+def error_sentence(document: Document) -> str:
+    """What went wrong with a document and what to do, in the reader's language."""
+    templates: Mapping[str, str] = {code.value: message for code, message in MESSAGES.items()}
+    template = templates.get(document.error_code)
+    if template is not None:
+        try:
+            return _(template).format(**document.error_params)
+        except KeyError:
+            pass  # written by a version whose sentence had other fields
+    return shown(document.error)
+
+
+def remark_sentences(document: Document) -> list[str]:
+    """What the reader of a document's file left out or guessed, in the reader's language."""
+    templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
+    told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
+    return [shown(_remark(template, params)) for template, params in told if template is not None]
+
+
+def _remark(template: str, params: Mapping[str, Any]) -> Message:
+    return Message.from_dict({"template": template, "arguments": params})

@@ -8,25 +8,23 @@ from django.conf import settings
 from django.db import OperationalError
 from django.utils.translation import gettext_noop
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.remarks import Remark, RemarkCode
 from kb.base.telemetry import context
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
+from kb.index.keywords import unread
 from kb.index.preparing import Prepared, Source, prepare, replace_postings, replace_vectors
-from kb.index.services.chunk_batches import source_of
-from kb.index.services.writing import extraction_of, tokenizers_of, unchanged, writing_chunks
-from kb.index.terms import unread
+from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
 from kb.ingest.chunkers.registry import split
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
-from kb.ingest.services.batches.unpacking import expand_archive
+from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.leases import Job, LeaseLost, WorkerEnds, kept, must_return
-from kb.ingest.services.rechunk.planning import chunks_of, recut
-from kb.ingest.services.rechunk.writing import ChunksChanged, to_index, write_recut
+from kb.ingest.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
 from kb.providers.loaded import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import Message, message_of

@@ -15,10 +15,9 @@ from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
 from kb.base import draining
-from kb.base.db.commits import after_commit
+from kb.base.db.transactions import after_commit
 from kb.base.metrics import observe_document, observe_stage
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
+from kb.content.models import Document, IngestBatch
 
 logger = logging.getLogger(__name__)
 

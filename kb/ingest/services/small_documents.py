@@ -18,15 +18,13 @@ from django.db import connection, transaction
 from django.db.models import Exists, F, OuterRef, Q
 from django.utils import timezone
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.metrics import observe_document
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document, IngestBatch
+from kb.index.keywords import unread
 from kb.index.preparing import Prepared, Source, prepare, write_chunks
-from kb.index.services.chunk_batches import source_of
-from kb.index.services.writing import extraction_of, tokenizers_of, writing_chunks
-from kb.index.terms import unread
+from kb.index.services.writing import extraction_of, source_of, tokenizers_of, writing_chunks
 from kb.ingest.chunkers.registry import split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import ParsedDocument, ParseError
@@ -43,8 +41,7 @@ from kb.ingest.services.leases import (
     return_if_ending,
     returned,
 )
-from kb.ingest.services.rechunk.planning import Recut, recut
-from kb.ingest.services.rechunk.writing import write_recut
+from kb.ingest.services.rechunk import Recut, recut, write_recut
 from kb.providers.loaded import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import message_of

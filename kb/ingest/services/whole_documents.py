@@ -7,13 +7,11 @@ from typing import Any, TypeVar
 
 from django.db.models import QuerySet
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.commits import after_commit
-from kb.content.models.documents import Chunk, Document
+from kb.access.models import KnowledgeBase, User
+from kb.base.db.transactions import after_commit
+from kb.content.models import Chunk, Document
 from kb.index.bm25 import BM25Store
-from kb.index.copying import copy_rows
-from kb.index.preparing import Source, write_chunks
+from kb.index.preparing import Source, copy_rows, write_chunks
 from kb.index.services.writing import prepare_chunks, writing_chunks
 from kb.ingest.chunkers.drafts import hash_content
 from kb.providers.loaded import embedder

@@ -4,13 +4,10 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.management.arguments import setting
-from kb.management.base import KnowledgeBaseCommand
+from kb.access.models import KnowledgeBase, Principal
+from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import name_and_version
-from kb.quality.compare.services import compare_runs, compare_searches
-from kb.quality.compare.text import runs_in_words, searches_in_words
+from kb.quality.compare.services import compare_runs, compare_searches, runs_in_words, searches_in_words
 from kb.quality.models import EvalRun
 from kb.search.services.search import SearchRequest
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from kb.access.models.accounts import ApiKey
+from kb.access.models import ApiKey
 from kb.access.services.api_keys import api_key_create
 from kb.management.base import KnowledgeBaseCommand
 

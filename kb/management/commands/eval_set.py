@@ -6,13 +6,11 @@ from typing import Any
 from django.core.files import File
 from django.core.management.base import CommandError
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.management.base import KnowledgeBaseCommand
-from kb.quality.eval_sets.services.archives import eval_set_import_archive, pack
-from kb.quality.eval_sets.services.overview import eval_set_overview
+from kb.quality.eval_sets.services.files import eval_set_import_archive, pack
 from kb.quality.eval_sets.services.queries import eval_set_by_name
-from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import
+from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import, eval_set_overview
 from retrieval.eval.judged_sets import Layout
 
 ARCHIVE = ".zip"

@@ -5,14 +5,13 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.management.arguments import setting
-from kb.management.base import KnowledgeBaseCommand
+from kb.access.models import KnowledgeBase, Principal
+from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import find_version, name_and_version
 from kb.quality.eval_sets.services.queries import eval_set_by_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
-from kb.quality.runs.services import evaluate, evaluate_as_run, floors, query_count
+from kb.quality.runs.services import evaluate, evaluate_as_run, query_count
+from kb.quality.runs.services import report as floors
 from kb.quality.runs.services.report import report_as_json
 
 LOST_LISTED = 20

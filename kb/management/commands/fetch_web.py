@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Document
 from kb.ingest.services.indexing import index_document
 from kb.management.base import KnowledgeBaseCommand
 from kb.sources.models import WebSource

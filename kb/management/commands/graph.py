@@ -4,14 +4,12 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Document
 from kb.graph.models import GraphExtraction
-from kb.graph.services.exporting import graph_export
-from kb.graph.services.extraction import extract_document
+from kb.graph.services.extraction import extract_document, graph_request, graph_request_all
 from kb.graph.services.importing import graph_import, graph_import_plan
-from kb.graph.services.requests import graph_request, graph_request_all
-from kb.graph.services.tables import Table, read_bytes
+from kb.graph.services.tables import Table, graph_export, read_bytes
 from kb.management.base import KnowledgeBaseCommand
 
 

@@ -5,10 +5,10 @@ from typing import Any
 from django.conf import settings
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
+from kb.access.models import KnowledgeBase
+from kb.content.services import knowledge_base_by_name, knowledge_base_create
 from kb.management.base import KnowledgeBaseCommand
-from kb.quality.eval_sets.services.beir import import_eval_set, import_passages
+from kb.quality.eval_sets.services.files import import_eval_set, import_passages
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.eval.qrels import iter_corpus
 

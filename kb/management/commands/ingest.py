@@ -10,19 +10,17 @@ from django.core.files import File
 from django.core.management.base import CommandError
 from django.db.models import Q, QuerySet
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.content.models.batches import IngestBatch
-from kb.content.models.documents import Document
-from kb.content.services.knowledge_bases import knowledge_base_by_name, knowledge_base_create
+from kb.content.models import Document, IngestBatch
+from kb.content.services import knowledge_base_by_name, knowledge_base_create
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, unsupported_name
-from kb.ingest.services.batches.batches import batch_create, waiting_ids
-from kb.ingest.services.batches.files import PIECE, NewFile, take_in
-from kb.ingest.services.batches.tables import Described, batch_describe, read_table
+from kb.ingest.services.batches import PIECE, NewFile, batch_create, take_in, waiting_ids
 from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.small_documents import index_documents
+from kb.ingest.services.tables import Described, batch_describe, read_table
 from kb.jobs.workers import workers
 from kb.management.base import KnowledgeBaseCommand
 

@@ -1,10 +1,10 @@
 from argparse import ArgumentParser
 from typing import Any
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.index.bm25 import BM25Store
 from kb.management.base import KnowledgeBaseCommand
-from kb.search.services.hot_queries import responses_invalidate
+from kb.search.services.responses import responses_invalidate
 
 
 class Command(KnowledgeBaseCommand):

@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.index.models.stores import StoreState
+from kb.access.models import KnowledgeBase
+from kb.index.models import StoreState
 from kb.index.services.stores.applying import AlreadyRunning, changes_apply
 from kb.index.services.stores.checking import copy_check
 from kb.index.services.stores.migration import (

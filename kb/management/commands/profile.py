@@ -4,9 +4,8 @@ from argparse import ArgumentParser
 from collections.abc import Mapping
 from typing import Any
 
-from kb.access.models.accounts import Principal
-from kb.management.arguments import setting
-from kb.management.base import KnowledgeBaseCommand
+from kb.access.models import Principal
+from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import create_version, find_version, name_and_version, place_of, publish, reference
 from kb.quality.profiles.services import (
     comparison_as_dict,

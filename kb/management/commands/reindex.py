@@ -4,8 +4,8 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk, Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk, Document
 from kb.index.services.reembedding import follow_reembedding, reembedding_drop, reembedding_rollback, reembedding_swap
 from kb.index.services.reindex import reindex_embeddings, reindex_postings
 from kb.ingest.services.documents import documents_recut

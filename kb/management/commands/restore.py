@@ -11,7 +11,7 @@ from typing import Any
 from django.core.files.storage import default_storage
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.files import FilesUnavailable
 from kb.management.base import KnowledgeBaseCommand
 from kb.operations.services.archives.export import archive_folder

@@ -3,7 +3,7 @@ from typing import Any
 
 from django.core.management import CommandError
 
-from kb.access.models.accounts import ApiKey
+from kb.access.models import ApiKey
 from kb.access.services.api_keys import api_key_revoke
 from kb.management.base import KnowledgeBaseCommand
 

@@ -5,17 +5,14 @@ from uuid import UUID
 
 from django.core.management.base import CommandError
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.filter_values import InvalidFilter
 from kb.base.messages import shown
-from kb.index.conditions import SIGNS, read_condition
-from kb.index.filters import Filters
+from kb.index.filters import SIGNS, Filters, read_condition
 from kb.management.base import KnowledgeBaseCommand
 from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
-from kb.search.replay_text import in_words
-from kb.search.services.replay import replay
+from kb.search.services.replay import in_words, replay
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
 from retrieval.types import Candidate, Hit
 

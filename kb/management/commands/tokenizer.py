@@ -4,14 +4,15 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk
-from kb.index.services.tokenizing.state import tokenizer_as_json, tokens_as_json
-from kb.index.services.tokenizing.tokenizing import (
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk
+from kb.index.services.tokenizing import (
     follow_to_target,
     read_settings,
+    tokenizer_as_json,
     tokenizer_change,
     tokenizer_settings,
+    tokens_as_json,
 )
 from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError

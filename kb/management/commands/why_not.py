@@ -4,14 +4,13 @@ from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.management.base import KnowledgeBaseCommand
 from kb.quality.why_not.services import why_not_found
-from kb.quality.why_not.services.as_json import why_not_as_json
-from kb.quality.why_not.services.finding import the_chunk
+from kb.quality.why_not.services.places import the_chunk
 from kb.quality.why_not.services.remedies import remedies
 from kb.quality.why_not.services.types import Remedy, RemedyCode, State, Terms, WhyNot
-from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence
+from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
 from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}

@@ -19,10 +19,14 @@ from rest_framework_api_key.models import APIKey as LibraryApiKey
 from unfold.admin import ModelAdmin
 from unfold.forms import AdminPasswordChangeForm, UserChangeForm, UserCreationForm
 
-from kb.access.models.accounts import ApiKey, User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_made_with, check_rate_limit
-from kb.access.services.logins import logins_unlock
+from kb.access.models import ApiKey, KnowledgeBase, User
+from kb.access.services.api_keys import (
+    api_key_create,
+    api_key_revoke,
+    api_keys_made_with,
+    check_rate_limit,
+    logins_unlock,
+)
 from kb.base.errors import Rejected
 from kb.web.admin.deletion import deleted_with
 from kb.web.admin.scoped import RowActions, ScopedModelAdmin, column, signed_in

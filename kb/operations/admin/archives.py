@@ -16,12 +16,12 @@ from django.views.generic import FormView
 from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminTextInputWidget
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.base.errors import Rejected
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.operations.services.archives.export import archive_name, export_open
-from kb.operations.services.archives.uploads import import_upload
+from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal, signed_in

@@ -8,10 +8,10 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.operations.services.archives.export import archive_name, export_open
-from kb.operations.services.archives.uploads import import_upload
+from kb.operations.services.archives.restore import import_upload
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import StrictCharField, StrictSerializer
 from kb.web.api.schema import answers

@@ -5,8 +5,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.audit import AuditEntry
-from kb.web.api.filtering import ListFilters, Moment, OneOf, Text, Whole
+from kb.access.models import AuditEntry
+from kb.web.api.lists import ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

@@ -13,10 +13,9 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 from tqdm import tqdm
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Document
-from kb.content.services.knowledge_bases import knowledge_base_create
+from kb.access.models import KnowledgeBase, User
+from kb.content.models import Document
+from kb.content.services import knowledge_base_create
 from kb.ingest.services.documents import document_add
 from kb.providers.embedding_models import recommended_embedding_model
 from retrieval.embedders.hashing import HASHING_MODEL_ID

@@ -17,9 +17,9 @@ from prometheus_client.exposition import choose_encoder
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kb.base.db.threads import ConnectionReturningExecutor
+from kb.base.db.connections import ConnectionReturningExecutor
 from kb.base.metrics import registry
-from kb.content.models.documents import Document
+from kb.content.models import Document
 
 PATIENCE_SECONDS = 1.0
 

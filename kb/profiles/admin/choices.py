@@ -10,7 +10,7 @@ from django.db.models.functions import RowNumber
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import AT, find_version, name_and_version, reference

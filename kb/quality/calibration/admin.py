@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.admin.setting_labels import setting_label
@@ -20,7 +20,7 @@ from kb.quality.calibration.services import Calibration, calibrate, save_cut
 from kb.quality.compare.admin.figures import chart_options
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import row_id
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.calibration import CutFigures

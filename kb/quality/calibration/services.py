@@ -9,9 +9,9 @@ import numpy as np
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import Rejected
-from kb.content.models.documents import Chunk
+from kb.content.models import Chunk
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
 from kb.quality.models import EvalRun, EvalRunQuery

@@ -7,14 +7,14 @@ from rest_framework.exceptions import ValidationError
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.quality.calibration.services import calibrate
 from kb.quality.compare.services import METRICS, InvalidSide, compare_runs, compare_searches
 from kb.quality.models import EvalRun
 from kb.quality.profiles.api import SettingDifferenceSerializer
 from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
 from kb.search.services.search import SearchRequest
-from kb.web.api.problems import DegradationSerializer
+from kb.web.api.fields import DegradationSerializer
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiView, one
 from retrieval.gate import ScoreScale

@@ -5,8 +5,8 @@ from rest_framework import serializers
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.content.models.documents import Chunk
-from kb.quality.debug.services.found_by import searches_that_found
+from kb.content.models import Chunk
+from kb.quality.debug.services import searches_that_found
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

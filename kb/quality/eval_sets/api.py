@@ -9,12 +9,11 @@ from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.content.models.documents import Chunk
-from kb.quality.eval_sets.services.archives import archive_name, eval_set_archive, eval_set_import_archive
+from kb.content.models import Chunk
+from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
 from kb.quality.eval_sets.services.judgments import judge, judgments_regrade
-from kb.quality.eval_sets.services.overview import eval_query_overview, eval_set_overview
 from kb.quality.eval_sets.services.queries import (
     NAME_CHARACTERS,
     QUERY_CHARACTERS,
@@ -26,9 +25,10 @@ from kb.quality.eval_sets.services.queries import (
     query_of,
     query_update,
 )
+from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.filtering import Flag, ListFilters, OneOf, Related, Text, Whole, knowledge_bases_of
+from kb.web.api.lists import Flag, ListFilters, OneOf, Related, Text, Whole, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, asked, one
 from retrieval.eval.judged_sets import Layout

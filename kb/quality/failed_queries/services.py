@@ -13,10 +13,9 @@ from django.db import connection, transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal, User
-from kb.access.models.knowledge import KnowledgeBase, Membership
+from kb.access.models import KnowledgeBase, Membership, Principal, User
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.base.validators import storable
+from kb.base.text import storable
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, query_of, require_editable
 from kb.quality.models import EvalQuery, EvalSet, FailedQuery
 from kb.search.models import SearchLog

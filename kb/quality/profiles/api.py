@@ -9,7 +9,7 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
@@ -32,7 +32,7 @@ from kb.quality.profiles.services import (
 )
 from kb.search.api.serializers import UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
-from kb.web.api.filtering import Flag, ListFilters, Related, Text, knowledge_bases_of
+from kb.web.api.lists import Flag, ListFilters, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 from retrieval.errors import InvalidConfiguration

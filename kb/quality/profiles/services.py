@@ -9,8 +9,7 @@ from typing import Any
 
 from django.db.models import Count, QuerySet
 
-from kb.access.models.accounts import Principal, ScopedQuerySet
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, differences
 

@@ -6,7 +6,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.index.filters import Filters, Operator
 from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS
@@ -15,6 +15,7 @@ from kb.search.services.replay import Change
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
 from kb.web.api.fields import (
     MAX_ID,
+    DegradationSerializer,
     KnowledgeBaseIdsField,
     StrictBooleanField,
     StrictCharField,
@@ -22,7 +23,6 @@ from kb.web.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
-from kb.web.api.problems import DegradationSerializer
 from retrieval.gate import ScoreScale
 from retrieval.types import Turn
 

@@ -10,21 +10,20 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.cache.query_caches import shared_cache_unavailable
 from kb.base.errors import NotVisible
 from kb.base.messages import degradation_as_json
 from kb.base.metrics import Outcome, observe_search
 from kb.base.telemetry import context
 from kb.base.telemetry.otel import record_stages
-from kb.base.validators import storable
+from kb.base.text import storable
 from kb.index.filters import Filters
 from kb.index.services.reembedding import search_with
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import OF, find_version
 from kb.search.models import SearchLog
-from kb.search.searchable import searchable
+from kb.search.selectors import searchable
 from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline
 from retrieval.errors import NoChannelAvailable, ScopeOutdated

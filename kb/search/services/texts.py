@@ -16,11 +16,10 @@ from django.db import connection
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal, User
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.base.validators import storable, validate_metadata
-from kb.content.models.documents import Chunk, Document
+from kb.base.text import storable, validate_metadata
+from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, Operator
 from kb.ingest.services.documents import documents_delete
 from kb.ingest.services.whole_documents import WholeDocument, batches, write_whole_documents

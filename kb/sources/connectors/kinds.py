@@ -1,17 +1,72 @@
 """The listing of each kind of source."""
 
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
 from kb.base.net.backend import Deadline
 from kb.base.net.client import WebClient
-from kb.sources.connectors.crawl import CrawlListing
 from kb.sources.connectors.feed import FeedListing
-from kb.sources.connectors.listing import Listing, Order, Scope, site_of
-from kb.sources.connectors.page import PageListing
+from kb.sources.connectors.listing import Candidate, Listing, Order, Scope, normal, site_of
 from kb.sources.connectors.robots import Robots
 from kb.sources.connectors.sitemap import SitemapListing
 from kb.sources.models import WebSource
+
+
+class CrawlListing:
+    """The first page and those that it leads to.
+
+    Known pages that no link leads to any more are asked too, at the end: they may still be there.
+    It is complete where no page was left out for their number.
+    """
+
+    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - as every listing
+        self.is_complete = False
+        self._order = order
+        first = normal(order.url) or order.url
+        self._waiting = deque([Candidate(first)])
+        self._met = {first}
+
+    def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = True
+        for count, candidate in enumerate(self._candidates()):
+            if count == self._order.max_pages:
+                self.is_complete = False
+                return
+            yield candidate
+
+    def _candidates(self) -> Iterator[Candidate]:
+        while self._waiting:
+            yield self._waiting.popleft()
+        for url in self._order.known:
+            if url not in self._met and self._order.scope.accepts(url):
+                yield Candidate(url, depth=self._order.max_depth)
+
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """Queues the links of a page, if it is not as deep as the crawl goes; of more than are read, the first to come."""
+        if candidate.depth >= self._order.max_depth:
+            return
+        for url in links:
+            if len(self._met) > self._order.max_pages:  # one more than is read tells that it is not complete
+                return
+            if url not in self._met and self._order.scope.accepts(url):
+                self._met.add(url)
+                self._waiting.append(Candidate(url, depth=candidate.depth + 1))
+
+
+class PageListing:
+    """The one candidate that the address itself is."""
+
+    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - as every listing
+        self.is_complete = True
+        self._order = order
+
+    def __iter__(self) -> Iterator[Candidate]:
+        yield Candidate(self._order.url)
+
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
+        """A page stands for itself; where it leads is of no concern."""
+
 
 LISTINGS: Final[dict[str, type[Listing]]] = {
     WebSource.Kind.PAGE: PageListing,

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.net.client import WebClient
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchCode, FetchError

@@ -5,7 +5,7 @@ from rest_framework import serializers, status
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
     external_source_create,
@@ -22,7 +22,7 @@ from kb.web.api.fields import (
     StrictIntegerField,
     StrictSerializer,
 )
-from kb.web.api.filtering import Flag, ListFilters, OneOf
+from kb.web.api.lists import Flag, ListFilters, OneOf
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

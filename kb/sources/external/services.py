@@ -12,7 +12,7 @@ from django.db import transaction
 from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.findings import Finding, State
 from kb.sources.external.providers.fields import InvalidSettings

@@ -7,12 +7,12 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
 from kb.base.net.settings import web_client
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
-from kb.sources.web.services.preview import Preview, PreviewPage, web_source_preview
+from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview
 from kb.sources.web.services.sources import (
     error_in_words,
     web_source_accept,
@@ -33,7 +33,7 @@ from kb.web.api.fields import (
     StrictSerializer,
     TagsField,
 )
-from kb.web.api.filtering import Flag, ListFilters, OneOf, Related, Text, knowledge_bases_of
+from kb.web.api.lists import Flag, ListFilters, OneOf, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, asked, one
 

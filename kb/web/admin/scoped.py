@@ -29,11 +29,10 @@ from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdo
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 
-from kb.access.models.accounts import Principal, User
-from kb.access.models.audit import AuditEntry, kind_of
+from kb.access.models import AuditEntry, Principal, User, kind_of
 from kb.web.admin.deletion import deleted_with, left_behind_by
-from kb.web.admin.ids import row_id
 from kb.web.admin.parts import added_context, added_pages
+from kb.web.admin.rows import row_id
 
 Column = TypeVar("Column", bound=Callable[..., Any])
 

@@ -8,9 +8,9 @@ from django.utils.functional import cached_property
 from django.views.generic import FormView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import row_id
 from kb.web.admin.scoped import filtered_knowledge_base, principal
 
 

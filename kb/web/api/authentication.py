@@ -1,15 +1,25 @@
 """Who is calling: an API key in the Authorization header, or a session."""
 
-from typing import cast
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Final, cast
 
+from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext_lazy as _
 from rest_framework.authentication import BaseAuthentication
 from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.permissions import SAFE_METHODS, BasePermission
 from rest_framework.request import Request
 
-from kb.access.models.accounts import ApiKey, Principal, User
+from kb.access.models import ApiKey, Principal, User
 from kb.access.services.api_keys import api_key_use
-from kb.access.services.attribution import caller_is
+from kb.access.services.attribution import How, acting, caller_is
+from kb.base.net.client_address import client_address
+from kb.base.telemetry import context
+
+if TYPE_CHECKING:
+    from rest_framework.views import APIView  # at run time it imports this module, which the settings name
+
 
 SCHEME = "Bearer"
 WRONG_KEY = _("This API key is unknown, revoked or expired: ask for a new one.")
@@ -45,3 +55,49 @@ def principal_of(request: Request) -> Principal:
 def user_of(request: Request) -> User:
     """The user behind an authenticated request; the permission has turned anonymous ones away."""
     return cast(User, request.user)
+
+
+class PrincipalPermission(BasePermission):
+    """Callers are known, and only those that can write may use a writing method.
+
+    A view whose POST only reads says so with `post_reads = True`.
+    """
+
+    def has_permission(self, request: Request, view: "APIView") -> bool:
+        if not request.user.is_authenticated:
+            return False
+        reads = request.method in SAFE_METHODS or (request.method == "POST" and getattr(view, "post_reads", False))
+        return reads or principal_of(request).can_write
+
+
+SILENT_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+
+
+class AttributionMiddleware:
+    """Tells of requests that may write. Views whose POST only reads (`post_reads`) are left alone, as are safe methods."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self.get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        with ExitStack() as told:
+            request.__dict__["attribution"] = told
+            return self.get_response(request)
+
+    def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG002
+        """Of a caller with an API key the view learns later than this who it is, and tells (`caller_is`)."""
+        if request.method in SILENT_METHODS or getattr(getattr(view, "cls", None), "post_reads", False):
+            return
+        route = request.resolver_match.route if request.resolver_match else ""
+        is_api = route.startswith("api/")
+        user = getattr(request, "user", None)
+        told: ExitStack = request.__dict__["attribution"]
+        told.enter_context(
+            acting(
+                How.API if is_api else How.ADMIN,
+                via=f"{request.method} {route}",
+                user=user if isinstance(user, User) else None,
+                address=client_address(request),
+                request_id=str(context.fields().get("request_id", "")),
+            )
+        )

@@ -15,8 +15,7 @@ from rest_framework.exceptions import APIException, AuthenticationFailed, Thrott
 
 from kb.access.services.api_keys import api_key_use
 from kb.web.api.authentication import SCHEME, WRONG_KEY
-from kb.web.api.errors import LengthRequired, TooLarge, problem_of
-from kb.web.api.faults import PREFIX, answer
+from kb.web.api.errors import PREFIX, LengthRequired, TooLarge, answer, problem_of
 from kb.web.api.throttling import count_failure
 
 FORM_OVERHEAD_BYTES = 1024**2

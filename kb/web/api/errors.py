@@ -1,6 +1,7 @@
 """Every error as one JSON shape: {"code", "detail", "remedy"}, with "fields" where the request's own fields are at fault."""
 
 import logging
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
@@ -14,8 +15,10 @@ from django.core.exceptions import (
     TooManyFilesSent,
 )
 from django.core.signals import got_request_exception
-from django.http import Http404, HttpRequest, UnreadablePostError
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse, UnreadablePostError
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views import defaults
 from rest_framework import exceptions, status
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
@@ -33,8 +36,95 @@ from kb.base.errors import (
 from kb.base.files import FilesUnavailable
 from kb.base.messages import degradation_as_json
 from kb.base.telemetry import context as log_context
-from kb.web.api.remedies import remedy_of
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+BY_CODE = {
+    "already_there": gettext_lazy(
+        "Use the document that “document_id” names, or change the content before you send it."
+    ),
+    "already_member": gettext_lazy("Change the role of this member instead, with PATCH."),
+    "already_invited": gettext_lazy(
+        "Wait until the user has answered, or withdraw the invitation with DELETE and make another."
+    ),
+    "already_owner": gettext_lazy("There is nothing to do: name another user to hand it over to."),
+    "authentication_failed": gettext_lazy(
+        "Send a valid API key as “Authorization: Bearer KEY”; its owner can make another."
+    ),
+    "batch_out_of_time": gettext_lazy("Send this search again, by itself or with fewer others."),
+    "bm25_dependencies_missing": gettext_lazy(
+        "Ask the server’s operator to run “manage.py doctor” and to install what it names."
+    ),
+    "chunk_changed": gettext_lazy("Read the chunk again, and repeat the change on what it holds now."),
+    "declined_lately": gettext_lazy("Ask the person whether they want it, and a superuser to add them."),
+    "idempotency_key_reused": gettext_lazy(
+        "Send a new Idempotency-Key with another request; the same one only with the same request."
+    ),
+    "idempotency_in_progress": gettext_lazy(
+        "Wait as many seconds as Retry-After says, then send the same request again."
+    ),
+    "internal_error": gettext_lazy("Try again later; if it goes on, tell the server’s operator when it happened."),
+    "invalid": gettext_lazy("Correct the fields that “fields” names, and send the request again."),
+    "last_owner": gettext_lazy(
+        "Hand the knowledge base over, or make another member with an active account an owner, and try again."
+    ),
+    "length_required": gettext_lazy("Send the body with a Content-Length header."),
+    "method_not_allowed": gettext_lazy("Use one of the methods that the Allow header names."),
+    "model_changed": gettext_lazy("Send the same request again."),
+    "model_unavailable": gettext_lazy(
+        "Try again later, or ask the server’s operator to look at the model with “manage.py doctor”."
+    ),
+    "name_taken": gettext_lazy("Choose another name, or change what has it."),
+    "no_channel_available": gettext_lazy(
+        "Try again after as many seconds as Retry-After says; “degraded” tells what is out of order."
+    ),
+    "not_accepted": gettext_lazy("Withdraw the invitation with DELETE, and make one with the role that you want."),
+    "not_acceptable": gettext_lazy("Leave the Accept header out, or accept application/json."),
+    "not_authenticated": gettext_lazy("Send an API key as “Authorization: Bearer KEY”, or log in."),
+    "parse_error": gettext_lazy("Send a body that is valid for its Content-Type."),
+    "permission_denied": gettext_lazy(
+        "Use an API key with the scope write, or ask an owner of the knowledge base for more rights."
+    ),
+    "precondition_failed": gettext_lazy(
+        "Read it again, repeat the change on what it is now, and send its new ETag in If-Match."
+    ),
+    "throttled": gettext_lazy("Wait as many seconds as Retry-After says, then go on more slowly."),
+    "too_many_invitations": gettext_lazy("Wait until some are answered, or withdraw some with DELETE on members/."),
+    "too_large": gettext_lazy("Send less at once: split the file or the text."),
+    "rate_limit_too_high": gettext_lazy("Ask for a lower limit, or leave it out; an operator can give a higher one."),
+    "unknown_user": gettext_lazy("Ask the person for the exact user name, and whether the account is active."),
+    "unknown_model": gettext_lazy("Choose a model that “manage.py doctor” lists, or leave it out for the default."),
+    "unsupported_type": gettext_lazy("Upload a file of one of the types that “detail” names."),
+    "url_refused": gettext_lazy("Give the address of a public page that can be read, or upload its content as a file."),
+}
+BY_STATUS = {
+    400: gettext_lazy("Change the request as “detail” says, and send it again."),
+    401: BY_CODE["not_authenticated"],
+    403: BY_CODE["permission_denied"],
+    404: gettext_lazy(
+        "Check the path and the ids in it, and that your key or your user may see them; every path ends with a slash."
+    ),
+    405: BY_CODE["method_not_allowed"],
+    406: BY_CODE["not_acceptable"],
+    408: gettext_lazy("Send the whole request again, without a pause in its body."),
+    409: gettext_lazy("Read the object again, and repeat the request if it is still wanted."),
+    411: BY_CODE["length_required"],
+    412: BY_CODE["precondition_failed"],
+    413: BY_CODE["too_large"],
+    415: gettext_lazy(
+        "Send a Content-Type that the endpoint takes: application/json, or multipart/form-data for files."
+    ),
+    422: gettext_lazy("Send the request as it was first sent, or as a new one."),
+    429: BY_CODE["throttled"],
+    500: BY_CODE["internal_error"],
+    503: gettext_lazy("Try again after as many seconds as Retry-After says."),
+}
+OTHERWISE = gettext_lazy("Change the request as “detail” says, or try again later.")
+
+
+def remedy_of(code: str, status: int) -> str:
+    """A sentence in the caller's language."""
+    return str(BY_CODE.get(code) or BY_STATUS.get(status) or OTHERWISE)
+
 
 logger = logging.getLogger(__name__)
 
@@ -297,3 +387,35 @@ def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
     for key, value in items:
         flat |= flatten(value, f"{path}.{key}" if path else key)
     return flat
+
+
+PREFIX = "/api/"
+
+
+def bad_request(request: HttpRequest, exception: Exception, *args: Any, **kwargs: Any) -> HttpResponse:
+    """Of a request that the framework refuses before it comes to a view, as for its Host header."""
+    if not request.path.startswith(PREFIX):
+        return defaults.bad_request(request, exception, *args, **kwargs)
+    detail = _("The server does not take this request: its host name or its form is not one that it serves.")
+    return answer(Problem(status.HTTP_400_BAD_REQUEST, "bad_request", detail))
+
+
+def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    """Of a fault outside of the views; it is logged by the framework.
+
+    A database that is out of reach, as for who the session is of, is 503 here as in the views.
+    """
+    error = sys.exception()
+    is_outage = isinstance(error, DATABASE_OUT_OF_REACH)
+    if not request.path.startswith(PREFIX):
+        response = defaults.server_error(request, *args, **kwargs)
+        if is_outage:
+            response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+            response.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return response
+    return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
+
+
+def answer(problem: Problem) -> HttpResponse:
+    """What is said of an error, outside of the views."""
+    return JsonResponse(problem.body(), status=problem.status, headers=dict(problem.headers))

@@ -6,8 +6,8 @@ An example that an operation states itself stays. A test holds each example agai
 from collections.abc import Mapping
 from typing import Any
 
+from kb.web.api.errors import remedy_of
 from kb.web.api.etags import EXAMPLE as ETAG
-from kb.web.api.remedies import remedy_of
 
 Schema = Mapping[str, Any]
 

@@ -16,7 +16,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.accounts import ApiKey
+from kb.access.models import ApiKey
 from kb.base.files import sha256_of
 from kb.web.api.authentication import user_of
 from kb.web.services import Answer, Asked, answer_once

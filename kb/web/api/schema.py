@@ -5,7 +5,7 @@ from typing import Any
 from drf_spectacular.extensions import OpenApiAuthenticationExtension, OpenApiSerializerExtension
 from drf_spectacular.utils import OpenApiExample, OpenApiResponse
 
-from kb.web.api.problems import (
+from kb.web.api.fields import (
     ConflictSerializer,
     FaultSerializer,
     InvalidSerializer,

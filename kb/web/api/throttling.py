@@ -8,7 +8,7 @@ from rest_framework.exceptions import Throttled
 from rest_framework.request import Request
 from rest_framework.throttling import BaseThrottle
 
-from kb.access.models.accounts import ApiKey
+from kb.access.models import ApiKey
 from kb.access.services.rate_limits import GENERAL, Spent, failure_spend, request_spend
 from kb.base.net.client_address import client_network
 from kb.web.api.authentication import user_of

@@ -12,11 +12,10 @@ from rest_framework.serializers import BaseSerializer, Serializer
 from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
-from kb.access.models.accounts import Principal, ScopedQuerySet
+from kb.access.models import Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible
 from kb.web.api.authentication import principal_of
-from kb.web.api.filtering import ListFilters, listed
-from kb.web.api.pagination import Order
+from kb.web.api.lists import ListFilters, Order, listed
 from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.throttling import count_failure, rate_limit_headers, too_many
 

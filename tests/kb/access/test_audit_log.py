@@ -12,7 +12,7 @@ from rest_framework.test import APIClient
 from kb import tasks
 from kb.access.services.api_keys import api_key_create
 from kb.access.services.attribution import acting
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import (
     ApiKey,
     AuditEntry,

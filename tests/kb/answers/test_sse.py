@@ -3,7 +3,7 @@ import json
 import pytest
 from django.db import IntegrityError, InterfaceError, OperationalError
 
-from kb.answers.services.types import AnswerEvent
+from kb.answers.services.answers import AnswerEvent
 from kb.answers.sse import event_stream
 from kb.base import draining
 

@@ -13,14 +13,13 @@ from kb.answers.api import MessageSerializer
 from kb.base.errors import Rejected
 from kb.base.messages import degradation_as_json, degradations_as_json, shown
 from kb.graph.admin.extractions import _notes as extraction_notes
-from kb.graph.services.extraction import extract_document
-from kb.graph.services.requests import graph_request
+from kb.graph.services.extraction import extract_document, graph_request
+from kb.index.keywords import NOT_CONFIGURED, unread
 from kb.index.services.reembedding import reembedding_failed
 from kb.index.services.stores.applying import note_failure
 from kb.index.services.stores.state import stores_state
-from kb.index.terms import NOT_CONFIGURED, unread
 from kb.ingest.api.documents import DocumentSerializer
-from kb.ingest.services.document_sentences import error_sentence, remark_sentences
+from kb.ingest.services.documents import error_sentence, remark_sentences
 from kb.ingest.services.indexing import index_document, stored_remarks
 from kb.models import (
     Conversation,

@@ -1,7 +1,7 @@
 import os
 import stat
 
-from kb.base.temporary import make_temporary_folder
+from kb.base.files import make_temporary_folder
 
 LONG_AGO = 1_000_000_000
 

@@ -1,7 +1,7 @@
 import pytest
 from django.core.exceptions import ValidationError
 
-from kb.graph.concepts import ConceptReader
+from kb.graph.readers import ConceptReader
 from kb.models import Concept, ConceptTerm
 from tests.factories import make_kb, make_user, principal
 

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.graph.facts import FactReader
+from kb.graph.readers import FactReader
 from kb.models import Chunk, Entity, EntityName, GraphFact
 from tests.factories import make_document, make_kb, principal
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.base.text import PREFIX_CHARACTERS, normalized_key
-from kb.graph.names_in_text import SearchedText, longest
+from kb.graph.readers import SearchedText, longest
 
 LETTERS = st.text(alphabet="abcXYZ09 -温控器的ＡＢ①ß", max_size=40)
 NAMES = LETTERS.filter(normalized_key)

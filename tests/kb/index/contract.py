@@ -198,7 +198,7 @@ class VectorStoreContract:
         assert self.search(kb)[0] == chunk_ids[::-1]
 
     def test_a_base_that_is_deleted_takes_its_vectors_along(self, kb):
-        from kb.content.services.knowledge_bases import knowledge_base_delete
+        from kb.content.services import knowledge_base_delete
 
         self.add(kb, NEAR)
         kb_id = kb.pk
@@ -349,7 +349,7 @@ class KeywordStoreContract:
         assert self.search(kb, "合同")[0] == []
 
     def test_a_text_that_changes_is_found_by_its_new_words(self):
-        from kb.ingest.services.chunk_work.editing import chunk_update
+        from kb.ingest.services.chunks import chunk_update
 
         kb, chunks = self.new_kb(*STATUTE)
         chunk = Chunk.objects.select_related("document", "knowledge_base").get(pk=chunks[3])

@@ -61,7 +61,7 @@ def serve():
 
 def _forget():
     """What a process keeps for its lifetime, but each test has a database of its own."""
-    from kb.base.db import installation
+    from kb.base import models as installation
     from tests.kb.index.searching import new_process
 
     new_process()
@@ -95,7 +95,7 @@ def _search(kb_id, query):
 
 def _hold_build_lock(kb_id):
     """Holds it to the end of the process."""
-    from kb.base.db.locks import Purpose, try_lock
+    from kb.base.db.transactions import Purpose, try_lock
 
     _held.append(try_lock(Purpose.BUILD_INDEX, kb_id))
     return _held[-1].__enter__()

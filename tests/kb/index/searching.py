@@ -8,7 +8,7 @@ import pytest
 from django.core.cache import caches
 from django.db import connection, connections
 
-from kb.base.db.installation import installation_id
+from kb.base.models import installation_id
 from kb.index import bm25
 from kb.index.bm25 import BM25Store
 from kb.index.postings import build_index

@@ -6,7 +6,7 @@ import pytest
 from django.core.cache import caches
 from django.db import transaction
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
 from kb.models import BM25Index
 from kb.providers.tokenizers import tokenizer

@@ -7,12 +7,11 @@ from functools import partial
 import pytest
 from django.db import connection
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.db.triggers import MAX_LOGGED_ROWS
 from kb.index import bm25
-from kb.index.bm25 import BM25Store
-from kb.index.tiers import DatabaseTier, RedisTier
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.index.bm25 import BM25Store, DatabaseTier, RedisTier
+from kb.ingest.services.chunks import chunk_update
 from kb.models import BM25Index, Chunk, ChunkChange, ChunkPostings, Document, KnowledgeBase
 from tests.factories import make_document, make_kb
 from tests.interleaving import Gate

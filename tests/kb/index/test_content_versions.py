@@ -6,7 +6,7 @@ import pytest
 from django.db import connection
 from pgvector import HalfVector
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import (
     Chunk,
     ChunkEmbedding,

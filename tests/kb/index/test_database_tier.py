@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from django.db import connection
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
-from kb.index.tiers import DatabaseTier
+from kb.content.services import knowledge_base_delete
+from kb.index.bm25 import DatabaseTier
 from kb.models import BM25Index, KnowledgeBase
 from retrieval.cache import TierUnavailable
 from tests.interleaving import Gate, Running

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from kb.index.exact_ranks import exact_place
+from kb.index.pgvector import exact_place
 from tests.factories import make_kb
 from tests.kb.index.searching import sql
 from tests.kb.index.vectors import MODEL, add_chunks, add_vectors, clustered

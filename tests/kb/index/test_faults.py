@@ -6,8 +6,7 @@ import pytest
 from django.conf import settings as django_settings
 from django.core.cache import caches
 
-from kb.index.bm25 import BM25Store
-from kb.index.tiers import RedisTier
+from kb.index.bm25 import BM25Store, RedisTier
 from kb.models import BM25Index
 from retrieval.payload import PayloadCodec
 from tests.factories import make_document, make_kb

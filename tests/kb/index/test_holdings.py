@@ -3,7 +3,7 @@
 import pytest
 
 from kb.models import Concept, GraphFact, Principal, SearchProvider, WebSource
-from kb.search.searchable import Holdings, holdings, searchable
+from kb.search.selectors import Holdings, holdings, searchable
 from tests.factories import make_kb
 
 pytestmark = pytest.mark.django_db

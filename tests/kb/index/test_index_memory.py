@@ -1,7 +1,7 @@
 import pytest
 
-from kb.index import index_memory
-from kb.index.index_memory import available_bytes, build_memory, build_options
+from kb.index import vector_index
+from kb.index.vector_index import available_bytes, build_memory, build_options
 
 GIGABYTE = 1024**3
 
@@ -32,19 +32,19 @@ def test_it_stays_within_the_setting_and_says_what_would_be_enough(settings):
 
 def test_beside_a_server_of_ones_own_it_takes_half_of_what_is_free(settings):
     settings.INDEX_BUILD_MEMORY_BYTES, settings.EMBEDDED = None, True
-    assert index_memory.most_build_bytes() <= available_bytes()
-    assert index_memory.most_build_bytes() > 64 * 1024**2
+    assert vector_index.most_build_bytes() <= available_bytes()
+    assert vector_index.most_build_bytes() > 64 * 1024**2
 
 
 def test_of_a_server_elsewhere_nothing_is_known(settings):
     settings.INDEX_BUILD_MEMORY_BYTES, settings.EMBEDDED = None, False
-    assert index_memory.most_build_bytes() == GIGABYTE
+    assert vector_index.most_build_bytes() == GIGABYTE
 
 
 def test_the_limit_of_a_control_group_counts(settings, tmp_path, monkeypatch):
     (tmp_path / "memory.max").write_text(f"{GIGABYTE}\n")
     (tmp_path / "memory.stat").write_text(f"anon {GIGABYTE // 4}\nfile {GIGABYTE // 2}\n")
-    monkeypatch.setattr(index_memory, "CGROUP", tmp_path)
+    monkeypatch.setattr(vector_index, "CGROUP", tmp_path)
     assert available_bytes() <= 3 * GIGABYTE // 4
     (tmp_path / "memory.max").write_text("max\n")
     assert available_bytes() > 3 * GIGABYTE // 4

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kb.index.llm_keywords import MOST_KEYWORDS, MOST_QUESTIONS, LlmReader, Read
+from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, LlmReader, Read
 from retrieval.errors import GenerationFailed
 from retrieval.generation import OpenAIGenerator
 from retrieval.trace import DegradationCode

@@ -11,7 +11,7 @@ from django.core.cache import caches
 from django.db import connection
 from django.utils import timezone
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.index.page_cache import knowledge_bases_by_use, note_key, read_in
 from kb.index.vector_index import ensure_vector_indexes, maintain_vector_indexes
 from kb.models import ChunkEmbedding, KnowledgeBase, SearchLog

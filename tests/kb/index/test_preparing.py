@@ -4,7 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.index.llm_keywords import LlmReader
+from kb.index.keywords import Extraction, LlmReader
 from kb.index.preparing import (
     Prepared,
     Source,
@@ -15,7 +15,6 @@ from kb.index.preparing import (
     tokenize,
     write_chunks,
 )
-from kb.index.terms import Extraction
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.providers.loaded import embedder
 from kb.providers.tokenizers import tokenizer

@@ -10,10 +10,9 @@ import pytest
 from django.core.cache import caches
 from django.db import connection, transaction
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.index import bm25
-from kb.index.bm25 import BM25Store
-from kb.index.tiers import RedisTier
+from kb.index.bm25 import BM25Store, RedisTier
 from kb.models import BM25Index, ChunkPostings, KnowledgeBase
 from kb.search.services.search import SearchRequest, search
 from retrieval.cache import CacheKey

@@ -3,11 +3,10 @@ import pytest
 from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
-from kb.base.db.locks import Purpose, try_lock
-from kb.index import index_memory
-from kb.index.index_memory import build_memory
+from kb.base.db.transactions import Purpose, try_lock
+from kb.index import vector_index as index_memory
 from kb.index.pgvector import PgVectorStore
-from kb.index.vector_index import IndexChanges, ensure_vector_indexes, maintain_vector_indexes
+from kb.index.vector_index import IndexChanges, build_memory, ensure_vector_indexes, maintain_vector_indexes
 from kb.models import ChunkEmbedding, KnowledgeBase
 from kb.tasks import sweep_vector_indexes
 from tests.factories import make_kb

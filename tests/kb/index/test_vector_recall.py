@@ -7,8 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from kb.base.findings import State
-from kb.index.pgvector import PgVectorStore
-from kb.index.vector_effort import forget_efforts
+from kb.index.pgvector import PgVectorStore, forget_efforts
 from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due, recall_of
 from kb.models import ChunkEmbedding, KnowledgeBase, VectorIndex

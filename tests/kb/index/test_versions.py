@@ -3,7 +3,7 @@
 import pytest
 from django.db import connection, transaction
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import Chunk, ChunkChange, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, KnowledgeBaseVersion
 from tests.factories import make_document, make_kb
 

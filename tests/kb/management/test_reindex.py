@@ -4,7 +4,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.management import CommandError, call_command
 
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change
+from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase, Reembedding

@@ -7,8 +7,8 @@ import pytest
 from django.core.management import CommandError, call_command
 from django.db import connections
 
-from kb.base.db.locks import Purpose, try_lock
-from kb.index.services.tokenizing import tokenizing
+from kb.base.db.transactions import Purpose, try_lock
+from kb.index.services import tokenizing
 from kb.models import ChunkPostings, KnowledgeBase
 from tests.factories import make_document, make_kb
 

@@ -5,9 +5,9 @@ from functools import partial
 import pytest
 from django.db import IntegrityError, ProgrammingError, connection, transaction
 
-from kb.base.db import locks
+from kb.base.db import transactions
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import EvalSet, KnowledgeBase, Membership, RetrievalProfile, SearchLog
 from kb.profiles.services import (
     BUILT_IN,
@@ -287,7 +287,7 @@ def test_two_who_save_at_once_make_two_versions(kb, monkeypatch):
     one = Running(partial(own, curator, kb, top_k=1))
     gate.wait()  # it holds the lock, and has not saved yet
     begun = threading.Event()
-    lock = locks.lock_until_commit
+    lock = transactions.lock_until_commit
 
     def announced(*arguments):
         begun.set()

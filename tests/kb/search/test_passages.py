@@ -1,7 +1,7 @@
 import pytest
 
 from kb.models import Chunk, ChunkParent
-from kb.search.passages import PassageReader
+from kb.search.selectors import PassageReader
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

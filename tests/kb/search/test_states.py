@@ -1,7 +1,7 @@
 import pytest
 
 from kb.models import KnowledgeBaseVersion
-from kb.search.states import states
+from kb.search.selectors import states
 from tests.factories import make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

@@ -12,11 +12,10 @@ from django.db import connection, transaction
 from django.db.models import Exists, OuterRef, Q, Subquery
 from django.utils import timezone
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.locks import Purpose, try_lock
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
-from kb.content.models.documents import Chunk
-from kb.index.mirrors.outbox import has_taken_in
+from kb.content.models import Chunk
 from kb.index.mirrors.protocol import (
     Mirror,
     StoredVector,
@@ -25,10 +24,9 @@ from kb.index.mirrors.protocol import (
     VectorCollection,
     vectors_prefix,
 )
-from kb.index.mirrors.registry import DRIVERS, mirror
-from kb.index.models.index import ChunkEmbedding, KnowledgeBaseVersion
-from kb.index.models.stores import StoreChange, StoreState
-from kb.index.services.chunk_batches import searchable_text_of
+from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
+from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
+from kb.index.services.writing import searchable_text_of
 from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)

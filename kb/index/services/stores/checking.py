@@ -5,12 +5,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from django.db import connection
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk
 from kb.index.mirrors.protocol import TextCollection, VectorCollection
 from kb.index.mirrors.registry import mirror
-from kb.index.models.index import ChunkEmbedding
-from kb.index.models.stores import StoreChange
+from kb.index.models import ChunkEmbedding, StoreChange
 from kb.index.pgvector import MAX_EXACT, PgVectorStore
 from kb.index.services.stores.applying import alone, changes_apply
 

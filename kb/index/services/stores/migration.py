@@ -8,11 +8,10 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
-from kb.index.models.index import VectorIndex
-from kb.index.models.stores import StoreChange, StoreState
+from kb.index.models import StoreChange, StoreState, VectorIndex
 from kb.index.services.stores.applying import AlreadyRunning, changes_apply, fill_anew, note_failure, refill
 from kb.index.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settled_count
 from kb.index.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index

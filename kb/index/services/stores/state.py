@@ -6,10 +6,10 @@ from datetime import datetime
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
 from kb.index.mirrors.registry import configured_stores
-from kb.index.models.stores import StoreChange, StoreState
+from kb.index.models import StoreChange, StoreState
 
 Store = KnowledgeBase.Store
 

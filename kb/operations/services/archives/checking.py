@@ -7,10 +7,10 @@ from typing import Any
 
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk, ChunkParent, Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk, ChunkParent, Document
 from kb.graph.models import Concept
-from kb.index.services.tokenizing.tokenizing import read_settings
+from kb.index.services.tokenizing import read_settings
 from kb.operations.services.archives.format import FILE_LIST, KNOWLEDGE_BASE_FIELDS, TABLES, TOKENIZER_FIELDS, Table
 from kb.operations.services.archives.reading import Archive, damaged, is_sha256
 from kb.operations.services.archives.rows import WrongRow, check_profile_settings, checked_fields, instance_of

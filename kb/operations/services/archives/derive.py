@@ -10,8 +10,8 @@ from typing import IO, Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from kb.content.models.documents import Chunk
-from kb.index.models.index import ChunkEmbedding
+from kb.content.models import Chunk
+from kb.index.models import ChunkEmbedding
 from kb.index.preparing import embed, tokenize
 from kb.operations.services.archives.checking import Contents, rows_of
 from kb.operations.services.archives.format import TABLE, VECTOR_KINDS, vector_parts

@@ -21,13 +21,12 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.base.files import private_folder
-from kb.content.models.documents import Document
-from kb.index.models.index import ChunkEmbedding
-from kb.index.services.tokenizing.tokenizing import renewed_settings
+from kb.content.models import Document
+from kb.index.models import ChunkEmbedding
+from kb.index.services.tokenizing import renewed_settings
 from kb.operations.services.archives.format import (
     FILE_LIST,
     FORMAT,

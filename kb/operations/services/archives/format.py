@@ -6,10 +6,10 @@ from typing import Any, Final
 from django.conf import settings
 from django.db.models import Model, Q
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk, ChunkParent, Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk, ChunkParent, Document
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact
-from kb.index.models.index import ChunkEmbedding
+from kb.index.models import ChunkEmbedding
 from kb.profiles.models import RetrievalProfile
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 from kb.sources.models import SearchProvider, WebPage, WebSource

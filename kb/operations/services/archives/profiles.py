@@ -8,8 +8,8 @@ from django.db.models import Q
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.locks import Purpose, lock_until_commit
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose, lock_until_commit
 from kb.operations.services.archives.reading import damaged
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES

@@ -13,7 +13,7 @@ from typing import IO, Any, BinaryIO, NoReturn
 from django.utils.translation import gettext as _
 
 from kb.base.errors import Rejected
-from kb.base.validators import is_storable
+from kb.base.text import is_storable
 from kb.operations.services.archives.format import (
     FILE_LIST,
     FILES,

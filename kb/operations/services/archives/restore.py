@@ -1,25 +1,27 @@
 """Makes a knowledge base of an archive, whoever made it: whole, or not at all."""
 
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
+from typing import IO, Any
 
+from django.conf import settings
 from django.core.files import File
 from django.db import DataError, IntegrityError, connection, transaction
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.errors import Rejected
+from kb.access.models import KnowledgeBase, Principal, User
+from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder
-from kb.content.models.documents import Document, documents_folder, upload_path
-from kb.index.models.index import ChunkEmbedding
+from kb.content.models import Document, documents_folder, upload_path
+from kb.index.models import ChunkEmbedding
+from kb.ingest.services.chunks import TEXT_CHARACTERS
 from kb.operations.services.archives.checking import Contents, Settings, check_rows, originals, read_settings_of
 from kb.operations.services.archives.derive import Staged, len_of_chunks, stage
 from kb.operations.services.archives.export import archive_folder
@@ -298,3 +300,53 @@ def _reserved_id() -> int:
         cursor.execute("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
         (kb_id,) = cursor.fetchone()
     return int(kb_id)
+
+
+AT_ONCE = Bounds(
+    rows=20_000,
+    json_bytes=20 * 1024**2,
+    embedded_chunks=500,
+    embedded_texts=2_000,
+    characters=4_000_000,
+    longest=TEXT_CHARACTERS,
+)
+"""Some seconds of checking, of tokenising and of a local model; the command knows no such bounds."""
+
+
+def import_upload(principal: Principal, owner: User, file: "File[Any]", name: str = "") -> Restored:
+    """Makes a knowledge base of an uploaded archive.
+
+    Args:
+        principal: the caller, who must not be bound to knowledge bases.
+        owner: the caller's user.
+        file: the archive.
+        name: blank: that in the archive.
+
+    Raises:
+        NotAllowed: the caller may not make knowledge bases.
+        Rejected: the archive is wrong, or too large to wait for; nothing was made.
+    """
+    if principal.kb_ids is not None or not principal.can_write:
+        raise NotAllowed(_("This API key is bound to knowledge bases and cannot make another: use one that is not."))
+    if file.size > settings.MAX_UPLOAD_BYTES:
+        raise _too_large()
+    with TemporaryDirectory(dir=archive_folder()) as folder:
+        path = Path(folder) / "upload.zip"
+        with path.open("wb") as copy:
+            shutil.copyfileobj(file, copy)
+        try:
+            return restore_kb(
+                path, owner=owner, name=name, bounds=replace(AT_ONCE, unpacked_bytes=settings.MAX_ZIP_BYTES)
+            )
+        except Rejected as error:
+            if error.code == "too_large":
+                raise _too_large() from error
+            raise
+
+
+def _too_large() -> Rejected:
+    message = _(
+        "This archive takes too long to import while you wait: have it imported on the server with “manage.py import_kb "
+        "FILE --owner USER”. Where only its vectors are missing, export it with them."
+    )
+    return Rejected("too_large", message)

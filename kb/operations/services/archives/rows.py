@@ -15,7 +15,7 @@ from kb.base.net.addresses import parse_url
 from kb.base.net.errors import FetchError
 from kb.base.remarks import Remark, RemarkCode
 from kb.base.text import normalized_key
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.graph.models import ConceptTerm, EntityName, GraphFact
 from kb.ingest.chunkers.drafts import hash_content
 from kb.operations.services.archives.format import Table

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk, Document
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk, Document
 from kb.graph.models import Concept
-from kb.index.models.index import ChunkEmbedding
+from kb.index.models import ChunkEmbedding
 from kb.index.preparing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.operations.services.archives.checking import rows_of
 from kb.operations.services.archives.derive import Staged, VectorsInOrder, in_pieces, numbered

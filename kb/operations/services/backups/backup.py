@@ -14,11 +14,10 @@ from django.db import connection, transaction
 from django.db.migrations.recorder import MigrationRecorder
 from django.utils import timezone
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.installation import installation_id
+from kb.access.models import KnowledgeBase, User
 from kb.base.files import private_file
-from kb.content.models.documents import Chunk, Document
+from kb.base.models import installation_id
+from kb.content.models import Chunk, Document
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups import programs
 from kb.operations.services.backups.format import DUMP, FILES, OnBytes, Writer

@@ -16,16 +16,14 @@ from django.db.migrations.loader import MigrationLoader
 from django.db.models import Q
 from django.utils import timezone
 
-from kb.access.models.accounts import User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.installation import forget_installation
+from kb.access.models import KnowledgeBase, User
 from kb.base.errors import Rejected
 from kb.base.files import replace_file
-from kb.content.models.documents import Document
-from kb.index.index_memory import build_options, most_build_bytes
+from kb.base.models import forget_installation
+from kb.content.models import Document
 from kb.index.mirrors.registry import DRIVERS
 from kb.index.services.stores.applying import refill
-from kb.index.vector_index import PREFIXES
+from kb.index.vector_index import PREFIXES, build_options, most_build_bytes
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups import programs
 from kb.operations.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading

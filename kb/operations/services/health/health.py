@@ -16,9 +16,9 @@ from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, State, listed, one_line
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement

@@ -5,11 +5,11 @@ import math
 from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, State, listed
-from kb.content.models.documents import Chunk
+from kb.content.models import Chunk
 from kb.index.fulltext import without_lexemes
-from kb.index.models.index import ChunkPostings, VectorIndex
+from kb.index.models import ChunkPostings, VectorIndex
 from kb.index.page_cache import is_reading, most_bytes, reads_indexes
 from kb.index.vector_index import builds_under_way, spaces_without_index
 from kb.providers.tokenizers import tokenizer

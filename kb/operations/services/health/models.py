@@ -3,7 +3,7 @@
 import httpx
 from django.conf import settings
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, State, listed, one_line
 from kb.providers import loaded as providers
 from retrieval.embedders.hashing import HASHING_MODEL_ID

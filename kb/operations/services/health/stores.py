@@ -5,11 +5,11 @@ from datetime import timedelta
 from django.db.models import Count, Min
 from django.utils import timezone
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, State, listed, one_line
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import configured_stores, mirror
-from kb.index.models.stores import StoreChange, StoreState
+from kb.index.models import StoreChange, StoreState
 
 NAME = "other stores"
 BEHIND = timedelta(minutes=5)

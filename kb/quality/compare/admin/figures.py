@@ -23,7 +23,7 @@ from kb.quality.runs.admin.report import (
     signed,
     three_decimals,
 )
-from kb.web.admin.choices import Choice
+from kb.web.admin.rows import Choice
 from retrieval.eval.significance import SIGNIFICANCE_LEVEL
 
 COLOURS = ("var(--color-base-400)", "var(--color-primary-500)")

@@ -10,8 +10,7 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible
 from kb.quality.calibration.admin import CalibrationView
@@ -20,7 +19,7 @@ from kb.quality.compare.admin.runs import CompareRunsView, cancel_view, live_vie
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
 from kb.quality.compare.admin.start import StartPairView
 from kb.quality.compare.services import InvalidSide, compare_searches
-from kb.search.admin.degradations import notices
+from kb.search.admin.labels import notices
 from kb.web.admin.scoped import principal
 from retrieval.errors import NoChannelAvailable
 

@@ -16,7 +16,7 @@ from kb.quality.debug.admin.form import parameters_of
 from kb.quality.debug.admin.log import debug_url
 from kb.quality.models import EvalRun
 from kb.quality.runs.admin.report import lost_label, signed, three_decimals
-from kb.web.admin.choices import Choice
+from kb.web.admin.rows import Choice
 
 ROWS_A_PAGE = 20
 

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.quality.compare.admin.settings import SettingChange, setting_changes
 from kb.quality.compare.services import ComparedResult, SearchComparison
 from kb.quality.debug.admin.log import debug_url
 from kb.quality.runs.admin.report import lost_label
-from kb.search.admin.degradations import Notice, notices
 from kb.search.admin.explain.analysis import cutters
 from kb.search.admin.explain.rows import found_url
-from kb.search.admin.stage_labels import milliseconds, stage_label
+from kb.search.admin.labels import Notice, milliseconds, notices, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.protocols import Tokenizer

@@ -13,14 +13,14 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 from django.views.generic import TemplateView
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
 from kb.quality.compare.admin.figures import shown_runs
 from kb.quality.compare.services import compare_runs
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.state import UNFINISHED, is_unfinished, progress_of, standstill
 from kb.quality.runs.services import cancel_run
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import row_id
 from kb.web.admin.scoped import principal
 
 RUNS_OFFERED = 200

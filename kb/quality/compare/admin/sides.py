@@ -7,8 +7,7 @@ from django import forms
 from django.http import QueryDict
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import ProfileChoice
 from kb.quality.debug.admin.form import FILTERS, SETTINGS, WEIGHTS, SearchForm, inherited_settings
 from kb.quality.debug.admin.page import SearchPage, open_search_page

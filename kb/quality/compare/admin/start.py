@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from django.views.generic import TemplateView
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.quality.compare.admin.runs import compare_url
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides
@@ -20,8 +20,7 @@ from kb.quality.debug.admin.page import SearchPage
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
 from kb.quality.runs.admin.form import SetField
 from kb.quality.runs.services import start_run
-from kb.web.admin.counts import count_of
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import count_of, row_id
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration
 

@@ -1,35 +1,88 @@
 """Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from django.contrib import messages
 from django.contrib.admin import AdminSite
+from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal, User
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
 from kb.quality.compare.admin.sides import of_side
 from kb.quality.debug.admin.draft import DraftForm, draft_form, save_draft, under_draft
-from kb.quality.debug.admin.history import past_searches
 from kb.quality.debug.admin.judge import judging
+from kb.quality.debug.admin.log import debug_url
 from kb.quality.debug.admin.page import SearchPage, open_search_page, visible_bases
-from kb.search.admin.degradations import notices
 from kb.search.admin.explain.bases import is_empty
 from kb.search.admin.explain.explanation import Explanation, explain
+from kb.search.admin.labels import listed, notices
+from kb.search.models import SearchLog
 from kb.search.services.search import search
 from kb.web.admin.scoped import principal as principal_of
 from kb.web.admin.scoped import signed_in
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+MOST_LISTED = 20
+# Of the newest, among which there are as many different ones as are listed, unless someone repeats the same few.
+ROWS_READ = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PastSearch:
+    """A search of the log; `kb_names` are those of the knowledge bases that its user may still search."""
+
+    query: str
+    url: str
+    kb_names: str
+    profile: str
+    result_count: int
+    at: datetime
+
+
+def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[PastSearch]:
+    """The last different searches of a user, the newest first, in one query.
+
+    Those whose words the log does not keep cannot be run again and are left out, and so are those in knowledge bases that
+    are gone or closed to the user.
+
+    Args:
+        user: whose searches.
+        bases: those that the user may search, by id.
+    """
+    rows = (
+        SearchLog.objects.filter(user=user)
+        .exclude(query="")
+        .order_by("-created_at")
+        .values_list(
+            "query",
+            "knowledge_base_ids",
+            "profile",
+            "profile_version",
+            "result_count",
+            "created_at",
+            F("trace__request"),
+        )[:ROWS_READ]
+    )
+    found: dict[str, PastSearch] = {}
+    for query, kb_ids, profile, version, result_count, at, asked in rows:
+        searched = [kb_id for kb_id in kb_ids if kb_id in bases]
+        url = debug_url(searched, query, asked)
+        if searched and url not in found:
+            names = listed(bases[kb_id].name for kb_id in searched)
+            found[url] = PastSearch(query, url, names, f"{profile} v{version}", result_count, at)
+    return list(found.values())[:MOST_LISTED]
 
 
 class SearchDebugView(TemplateView):

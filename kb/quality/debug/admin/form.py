@@ -11,11 +11,10 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.widgets import CHECKBOX_CLASSES, INPUT_CLASSES, SELECT_CLASSES
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.filter_values import InvalidFilter
-from kb.content.models.documents import Document
-from kb.index.conditions import read_conditions, write_conditions
-from kb.index.filters import Filters
+from kb.content.models import Document
+from kb.index.filters import Filters, read_conditions, write_conditions
 from kb.profiles.admin.choices import ProfileChoice, as_field_choices, profile_value
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config, name_and_version

@@ -16,14 +16,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 from django.views.generic import View
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
-from kb.content.models.documents import Chunk
+from kb.content.models import Chunk
 from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import row_id
 from kb.web.admin.scoped import principal
 
 SESSION_KEY = "judge_eval_set"

@@ -14,15 +14,15 @@ from django.utils.translation import gettext_lazy
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk
-from kb.content.services.redaction import WITHHELD
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk
 from kb.quality.debug.admin.form import parameters_of
-from kb.quality.debug.services.found_by import searches_that_found
-from kb.search.admin.degradations import degradation_heading
+from kb.quality.debug.services import searches_that_found
+from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
-from kb.web.admin.ids import row_id
+from kb.search.services.search_log import WITHHELD
 from kb.web.admin.parts import add_part
+from kb.web.admin.rows import row_id
 from kb.web.admin.scoped import ScopedModelAdmin, column, principal, visible
 
 QUERY_CHARACTERS = 100

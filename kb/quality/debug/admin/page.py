@@ -8,9 +8,8 @@ from django.db.models import Exists, OuterRef
 from django.http import Http404, QueryDict
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.content.models.documents import Chunk
+from kb.access.models import KnowledgeBase, Principal
+from kb.content.models import Chunk
 from kb.profiles.admin.choices import ProfileChoice, profile_choices
 from kb.quality.debug.admin.form import SearchForm, inherited_settings, settings_in_words
 

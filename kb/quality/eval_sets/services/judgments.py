@@ -7,9 +7,9 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import Rejected
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.quality.eval_sets.services.queries import find_query, query_of, require_editable, spellings
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
 from retrieval.eval.anchors import anchor_hash, same_passage, squeezed

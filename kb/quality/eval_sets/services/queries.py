@@ -7,10 +7,9 @@ from collections.abc import Iterable
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.base.validators import storable
+from kb.base.text import storable
 from kb.quality.models import EvalQuery, EvalSet, Judgment
 
 DEFAULT_SET = "curated"

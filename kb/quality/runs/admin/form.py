@@ -12,14 +12,13 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.profiles.admin.choices import profile_state
 from kb.profiles.admin.setting_labels import WORDS, choices_of, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import EvalQuery, EvalSet
-from kb.web.admin.counts import count_of
-from kb.web.admin.ids import row_id
+from kb.web.admin.rows import count_of, row_id
 from retrieval.errors import InvalidConfiguration
 
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")

@@ -11,14 +11,14 @@ from django.utils.translation import gettext as _
 from django.views.generic import FormView, TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.profiles.admin.setting_labels import setting_label, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.quality.models import EvalRun
-from kb.quality.profiles.admin.page import PAGE
+from kb.quality.profiles.admin.pages import PAGE
 from kb.quality.runs.admin.form import StartForm, again_parameters
 from kb.quality.runs.admin.history import neighbours_of
 from kb.quality.runs.admin.queries import misses_of, table_of, tally_of

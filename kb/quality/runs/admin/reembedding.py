@@ -16,7 +16,7 @@ from django.views.decorators.http import require_GET
 from django.views.generic import TemplateView
 from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.base.errors import ServiceError
 from kb.index.services.reembedding import (
     reembedding_cancel,

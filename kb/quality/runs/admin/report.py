@@ -11,7 +11,7 @@ from django.utils.translation import ngettext
 
 from kb.profiles.admin.setting_labels import setting_label, value_in_words
 from kb.quality.models import EvalRun
-from kb.search.admin.degradations import Notice, notices
+from kb.search.admin.labels import Notice, notices
 from retrieval.trace import Degradation
 
 CHANNELS = ("bm25", "vector")

@@ -6,8 +6,8 @@ from rest_framework.decorators import action
 from rest_framework.request import Request
 from rest_framework.response import Response
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.index.models.reembedding import Reembedding
+from kb.access.models import KnowledgeBase
+from kb.index.models import Reembedding
 from kb.index.services.reembedding import (
     reembedding_cancel,
     reembedding_drop,

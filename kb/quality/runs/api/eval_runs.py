@@ -13,11 +13,11 @@ from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
 from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services import cancel_run, start_run
-from kb.quality.runs.services.observe import LOST_AT, STAGES
 from kb.quality.runs.services.report import report_as_json
+from kb.quality.runs.services.run import LOST_AT, STAGES
 from kb.search.api.serializers import UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField
-from kb.web.api.filtering import Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of
+from kb.web.api.lists import Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

@@ -7,13 +7,11 @@ from typing import Any
 from django.db.models import Count
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.base.messages import shown
-from kb.content.models.documents import Chunk
-from kb.index.models.index import ChunkEmbedding
-from kb.index.models.reembedding import Reembedding
+from kb.content.models import Chunk
+from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.services.reembedding import profile_after
 from kb.profiles.services import find_version
 from kb.quality.models import EvalRun, EvalSet

@@ -1,28 +1,353 @@
 """Runs the queries of an evaluation set and notes what each stage made of them."""
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import Executor, Future, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from django.db import connection
 from django.db.models import QuerySet
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.threads import ConnectionReturningExecutor
-from kb.content.models.documents import Chunk
-from kb.index.models.index import KnowledgeBaseVersion
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.db.connections import ConnectionReturningExecutor
+from kb.content.models import Chunk, Document
+from kb.index.models import KnowledgeBaseVersion
 from kb.quality.models import EvalQuery, EvalRunQuery, EvalSet, Judgment
-from kb.quality.runs.services.observe import STAGES, Observed, observe
-from kb.quality.runs.services.units import Judged, load_judged
 from kb.search.services.search import SearchRequest, wire
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
+from retrieval.eval.anchors import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
 from retrieval.gate import ScoreScale, cut_for
+from retrieval.selection import result_count, select
+from retrieval.trace import Degradation
+from retrieval.types import Candidate, Result
+
+QUERIES_AT_ONCE, DOCUMENTS_AT_ONCE = 2_000, 100
+RELEVANT = 1
+"""The least grade of what is relevant, as in trec_eval."""
+
+
+@dataclass(slots=True)
+class Judged:
+    """The judgments of one query, on the documents and chunks of today.
+
+    A document judged as a whole is one unit, and so is a judged passage, in whatever chunks it stands: those that hold its
+    words or are held by them, or have a run of characters in common with them that is at least half of the shorter text
+    (`retrieval.eval.anchors.same_passage`).
+
+    Attributes:
+        grades: by unit.
+        documents: the unit of each document that is judged as a whole.
+        passages: the units of each chunk in which judged passages stand.
+        unanchored: the relevant judgments that nothing in the knowledge base answers to any more; they have a unit all
+            the same, which no search finds.
+        by_passage: whether passages are judged, and not only documents.
+    """
+
+    grades: dict[str, int] = field(default_factory=dict)
+    documents: dict[int, str] = field(default_factory=dict)
+    passages: dict[int, list[str]] = field(default_factory=dict)
+    unanchored: list[Judgment] = field(default_factory=list)
+    by_passage: bool = False
+
+    @property
+    def relevant(self) -> frozenset[str]:
+        return frozenset(unit for unit, grade in self.grades.items() if grade >= RELEVANT)
+
+    def units(self, chunk_id: int, document_id: int) -> Sequence[str]:
+        """What a found chunk counts as: its judged passages, else its document, else itself.
+
+        A document counts where it is judged as a whole, and everywhere for a query that judges documents only.
+        """
+        if found := self.passages.get(chunk_id):
+            return found
+        if unit := self.documents.get(document_id):
+            return (unit,)
+        return (f"chunk:{chunk_id}" if self.by_passage else str(document_id),)
+
+
+def load_judged(knowledge_base: KnowledgeBase, queries: Iterable[EvalQuery]) -> dict[int, Judged]:
+    """The judgments of queries by the queries' ids, anchored to what the knowledge base holds now.
+
+    A judgment whose document is gone belongs to the documents of the same source, or of the same title where that is what
+    it was known by.
+    """
+    ids = [query.pk for query in queries]
+    judged: dict[int, Judged] = {}
+    for start in range(0, len(ids), QUERIES_AT_ONCE):
+        rows = Judgment.objects.filter(query__in=ids[start : start + QUERIES_AT_ONCE]).order_by("pk")
+        _anchor(knowledge_base, list(rows), judged)
+    for of_query in judged.values():
+        _keep_best(of_query)
+    return judged
+
+
+def _anchor(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment], judged: dict[int, Judged]) -> None:
+    homes = _homes(knowledge_base, judgments)
+    chunks = _matching_chunks(judgments, homes)
+    for judgment in judgments:
+        of_query = judged.setdefault(judgment.query_id, Judged())
+        if judgment.quote:
+            anchors: Sequence[int] = chunks.get(judgment.pk, ())
+            _anchor_passage(of_query, judgment, anchors)
+        else:
+            anchors = homes.get(judgment.pk, ())
+            _anchor_document(of_query, judgment, anchors)
+        if not anchors and judgment.grade >= RELEVANT:
+            of_query.grades[_own_unit(judgment)] = judgment.grade
+            of_query.unanchored.append(judgment)
+
+
+def _own_unit(judgment: Judgment) -> str:
+    return f"judgment:{judgment.pk}"
+
+
+def _anchor_passage(judged: Judged, judgment: Judgment, chunk_ids: Sequence[int]) -> None:
+    judged.by_passage = True
+    for chunk_id in chunk_ids:
+        judged.grades[_own_unit(judgment)] = judgment.grade
+        judged.passages.setdefault(chunk_id, []).append(_own_unit(judgment))
+
+
+def _anchor_document(judged: Judged, judgment: Judgment, document_ids: Sequence[int]) -> None:
+    """Of two judgments of one document the later one counts."""
+    if document_ids:
+        known = (judged.documents[each] for each in document_ids if each in judged.documents)
+        unit = next(known, str(document_ids[0]))
+        judged.documents = dict.fromkeys(document_ids, unit) | judged.documents
+        judged.grades[unit] = judgment.grade
+
+
+def _keep_best(judged: Judged) -> None:
+    """A chunk in which relevant and irrelevant passages stand is a relevant one; the best of its passages comes first."""
+    for chunk_id, units in judged.passages.items():
+        ordered = sorted(units, key=lambda unit: -judged.grades[unit])
+        relevant = [unit for unit in ordered if judged.grades[unit] >= RELEVANT]
+        judged.passages[chunk_id] = relevant or ordered[:1]
+
+
+def _homes(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment]) -> dict[int, tuple[int, ...]]:
+    """The ids of the documents that each judgment is of, newest first, by the judgment's id."""
+    homes: dict[int, tuple[int, ...]] = {
+        each.pk: (each.document_id,) for each in judgments if each.document_id is not None
+    }
+    lost = [each for each in judgments if each.document_id is None and each.source]
+    if not lost:
+        return homes
+    labels = {each.source for each in lost}
+    own = Document.objects.filter(knowledge_base=knowledge_base)
+    wanted = own.filter(source__in=labels) | own.filter(source="", title__in=labels)
+    of_label: dict[str, list[int]] = defaultdict(list)
+    for pk, source, title in wanted.order_by("-pk").values_list("pk", "source", "title"):
+        of_label[source or title].append(pk)
+    return homes | {each.pk: tuple(of_label[each.source]) for each in lost if each.source in of_label}
+
+
+def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
+    """The ids of the chunks in which each judged passage stands, by the judgment's id."""
+    quotes: dict[int, list[tuple[int, str]]] = defaultdict(list)
+    for judgment in judgments:
+        if judgment.quote:
+            quote = squeezed(judgment.quote)
+            for document_id in homes.get(judgment.pk, ()):
+                quotes[document_id].append((judgment.pk, quote))
+    matching: dict[int, list[int]] = defaultdict(list)
+    documents = sorted(quotes)
+    for start in range(0, len(documents), DOCUMENTS_AT_ONCE):
+        rows = Chunk.objects.filter(document__in=documents[start : start + DOCUMENTS_AT_ONCE])
+        for chunk_id, document_id, text in rows.order_by("pk").values_list("pk", "document_id", "text"):
+            own = squeezed(text)
+            for judgment_id, quote in quotes[document_id]:
+                if same_passage(quote, own):
+                    matching[judgment_id].append(chunk_id)
+    return matching
+
+
+STAGES = {"bm25": "bm25", "vector": "vector", "fused": "fused", "reranked": "rerank"}
+"""The stages that are measured, with the name that candidates have their ranks under."""
+UNANCHORED, NOT_FOUND, RERANK = "unanchored", "channels", "rerank"
+LOST_AT = (UNANCHORED, NOT_FOUND, "fusion", RERANK, "gate", "per_source", "top_k")
+"""What can lose what is relevant, in the order of the pipeline: nothing answers to the judgments any more, no channel
+found it, and the stages by which candidates are cut. The reranker loses what it moves from the places of results to below
+them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One search, seen from the judgments.
+
+    Attributes:
+        rankings: units by stage, best first, each at its best chunk's place.
+        first_relevant: the rank of the first relevant unit by stage; a stage that has none is missing.
+        best_score: of the first result before the gate; None where nothing was found.
+        score_scale: of it; blank likewise.
+        lost_at: one of `LOST_AT`; blank where something relevant is a result, or nothing is relevant.
+        judged: score and grade of each judged unit that reached the gate, best first.
+        reranker: that has answered; blank where none has.
+    """
+
+    rankings: Mapping[str, Sequence[str]]
+    first_relevant: Mapping[str, int]
+    best_score: float | None
+    score_scale: str
+    lost_at: str
+    judged: Sequence[tuple[float, int]]
+    latency_ms: float
+    degraded: Sequence[Degradation]
+    reranker: str
+
+
+def observe(
+    result: Result, judged: Judged, config: RetrievalConfig, cut: float, depth: int, found: Result | None = None
+) -> Observed:
+    """What a search without a gate made of the judgments.
+
+    Where the reranker is off, the order of the results stands for what it would have made.
+
+    Args:
+        result: of the search.
+        judged: of its query.
+        config: that a search for readers has, whose gate and selection are applied here.
+        cut: the least score that passes that gate.
+        depth: how long the rankings are at most.
+        found: the same search with a reranker, which tells of the stages before it; None: the search itself.
+    """
+    found = found or result
+    if config.use_rerank:
+        result = _reranked_for_readers(result, config)
+    candidates = result.candidates if config.use_rerank else _in_order(result)
+    units = [_units(candidate, judged) for candidate in candidates]
+    before = units if found is result else [_units(candidate, judged) for candidate in found.candidates]
+    relevant = judged.relevant
+    rankings, first_relevant = {}, {}
+    for stage, key in STAGES.items():
+        told = (candidates, units) if key == RERANK else (found.candidates, before)
+        rankings[stage], rank = _ranking(*told, key, relevant, depth)
+        if rank:
+            first_relevant[stage] = rank
+    key = _scored_by(result)
+    return Observed(
+        rankings=rankings,
+        first_relevant=first_relevant,
+        best_score=result.hits[0].score if result.hits else None,
+        score_scale=result.score_scale if result.hits else "",
+        lost_at=_lost_at(result, units, before, judged, config, cut) if relevant else "",
+        judged=_judged_scores(candidates, units, judged, key),
+        latency_ms=result.timings_ms["total"],
+        degraded=result.degraded,
+        reranker=next((str(span.detail["reranker"] or "") for span in result.spans if span.stage == "rerank"), ""),
+    )
+
+
+def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
+    """Without what only this search, which is deeper than one for readers, has reranked."""
+    depth = max(config.rerank_candidates, config.top_k)
+    deeper = {each.chunk_id for each in result.candidates if "rerank" in each.ranks and each.ranks["fused"] > depth}
+    if not deeper:
+        return result
+    candidates = tuple(
+        each._replace(
+            cut_by="fusion",
+            ranks={stage: rank for stage, rank in each.ranks.items() if stage != RERANK},
+            scores={stage: score for stage, score in each.scores.items() if stage != RERANK},
+        )
+        if each.chunk_id in deeper
+        else each
+        for each in result.candidates
+    )
+    hits = tuple(hit for hit in result.hits if hit.passage.chunk_id not in deeper)
+    return replace(result, candidates=candidates, hits=hits)
+
+
+def _in_order(result: Result) -> list[Candidate]:
+    """The candidates with their place as the rank of the last stage."""
+    ordered = enumerate(result.candidates, start=1)
+    return [candidate._replace(ranks={**candidate.ranks, RERANK: place}) for place, candidate in ordered]
+
+
+def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
+    document_id = candidate.passage.document_id if candidate.passage else 0
+    return judged.units(candidate.chunk_id, document_id)
+
+
+def _ranking(
+    candidates: Sequence[Candidate], units: Sequence[Sequence[str]], key: str, relevant: Set[str], depth: int
+) -> tuple[list[str], int]:
+    """The units of a stage, at most as many as the depth, and the rank of the first that is relevant, or 0."""
+    places = {each.ranks[key]: place for place, each in enumerate(candidates) if key in each.ranks}
+    seen: dict[str, None] = {}
+    first = 0
+    for rank in sorted(places):
+        for unit in units[places[rank]]:
+            seen.setdefault(unit)
+            if not first and unit in relevant:
+                first = len(seen)
+        if first and len(seen) >= depth:
+            break
+    return list(seen)[:depth], first
+
+
+def _scored_by(result: Result) -> str:
+    """The stage whose scores order the results."""
+    if any("rerank" in candidate.scores for candidate in result.candidates):
+        return "rerank"
+    return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
+
+
+def _judged_scores(
+    candidates: Sequence[Candidate], units: Sequence[Sequence[str]], judged: Judged, key: str
+) -> list[tuple[float, int]]:
+    scores: dict[str, float] = {}
+    for candidate, of_candidate in zip(candidates, units, strict=True):
+        if candidate.cut_by != "fusion":
+            for unit in of_candidate:
+                if unit in judged.grades:
+                    scores.setdefault(unit, candidate.scores[key])
+    return [(score, judged.grades[unit]) for unit, score in scores.items()]
+
+
+def _lost_at(
+    result: Result,
+    units: Sequence[Sequence[str]],
+    before: Sequence[Sequence[str]],
+    judged: Judged,
+    config: RetrievalConfig,
+    cut: float,
+) -> str:
+    """The stage that lost what is relevant and got furthest, as a search with a gate would have it.
+
+    Args:
+        result: of the search.
+        units: of its candidates.
+        before: of all candidates that the channels found.
+        judged: of its query.
+        config: that a search for readers has.
+        cut: of its gate.
+    """
+    relevant, key = judged.relevant, _scored_by(result)
+    found = [candidate for candidate, own in zip(result.candidates, units, strict=True) if not relevant.isdisjoint(own)]
+    if not found:
+        if not all(map(relevant.isdisjoint, before)):
+            return "fusion"
+        return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
+    selected = select([_gated(each, key, cut) for each in result.candidates if each.cut_by != "fusion"], config)
+    cut_by = {each.chunk_id: each.cut_by for each in selected}
+    stages = {each.chunk_id: cut_by.get(each.chunk_id, "fusion") for each in found}
+    if not {None, "parent"}.isdisjoint(stages.values()):  # "parent": it is read in the longer passage of a result
+        return ""
+    stage = max(map(str, stages.values()), key=LOST_AT.index)
+    places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
+    return RERANK if stage == "top_k" and key == "rerank" and min(places) <= result_count(config) else stage
+
+
+def _gated(candidate: Candidate, key: str, cut: float) -> Candidate:
+    """The candidate as the gate leaves it; what came after the gate is taken back."""
+    cut_by = "gate" if cut and candidate.scores[key] < cut else None
+    return candidate if candidate.cut_by == cut_by else candidate._replace(cut_by=cut_by)
+
 
 DEPTH = 20
 BUDGET_S = 60.0  # a slow model is measured, not left out

@@ -13,8 +13,7 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotVisible, Rejected, ServiceError
 from kb.profiles.models import RetrievalProfile
 from kb.quality.eval_sets.services.queries import require_editable

@@ -11,23 +11,21 @@ from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
 from django.views.generic import TemplateView
 
-from kb.access.models.accounts import Principal
+from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
-from kb.content.models.documents import Chunk
-from kb.index.services.tokenizing.tokenizing import tokenizing_progress
+from kb.content.models import Chunk
+from kb.index.services.tokenizing import tokenizing_progress
 from kb.profiles.admin.choices import profile_url
 from kb.quality.debug.admin.page import SearchPage, open_search_page
-from kb.quality.why_not.admin.presenter import tell
-from kb.quality.why_not.admin.remedies import ASKS_FIRST, done_in_words, shown_remedies
+from kb.quality.why_not.admin.presenter import ASKS_FIRST, done_in_words, shown_remedies, tell
 from kb.quality.why_not.admin.url import effect, remembered, why_not_url
 from kb.quality.why_not.services import why_not_found
-from kb.quality.why_not.services.apply import apply_remedy
-from kb.quality.why_not.services.finding import FoundChunks, find_chunks
-from kb.quality.why_not.services.remedies import remedies
+from kb.quality.why_not.services.places import FoundChunks, find_chunks
+from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.quality.why_not.services.types import Remedy, WhyNot
-from kb.search.admin.degradations import notices
-from kb.web.admin.ids import row_id
+from kb.search.admin.labels import notices
+from kb.web.admin.rows import row_id
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 NOTHING_FOUND = FoundChunks()

@@ -1,22 +1,36 @@
 """Where a chunk stands in each channel of a search, also far below what the channel was read for."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.index.exact_ranks import exact_place
-from kb.index.models.index import ChunkEmbedding
-from kb.quality.why_not.services.types import Place, PlaceState
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.errors import NotVisible, Rejected
+from kb.base.text import storable
+from kb.content.models import Chunk, Document
+from kb.index.fulltext import PgTextStore
+from kb.index.models import ChunkEmbedding
+from kb.index.pgvector import exact_place
+from kb.index.services.writing import searchable_text_of
+from kb.ingest.chunkers.drafts import hash_content
+from kb.quality.why_not.services.types import Place, PlaceState, TermRow, Terms
 from kb.search.services.search import SearchOutcome
 from retrieval.bm25 import OkapiIndex
+from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
 from retrieval.errors import ChannelUnavailable
 from retrieval.external import ExternalChannel
-from retrieval.protocols import Channel
+from retrieval.postings import hash_terms
+from retrieval.protocols import Channel, Tokenizer
 from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.scope import Scope
+from retrieval.segmenters import SEGMENTABLE
+from retrieval.tokenize import JiebaTokenizer, normalize
 from retrieval.types import Analysis, Ranking
 
 SECONDS = 30.0
@@ -164,3 +178,208 @@ def _judged(place: Place) -> Place:
     else:
         state = PlaceState.MISSED if place.rank <= place.depth else PlaceState.DEEPER
     return replace(place, state=state)
+
+
+MOST_FOUND = 20
+MOST_CHARACTERS = 20_000
+LOOKED_FOR = 60
+"""So many characters of a text are looked for as they stand: more would fail at the first difference."""
+
+MOST_DOCUMENTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FoundChunks:
+    """Chunks that hold a text, the likeliest first.
+
+    Attributes:
+        chunks: each with its document and knowledge base.
+        is_alike: none holds the text as it stands; these share most character n-grams with it.
+        has_more: there are others.
+        unready: where there are none, documents that are not ready, and may be meant to hold it.
+    """
+
+    chunks: tuple[Chunk, ...] = ()
+    is_alike: bool = False
+    has_more: bool = False
+    unready: tuple[Document, ...] = ()
+
+
+def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> FoundChunks:
+    """Looks for chunks by a piece of their text, or by all of it; also for those that no search finds.
+
+    Args:
+        principal: who looks.
+        kb_ids: where to look.
+        text: any part of the chunk; white space and case do not count.
+    """
+    words = storable(text)[:MOST_CHARACTERS].split()
+    bases = KnowledgeBase.objects.visible_to(principal).filter(pk__in=kb_ids)
+    if not words:
+        return FoundChunks()
+    own = Chunk.objects.filter(knowledge_base__in=bases).select_related("document", "knowledge_base")
+    by_content = own.filter(content_hash=hash_content(" ".join(words)))
+    found = list(by_content[: MOST_FOUND + 1]) or list(_holding(own, words)[: MOST_FOUND + 1])
+    if found:
+        return FoundChunks(tuple(found[:MOST_FOUND]), has_more=len(found) > MOST_FOUND)
+    alike = _alike(own, list(bases), " ".join(words))
+    if alike.chunks:
+        return alike
+    unready = Document.objects.filter(knowledge_base__in=bases).exclude(status=Document.Status.READY)
+    return FoundChunks(unready=tuple(unready.order_by("-pk")[:MOST_DOCUMENTS]))
+
+
+def _holding(chunks: QuerySet[Chunk], words: Sequence[str]) -> QuerySet[Chunk]:
+    """Chunks with the beginning of the text in them, its longest word written as it is, which is looked for first."""
+    beginning = " ".join(words)[:LOOKED_FOR].split()
+    pattern = r"\s+".join(map(_escaped, beginning))
+    return chunks.filter(text__contains=max(beginning, key=len)).filter(text__iregex=pattern).order_by("pk")
+
+
+def _escaped(word: str) -> str:
+    """A word as a regular expression of PostgreSQL's."""
+    return "".join(f"\\{each}" if not each.isalnum() and each.isascii() else each for each in word)
+
+
+def _alike(chunks: QuerySet[Chunk], bases: Sequence[KnowledgeBase], text: str) -> FoundChunks:
+    """By the index of n-grams, which knows no case; those that hold the text but for its case are the ones meant."""
+    store = PgTextStore()
+    shares: dict[int, float] = {}
+    for kb in bases:
+        ids, scores = store.search_ngrams(kb.pk, kb.tokenizer_id, text, MOST_FOUND)
+        shares |= dict(zip(ids.tolist(), scores.tolist(), strict=True))
+    best = sorted(shares, key=lambda chunk_id: (-shares[chunk_id], chunk_id))[:MOST_FOUND]
+    rows = chunks.in_bulk(best)
+    alike = tuple(rows[chunk_id] for chunk_id in best if chunk_id in rows)
+    wanted = text[:LOOKED_FOR].casefold().strip()
+    holding = tuple(chunk for chunk in alike if wanted in " ".join(chunk.text.split()).casefold())
+    return FoundChunks(holding or alike, is_alike=not holding)
+
+
+def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
+    """The id of the one chunk that holds a text.
+
+    Raises:
+        NotVisible: none does.
+        Rejected: several do.
+    """
+    found = find_chunks(principal, kb_ids, text)
+    if not found.chunks:
+        message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
+        raise NotVisible(" ".join([message, *map(_unready_in_words, found.unready)]))
+    if len(found.chunks) > 1:
+        ids = ", ".join(str(chunk.pk) for chunk in found.chunks)
+        message = (
+            _("No chunk holds this text as it stands; alike are the chunks %(ids)s: give the id of one.")
+            if found.is_alike
+            else _("Several chunks hold this text: give more of it, or the id of one of %(ids)s.")
+        )
+        raise Rejected("ambiguous_text", message % {"ids": ids})
+    return int(found.chunks[0].pk)
+
+
+def _unready_in_words(document: Document) -> str:
+    words = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
+    return words % {"title": document, "status": document.get_status_display()}
+
+
+MOST_TERMS = 64
+MOST_WORDS = 5
+LEAST_CHARACTERS = 2
+MOST_KNOWN_WORDS = 2_000
+"""A dictionary of more words takes too long to load for a try, which then goes without it."""
+
+MOST_QUERY_CHARACTERS = 300
+"""Words in common are looked for from each place of the query, so in the beginning of a long one only."""
+
+
+def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Chunk) -> Terms:
+    """BM25 of a chunk for the query itself, without its sub-queries.
+
+    Args:
+        index: the one that was searched.
+        cutter: the knowledge base's tokenizer.
+        analysis: of the query.
+        chunk: read with its document.
+    """
+    text = searchable_text_of(chunk)
+    in_chunk = Counter(cutter(text))
+    own = Counter(analysis.tokens(chunk.knowledge_base_id))
+    terms = list(dict.fromkeys(analysis.search_tokens(chunk.knowledge_base_id)))[:MOST_TERMS]
+    hashes, ids = hash_terms(terms), np.array([chunk.pk], dtype=np.int64)
+    counts = np.array([max(own[term], 1) for term in terms])
+    columns = zip(
+        terms,
+        index.idf(hashes).tolist(),
+        index.frequencies(hashes, ids)[0].tolist(),
+        (index.contributions(hashes, ids)[0] * counts).tolist(),
+        strict=True,
+    )
+    written = _folded(text, cutter)
+    rows = tuple(
+        TermRow(
+            term=term,
+            in_query=own[term],
+            is_other=term not in own,
+            idf=idf,
+            in_chunks=_holders(index, term),
+            in_chunk=held,
+            contribution=contribution,
+            is_written=not held and _is_word(term) and term in written,
+        )
+        for term, idf, held, contribution in columns
+    )
+    shared = in_chunk.keys() & own.keys()
+    words = dict.fromkeys(
+        [row.term for row in rows if row.is_written]
+        + [
+            word
+            for word in _common_words(_folded(analysis.text, cutter), written)
+            if not shared.issuperset(cutter(word))
+        ]
+    )
+    joining = _joining(list(words)[:MOST_WORDS], cutter, analysis.text, text)
+    return Terms(rows, tuple(in_chunk.items()), index.chunk_count, joining)
+
+
+def _joining(words: Sequence[str], cutter: Tokenizer, query: str, text: str) -> tuple[str, ...]:
+    """The words that query and chunk would both be cut into if the dictionary had them: some never prevail there."""
+    if not words or not isinstance(cutter, JiebaTokenizer):
+        return ()
+    options = cutter.options
+    known = options.dictionary if len(options.dictionary) <= MOST_KNOWN_WORDS else ()
+    changed = JiebaTokenizer(replace(options, dictionary=(*known, *map(DictionaryWord, words))))
+    both = set(changed(query)) & set(changed(text))
+    return tuple(word for word in words if word in both)
+
+
+def _is_word(term: str) -> bool:
+    """Whether it depends on the dictionary that a term is found: other scripts are cut by rules."""
+    return len(term) >= LEAST_CHARACTERS and SEGMENTABLE.fullmatch(term) is not None
+
+
+def _holders(index: OkapiIndex, term: str) -> int:
+    found, _scores = index.search(hash_terms([term]), max(index.chunk_count, 1))
+    return int(found.size)
+
+
+def _folded(text: str, cutter: Tokenizer) -> str:
+    return cutter.simplify(normalize(text)).casefold()
+
+
+def _common_words(query: str, text: str) -> Iterator[str]:
+    """The longest pieces of Chinese that stand in both, from left to right in the query."""
+    place = 0
+    query = query[:MOST_QUERY_CHARACTERS]
+    while place < len(query):
+        length = 0
+        while (
+            length < MAX_WORD_CHARACTERS
+            and place + length < len(query)
+            and SEGMENTABLE.fullmatch(query[place : place + length + 1])
+            and query[place : place + length + 1] in text
+        ):
+            length += 1
+        if length >= LEAST_CHARACTERS:
+            yield query[place : place + length]
+        place += max(length, 1)

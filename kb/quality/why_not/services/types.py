@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from kb.content.models.documents import Chunk
+from kb.content.models import Chunk
 from kb.search.services.search import SearchOutcome, SearchRequest
 
 

@@ -11,14 +11,12 @@ from django.db.models import OuterRef
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotVisible
-from kb.content.models.documents import Chunk, Document
+from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
-from kb.index.models.index import ChunkEmbedding, ChunkPostings
-from kb.quality.why_not.services.places import Places, find_places
-from kb.quality.why_not.services.terms import terms_of
+from kb.index.models import ChunkEmbedding, ChunkPostings
+from kb.quality.why_not.services.places import Places, find_places, terms_of
 from kb.quality.why_not.services.types import PlaceState, Reason, Stage, State, Step, Terms, WhyNot
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.config import RetrievalConfig

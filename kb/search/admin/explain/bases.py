@@ -9,12 +9,11 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase
 from kb.index.admin.tokenizer import tokenizer_url
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
-from kb.search.admin.degradations import degradation_heading
-from kb.search.admin.stage_labels import CHANNELS, STAND_INS, fusion_in_words, milliseconds, stage_label
+from kb.search.admin.labels import CHANNELS, STAND_INS, degradation_heading, fusion_in_words, milliseconds, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.candidates import channel_weights
 from retrieval.scope import Scope, StandIn

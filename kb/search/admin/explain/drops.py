@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal
-from kb.content.models.documents import Chunk
+from kb.access.models import Principal
+from kb.content.models import Chunk
 from kb.search.admin.explain.rows import Row
-from kb.search.admin.stage_labels import listed, stage_label
+from kb.search.admin.labels import listed, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.trace import Dropped

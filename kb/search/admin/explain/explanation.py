@@ -1,25 +1,267 @@
 """Turns the outcome of an explained search into what the search-debug page shows."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
-from kb.access.models.accounts import Principal
-from kb.access.models.knowledge import KnowledgeBase
+from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import profile_state, profile_url
-from kb.search.admin.degradations import Notice, notices
 from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
 from kb.search.admin.explain.bases import SearchedBase, response_cache_in_words, searched_bases
-from kb.search.admin.explain.cuts import gated_stage
-from kb.search.admin.explain.drops import drops
-from kb.search.admin.explain.rows import Column, Row, columns, rows
-from kb.search.admin.explain.stages import Stage, stages
-from kb.search.admin.stage_labels import milliseconds
+from kb.search.admin.explain.drops import Drops, drops
+from kb.search.admin.explain.rows import Column, Row, columns, gated_stage, rows
+from kb.search.admin.labels import (
+    CHANNELS,
+    STAND_INS,
+    Notice,
+    degradation_heading,
+    fusion_in_words,
+    listed,
+    milliseconds,
+    notices,
+    source_caps,
+    source_label,
+    stage_label,
+    with_figure,
+)
 from kb.search.services.responses import kept_in
 from kb.search.services.search import SearchOutcome, trace_as_json
+from retrieval.candidates import channel_weights
+from retrieval.config import RetrievalConfig
+from retrieval.external import ExternalChannel
+from retrieval.scope import Scope
+from retrieval.trace import DegradationCode
 from retrieval.types import Result
+
+ORDER = (
+    "analysis",
+    "channels",
+    "passages",
+    "dedupe",
+    "fusion",
+    "rerank",
+    "gate",
+    "selection",
+    "facts",
+    "other",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the time, and what was done in it.
+
+    Attributes:
+        share: of the whole, in per cent, for the width.
+        words: what it did, a sentence or less each.
+        lanes: stages that ran within this one; their shares are of the longest of them.
+        drops: what it dropped; None where it kept everything.
+    """
+
+    stage: str
+    label: str
+    milliseconds: str
+    share: str
+    words: tuple[str, ...] = ()
+    lanes: tuple["Stage", ...] = ()
+    drops: Drops | None = None
+
+
+def stages(outcome: SearchOutcome, drops: Mapping[str, Drops]) -> tuple[Stage, ...]:
+    """The stages in order, with what they did and what each of them dropped."""
+    words = _Words(outcome)
+
+    def told(stage: Stage) -> Stage:
+        lanes = tuple(map(told, stage.lanes))
+        return replace(stage, words=words.of(stage.stage), lanes=lanes, drops=drops.get(stage.stage))
+
+    return tuple(map(told, stage_times(outcome.result.timings_ms)))
+
+
+def stage_times(timings: Mapping[str, float]) -> tuple[Stage, ...]:
+    """The parts of the total in order. The channels ran side by side and count with the slowest; stand-ins ran after them."""
+    spent = {stage: timings[stage] for stage in ORDER if stage in timings}
+    spent["channels"] = sum(
+        max((timings.get(each, 0.0) for each in group), default=0.0) for group in (CHANNELS, STAND_INS)
+    )
+    spent["other"] = max(timings["total"] - sum(spent.values()), 0.0)
+    total = sum(spent.values()) or 1.0
+    searched = {stage: timings[stage] for stage in (*CHANNELS, *STAND_INS) if stage in timings}
+    lanes = _parts(searched, max(searched.values(), default=0.0) or 1.0)
+    return _parts({stage: spent[stage] for stage in ORDER if stage in spent}, total, lanes)
+
+
+def _parts(spent: Mapping[str, float], whole: float, lanes: tuple[Stage, ...] = ()) -> tuple[Stage, ...]:
+    return tuple(
+        Stage(
+            stage,
+            stage_label(stage),
+            milliseconds(time),
+            f"{100 * time / whole:.2f}",
+            lanes=lanes if stage == "channels" else (),
+        )
+        for stage, time in spent.items()
+    )
+
+
+class _Words:
+    """What each stage of one search did; reads its spans."""
+
+    def __init__(self, outcome: SearchOutcome) -> None:
+        self._outcome = outcome
+        self._result: Result = outcome.result
+        self._config: RetrievalConfig = outcome.wiring.config
+        self._details = {span.stage: span.detail for span in self._result.spans}
+
+    def of(self, stage: str) -> tuple[str, ...]:
+        if stage in {*CHANNELS, *STAND_INS}:
+            return (self._channel(stage),)
+        tell = {
+            "analysis": self._analysis,
+            "passages": self._passages,
+            "dedupe": self._dedupe,
+            "fusion": self._fusion,
+            "rerank": self._rerank,
+            "gate": self._gate,
+            "selection": self._selection,
+            "facts": self._facts,
+        }.get(stage)
+        return tuple(tell()) if tell and stage in self._details else ()
+
+    def _channel(self, stage: str) -> str:
+        runs = [span.detail for span in self._result.spans if span.stage == stage]
+        if all("error" in run for run in runs):
+            return _("did not answer")
+        found = sum(run.get("found", 0) for run in runs)
+        if len(runs) > 1:
+            return _("%(count)d found in %(searches)d searches") % {"count": found, "searches": len(runs)}
+        return ngettext("%(count)d found", "%(count)d found", found) % {"count": found}
+
+    def _analysis(self) -> Iterable[str]:
+        count = len(self._result.analysis.queries)
+        if count > 1:
+            yield ngettext("%(count)d query", "%(count)d queries", count) % {"count": count}
+        terms = len(self._details["analysis"]["terms"])
+        yield ngettext("%(count)d term", "%(count)d terms", terms) % {"count": terms}
+
+    def _passages(self) -> Iterable[str]:
+        count = self._details["passages"]["loaded"]
+        yield ngettext("%(count)d passage read", "%(count)d passages read", count) % {"count": count}
+
+    def _dedupe(self) -> Iterable[str]:
+        count = self._details["dedupe"]["dropped"]
+        if not count:
+            yield _("no content twice")
+            return
+        words = ngettext(
+            "%(count)d chunk of a content that another one stands for",
+            "%(count)d chunks of a content that another one stands for",
+            count,
+        )
+        yield words % {"count": count}
+
+    def _fusion(self) -> Iterable[str]:
+        scopes = self._outcome.wiring.pipeline.scopes
+        yield " | ".join(dict.fromkeys(fusion_in_words(scope.config) for scope in scopes))
+        yield " | ".join(dict.fromkeys(map(self._weights, scopes)))
+        count = self._details["fusion"]["candidates"]
+        yield ngettext("%(count)d candidate", "%(count)d candidates", count) % {"count": count}
+
+    def _weights(self, scope: Scope) -> str:
+        if not scope.config.use_rerank:
+            return _("without a reranker only the vector channel counts")
+        weights = channel_weights(scope.config)
+        asked = [stage for stage in (*CHANNELS, *STAND_INS) if stage in self._details and stage in weights]
+        named = [(stage_label(stage), weights[stage]) for stage in asked]
+        named += [(each.source, each.weight) for each in scope.channels if isinstance(each, ExternalChannel)]
+        return _("weights: %(weights)s") % {
+            "weights": listed(with_figure(name, f"{weight:g}") for name, weight in named)
+        }
+
+    def _rerank(self) -> Iterable[str]:
+        detail = self._details["rerank"]
+        answered, passed_over = detail["reranker"], detail["passed_over"]
+        present = {link.name for link in self._outcome.wiring.links}
+        if answered:
+            words = ngettext(
+                "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", detail["scored"]
+            )
+            yield words % {"name": reranker_label(answered), "count": detail["scored"]}
+        else:
+            yield _("no reranker could answer")
+        for name in self._config.rerankers:
+            if name in passed_over:
+                words = _("%(name)s passed over: %(reason)s")
+                yield words % {"name": reranker_label(name), "reason": _reason(passed_over[name])}
+            elif name not in present:
+                yield _("%(name)s: not configured") % {"name": reranker_label(name)}
+
+    def _gate(self) -> Iterable[str]:
+        detail = self._details["gate"]
+        if not detail["threshold"]:
+            yield _("open: no score is cut on the scale %(scale)s") % {"scale": detail["scale"]}
+        else:
+            words = _("cut %(cut)s on the scale %(scale)s")
+            yield words % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
+        yield self._origin_of_the_cut()
+        count = detail["passed"]
+        yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
+
+    def _origin_of_the_cut(self) -> str:
+        asked = self._config.score_threshold
+        if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
+            words = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
+            return words % {"asked": f"{asked:g}"}
+        return _("the scale’s default") if asked is None else _("as the settings ask")
+
+    def _selection(self) -> Iterable[str]:
+        detail, config = self._details["selection"], self._config
+        words = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
+        yield words % {"count": detail["count"]}
+        if not config.general_retrieval:
+            yield listed(with_figure(source_label(kind), count) for kind, count in source_caps(config).items())
+        if config.neighbours:
+            words = ngettext(
+                "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
+            )
+            yield words % {"count": config.neighbours}
+        if count := detail.get("larger"):
+            words = ngettext(
+                "%(count)d gives the longer passage around it",
+                "%(count)d give the longer passage around them",
+                count,
+            )
+            yield words % {"count": count}
+
+    def _facts(self) -> Iterable[str]:
+        count = self._details["facts"]["found"]
+        yield ngettext("%(count)d found", "%(count)d found", count) % {"count": count}
+
+
+def reranker_label(name: str) -> str:
+    return {
+        "cross_encoder": _("Cross-encoder"),
+        "http": _("HTTP reranker"),
+        "cosine": _("Cosine"),
+        "overlap": _("Overlap of terms"),
+    }.get(name, name)
+
+
+def _reason(reason: str) -> str:
+    """Why a link of the chain was passed over: a degradation's code, or a sentence of the link's own."""
+    if reason not in set(DegradationCode):
+        return reason
+    brief: Mapping[str, str] = {
+        DegradationCode.RERANKER_FAILED: _("it failed"),
+        DegradationCode.RERANKER_TIMEOUT: _("it was too slow"),
+        DegradationCode.RERANKER_UNAVAILABLE: _("it cannot be had"),
+        DegradationCode.MODEL_CIRCUIT_OPEN: _("it failed repeatedly and is left alone for a while"),
+    }
+    return brief.get(reason) or degradation_heading(reason)
+
 
 COLUMNS_BESIDE_STAGES = 3  # rank, passage, cut by
 

@@ -1,24 +1,133 @@
 """One row for each candidate of an explained search: where it stands, why, and where it was found."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
 
-from kb.access.models.knowledge import KnowledgeBase
-from kb.search.admin.explain.analysis import cutters
+from kb.access.models import KnowledgeBase
+from kb.search.admin.explain.analysis import KeywordScore, cutters, keyword_scores
 from kb.search.admin.explain.bases import channels_asked
-from kb.search.admin.explain.cuts import cut_label, why_cut
-from kb.search.admin.explain.moves import FINAL, Move, moves
-from kb.search.admin.explain.terms import KeywordScore, keyword_scores
-from kb.search.admin.stage_labels import fusion_in_words, stage_label
+from kb.search.admin.labels import fusion_in_words, source_caps, source_label, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.types import Candidate, Passage, Provenance
+from retrieval.selection import result_count, stands_for_parent
+from retrieval.types import Candidate, Passage, Provenance, Result
+
+_LABELS = {
+    "fusion": gettext_lazy("Fusion"),
+    "gate": gettext_lazy("Gate"),
+    "parent": gettext_lazy("Passage"),
+    "per_source": gettext_lazy("Kind of source"),
+    "top_k": gettext_lazy("Top K"),
+}
+
+
+def cut_label(stage: str | None) -> str:
+    return str(_LABELS.get(stage or "", stage or ""))
+
+
+def gated_stage(result: Result) -> str:
+    """The stage whose scores meet the threshold."""
+    if any("rerank" in candidate.scores for candidate in result.candidates):
+        return "rerank"
+    return "vector" if result.score_scale == "cosine" else "fused"
+
+
+def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
+    """Why a candidate is no result, with the figures; blank where it is one.
+
+    Args:
+        outcome: of the search.
+        candidate: of its candidates.
+        place: among those that are left after the gate and the caps of the kinds of sources, or were cut by neither.
+    """
+    config, result = outcome.wiring.config, outcome.result
+    if candidate.cut_by == "fusion":
+        depth = max(config.rerank_candidates, config.top_k)
+        words = _("Fused rank %(rank)d: only the first %(depth)d go on.")
+        return words % {"rank": candidate.ranks["fused"], "depth": depth}
+    if candidate.cut_by == "gate":
+        words = _("Score %(score)s is below the threshold %(threshold)s.")
+        score = candidate.scores[gated_stage(result)]
+        return words % {"score": f"{score:.4f}", "threshold": f"{result.threshold:g}"}
+    if candidate.cut_by == "parent":
+        words = _("Chunk %(id)d stands for the longer passage that both were cut from.")
+        return words % {"id": stands_for_parent(result.candidates, candidate)}
+    if candidate.cut_by == "per_source":
+        kind = candidate.passage.source_type if candidate.passage else ""
+        caps = source_caps(config)
+        words = _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.")
+        return words % {"kind": source_label(kind), "count": caps.get(kind, caps["book"])}
+    if candidate.cut_by == "top_k":
+        words = _("Rank %(rank)d: only the first %(count)d become results.")
+        return words % {"rank": place, "count": result_count(config)}
+    return ""
+
+
+FINAL = "final"
+_LATER = ("fused", "rerank")
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """How far a stage moved a candidate, from the stage before it: up is positive."""
+
+    places: int
+    words: str
+
+    @property
+    def distance(self) -> int:
+        return abs(self.places)
+
+
+def moves(candidate: Candidate, final_rank: int | None) -> dict[str, Move]:
+    """The moves of a candidate, by the stage that moved it; `FINAL` is the last one of a result.
+
+    Args:
+        candidate: with its ranks.
+        final_rank: its place among the results; None: it is none of them.
+    """
+    return {
+        stage: _move(before, rank_before, rank)
+        for (before, rank_before), (stage, rank) in _steps(candidate, final_rank)
+    }
+
+
+def _steps(candidate: Candidate, final_rank: int | None) -> Iterator[tuple[tuple[str, int], tuple[str, int]]]:
+    channels = [(rank, stage) for stage, rank in candidate.ranks.items() if stage not in _LATER]
+    way = [(stage, rank) for rank, stage in sorted(channels)[:1]]
+    way += [(stage, candidate.ranks[stage]) for stage in _LATER if stage in candidate.ranks]
+    if final_rank is not None:
+        way.append((FINAL, final_rank))
+    return pairwise(way)
+
+
+def _move(before: str, rank_before: int, rank: int) -> Move:
+    places = rank_before - rank
+    known = {"n": abs(places), "rank": rank_before, "stage": stage_label("fusion" if before == "fused" else before)}
+    if places == 0:
+        return Move(0, _("the same rank as in “%(stage)s”") % known)
+    if places > 0:
+        words = ngettext(
+            "up %(n)d place from rank %(rank)d in “%(stage)s”",
+            "up %(n)d places from rank %(rank)d in “%(stage)s”",
+            places,
+        )
+    else:
+        words = ngettext(
+            "down %(n)d place from rank %(rank)d in “%(stage)s”",
+            "down %(n)d places from rank %(rank)d in “%(stage)s”",
+            -places,
+        )
+    return Move(places, words % known)
+
 
 EXCERPT_CHARACTERS = 200
 ROWS_AT_FIRST = 25

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import User
+from kb.access.models import User
 from kb.sources.external.providers import vertex
 from kb.sources.external.providers.faults import not_configured
 from kb.sources.external.providers.fields import Field, InvalidSettings

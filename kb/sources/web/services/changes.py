@@ -17,8 +17,8 @@ from django.utils import timezone
 
 from kb.base.errors import AlreadyThere
 from kb.base.net.errors import FetchCode, FetchError
-from kb.base.validators import storable
-from kb.content.models.documents import Document
+from kb.base.text import storable
+from kb.content.models import Document
 from kb.ingest.services.documents import documents_delete
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.pages import Found, PageWriter, error_fields, save_page

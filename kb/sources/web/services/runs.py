@@ -17,7 +17,7 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
 
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client

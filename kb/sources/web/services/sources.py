@@ -12,15 +12,14 @@ from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models.accounts import Principal, User
-from kb.access.models.knowledge import KnowledgeBase
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.access.models import KnowledgeBase, Principal, User
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.base.net.addresses import parse_url
 from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchError
-from kb.content.models.documents import Document
+from kb.content.models import Document
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.services.documents import documents_delete
 from kb.sources.connectors.listing import compiled

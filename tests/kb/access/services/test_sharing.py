@@ -22,7 +22,7 @@ from kb.access.services.sharing import (
 )
 from kb.agents.mcp.reading import scope_of
 from kb.base.errors import NotAllowed, NotVisible, Rejected
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import AuditEntry, Invitation, KnowledgeBase, Membership
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_api_key, make_document, make_kb, make_member, make_user, principal

@@ -3,8 +3,7 @@
 import pytest
 from django.utils import timezone
 
-from kb.agents.dify.records import RRF_HALF, unit_score
-from kb.agents.dify.serializers import COMPARISONS
+from kb.agents.dify import COMPARISONS, RRF_HALF, unit_score
 from kb.index.matching import Comparison
 from kb.models import Document, KnowledgeBase, SearchLog
 from kb.search.services import search_log

@@ -147,7 +147,7 @@ def test_a_fault_after_the_first_event_is_an_event_without_its_insides(client, k
     def fail(_self, _answer):
         raise ZeroDivisionError("insides")
 
-    monkeypatch.setattr("kb.answers.services.question.Question.kept", fail)
+    monkeypatch.setattr("kb.answers.services.answers.Question.kept", fail)
     response = client.post(
         URL, {"query": "带薪年假有几天？", "knowledge_base_ids": [kb.pk], "stream": True}, format="json"
     )

@@ -4,8 +4,7 @@ import uuid
 import pytest
 from django.db import connections
 
-from kb.answers.services.types import AnswerEvent, AskRequest
-from kb.answers.services.writing import answer, stream_answer
+from kb.answers.services.answers import AnswerEvent, AskRequest, answer, stream_answer
 from kb.base.errors import NotVisible, Rejected
 from kb.models import Conversation, GraphFact
 from retrieval.errors import InvalidConfiguration

@@ -1,7 +1,7 @@
 import pytest
 from django.db import connections
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from tests.kb.index.searching import at_once
 
 pytestmark = pytest.mark.django_db(transaction=True)

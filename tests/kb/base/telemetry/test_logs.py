@@ -6,7 +6,7 @@ import logging.config
 import pytest
 from celery import current_app
 
-from kb.base.db.threads import ConnectionReturningExecutor
+from kb.base.db.connections import ConnectionReturningExecutor
 from kb.base.telemetry import context, tasks
 from kb.base.telemetry.logs import ContextFilter, Json, Line, chosen_form, logging_config
 

@@ -2,7 +2,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.models import Concept, ConceptTerm, Document, EvalSet, GraphFact, KnowledgeBase
 from tests.factories import make_document, make_kb
 

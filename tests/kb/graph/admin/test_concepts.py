@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.graph.concepts import ConceptReader
+from kb.graph.readers import ConceptReader
 from kb.models import Concept, ConceptTerm
 from tests.factories import make_kb, make_member, make_user, principal
 

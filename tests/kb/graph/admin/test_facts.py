@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.graph.facts import FactReader
+from kb.graph.readers import FactReader
 from kb.models import GraphFact, Origin
 from tests.factories import make_kb, make_member, principal
 

@@ -8,10 +8,11 @@ from kb.graph.services.entities import (
     entity_merge,
     entity_split,
     entity_update,
+    fact_counts,
     names_of,
+    neighbours_of,
     plan_merge,
 )
-from kb.graph.services.neighbourhood import fact_counts, neighbours_of
 from kb.models import Entity, EntityName, GraphFact, Origin
 from tests.factories import make_kb
 

@@ -5,10 +5,10 @@ from django.utils import timezone
 
 from kb import tasks
 from kb.graph.services.entities import MAX_ALIASES, entity_create
-from kb.graph.services.extraction import extract_document
-from kb.graph.services.requests import (
+from kb.graph.services.extraction import (
     LeaseLost,
     ReadingJob,
+    extract_document,
     graph_request,
     graph_request_if_wanted,
     sweep_graph_requests,

@@ -3,8 +3,7 @@ from django.test import Client
 from django.urls import reverse
 
 from kb.index.admin import keyword_cache
-from kb.index.bm25 import BM25Store, index_fingerprint
-from kb.index.tiers import RedisTier
+from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint
 from kb.models import BM25Index, ChunkChange, KnowledgeBase, Membership
 from kb.search.services.search import SearchRequest, search
 from retrieval.cache import TierUnavailable

@@ -2,8 +2,8 @@ import pytest
 from django.urls import reverse
 
 from kb.base.errors import Rejected
-from kb.index.admin.tokenizer_form import install_command
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.index.admin.tokenizer import install_command
+from kb.index.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
 from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine
@@ -160,7 +160,7 @@ def test_a_dry_run_names_the_chunks_and_changes_nothing(client, kb, document):
 
 
 def test_a_dry_run_that_was_bounded_says_so(client, kb, document, monkeypatch):
-    monkeypatch.setattr("kb.index.services.tokenizing.preview.MAX_CHUNKS_TOKENIZED", 1)
+    monkeypatch.setattr("kb.index.services.tokenizing.MAX_CHUNKS_TOKENIZED", 1)
 
     page = TokenizerPage(post(client, kb, "try", stop_words="违约金"))
 
@@ -215,7 +215,7 @@ def test_an_engine_that_is_not_installed_is_refused_with_the_command(client, kb,
     def missing(engine):
         raise DependencyMissing(engine)
 
-    monkeypatch.setattr("kb.index.admin.tokenizer_form.engine_versions", missing)
+    monkeypatch.setattr("kb.index.admin.tokenizer.engine_versions", missing)
 
     response = post(client, kb, "confirm", engine="rjieba")
 
@@ -226,7 +226,7 @@ def test_simplification_without_opencc_is_refused_with_the_command(client, kb, m
     def missing():
         raise DependencyMissing
 
-    monkeypatch.setattr("kb.index.admin.tokenizer_form.simplifier_version", missing)
+    monkeypatch.setattr("kb.index.admin.tokenizer.simplifier_version", missing)
 
     response = post(client, kb, "confirm", simplify="on")
 
@@ -261,7 +261,7 @@ def test_the_command_installs_what_is_missing(monkeypatch, options, missing, com
         raise DependencyMissing
 
     for name in missing:
-        monkeypatch.setattr(f"kb.index.admin.tokenizer_form.{name}", absent)
+        monkeypatch.setattr(f"kb.index.admin.tokenizer.{name}", absent)
 
     assert install_command(options) == command
 
@@ -279,7 +279,7 @@ def test_settings_that_cannot_be_used_here_are_refused_with_the_reason(client, k
     def refuse(**_settings):
         raise Rejected("bm25_dependencies_missing", "run `pip install pystemmer`")
 
-    monkeypatch.setattr("kb.index.admin.tokenizer_form.read_settings", refuse)
+    monkeypatch.setattr("kb.index.admin.tokenizer.read_settings", refuse)
 
     assert errors(post(client, kb, "confirm")) == {"__all__": ["run `pip install pystemmer`"]}
 

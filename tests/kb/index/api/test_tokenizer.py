@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from kb.index.services.tokenizing.tokenizing import tokenize_to_target
+from kb.index.services.tokenizing import tokenize_to_target
 from kb.models import KnowledgeBase, Membership
 from kb.search import wiring as conf
 from retrieval.segmenters import engine_versions

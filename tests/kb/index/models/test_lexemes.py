@@ -1,7 +1,7 @@
 import pytest
 from django.db import connection
 
-from kb.index.models.lexemes import MAX_BYTES, MAX_LEXEME_BYTES, MAX_LEXEMES, storable_lexemes
+from kb.index.models import MAX_BYTES, MAX_LEXEME_BYTES, MAX_LEXEMES, storable_lexemes
 from kb.models import ChunkPostings
 from tests.factories import make_document, make_kb
 

@@ -1,9 +1,9 @@
 import pytest
 from django.db import connection
 
-from kb.base.db.installation import installation_id
-from kb.base.db.locks import Purpose
-from kb.index.bm25 import BM25Store, index_fingerprint
+from kb.base.db.transactions import Purpose
+from kb.base.models import installation_id
+from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint
 from kb.index.services.keyword_cache import (
     IndexState,
     database_bytes,
@@ -11,8 +11,7 @@ from kb.index.services.keyword_cache import (
     indexed_knowledge_bases,
     keyword_indexes,
 )
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenize_to_target, tokenizer_change
-from kb.index.tiers import RedisTier
+from kb.index.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
 from kb.models import BM25Index, ChunkChange, KnowledgeBase
 from retrieval.cache import CacheKey, TierUnavailable
 from tests.factories import make_document, make_kb, make_member, make_user, principal

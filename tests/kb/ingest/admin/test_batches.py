@@ -3,8 +3,7 @@ from django.core.files.base import ContentFile
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
-from kb.ingest.services.batches.batches import batch_create
-from kb.ingest.services.batches.files import batch_add
+from kb.ingest.services.batches import batch_add, batch_create
 from kb.models import Document, IngestBatch
 from tests.factories import make_kb, make_member
 

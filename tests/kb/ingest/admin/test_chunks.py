@@ -1,8 +1,8 @@
 import pytest
 from django.urls import reverse
 
-from kb.ingest.admin.chunk_duplicates import marked
-from kb.ingest.services.chunk_work import checks
+from kb.ingest.admin.chunks import marked
+from kb.ingest.services import chunks as checks
 from kb.models import Chunk, KnowledgeBase, Membership
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, principal

@@ -7,8 +7,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from kb.ingest.parser.parsed import MESSAGES, ErrorCode
-from kb.ingest.services.document_sentences import error_sentence
-from kb.ingest.services.documents import document_add
+from kb.ingest.services.documents import document_add, error_sentence
 from kb.ingest.services.indexing import WORKER_LOST
 from kb.models import Chunk, Concept, Document
 from tests.factories import make_document, make_kb, make_member, make_user

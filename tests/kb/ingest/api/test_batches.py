@@ -7,7 +7,7 @@ import zipfile
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from kb.ingest.services.batches.batches import batch_create
+from kb.ingest.services.batches import batch_create
 from kb.models import Chunk, Document, IngestBatch
 from kb.tasks import ingest_document, ingest_documents
 from tests import factories

@@ -9,20 +9,16 @@ from django.core.files.base import ContentFile
 from django.db import connection
 
 from kb.base.errors import NotVisible, Rejected
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
-from kb.index.services import reindex
-from kb.index.services.tokenizing import tokenizing
-from kb.ingest.services import documents, indexing, whole_documents
-from kb.ingest.services.batches import files as batch_files
-from kb.ingest.services.batches.batches import batch_cancel, batch_create
-from kb.ingest.services.batches.files import batch_add
-from kb.ingest.services.chunk_work import editing, replacing
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.merging import chunks_merge
+from kb.index.services import reindex, tokenizing
+from kb.ingest.services import batches as batch_files
+from kb.ingest.services import chunks, documents, indexing, whole_documents
+from kb.ingest.services import rechunk as writing
+from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
+from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.ingest.services.documents import document_add, document_delete, document_update
 from kb.ingest.services.indexing import index_document
-from kb.ingest.services.rechunk import writing
 from kb.ingest.services.whole_documents import WholeDocument, write_whole_documents
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from retrieval.postings import hash_terms
@@ -238,7 +234,7 @@ def test_chunks_merged_during_a_re_embedding_have_the_new_text_s_vector_only(mon
 def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monkeypatch):
     document = make_document(make_kb(), "苹果", "香蕉")
     ids = list(Chunk.objects.values_list("pk", flat=True))
-    gate = Gate(monkeypatch, replacing, "unchanged_chunks", after=True)
+    gate = Gate(monkeypatch, chunks, "unchanged_chunks", after=True)
     first = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
     gate.wait()
     second = Running(lambda: chunks_merge(document=document, chunk_ids=ids))
@@ -253,7 +249,7 @@ def test_two_merges_of_the_same_chunks_take_turns_and_the_second_is_refused(monk
 def test_a_change_of_a_chunk_does_not_undo_another_that_was_faster(monkeypatch, change):
     document = add(make_kb())
     index_document(document.pk)
-    gate = Gate(monkeypatch, editing, "prepared_chunks", after=True)
+    gate = Gate(monkeypatch, chunks, "prepared_chunks", after=True)
     slow = Running(lambda: chunk_update(only_chunk(), text="苹果", enabled=True, questions=["哪一种水果？"]))
     gate.wait()
     monkeypatch.undo()

@@ -7,11 +7,10 @@ from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, EvalSet, KnowledgeBase
 from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.runs.services.observe import observe
-from kb.quality.runs.services.units import load_judged
+from kb.quality.runs.services.run import load_judged, observe
 from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.words import verdict_sentence
-from kb.search.admin.explain.cuts import why_cut
+from kb.search.admin.explain.rows import why_cut
 from kb.search.services.search import SearchRequest, hit_as_json, search, trace_as_json
 from tests.factories import make_kb, principal
 

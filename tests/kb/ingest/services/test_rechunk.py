@@ -5,11 +5,11 @@ from django.core.files.base import ContentFile
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
+from kb.content.services import knowledge_base_delete
 from kb.ingest.chunkers.registry import split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 from kb.ingest.services import indexing
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import (
     cut_otherwise,
     document_add,
@@ -18,7 +18,7 @@ from kb.ingest.services.documents import (
     documents_recut,
 )
 from kb.ingest.services.indexing import chunk_settings, index_document
-from kb.ingest.services.rechunk.planning import chunks_of, recut
+from kb.ingest.services.rechunk import chunks_of, recut
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.judgments import judge, judgments_of
 from kb.search.services.search import SearchRequest, search

@@ -13,7 +13,7 @@ from kb.base.errors import Rejected
 from kb.ingest.parser.parsed import ErrorCode
 from kb.ingest.parser.warm_parser import TooSlow
 from kb.ingest.services import small_documents
-from kb.ingest.services.batches.batches import batch_cancel, batch_create, batch_pause
+from kb.ingest.services.batches import batch_cancel, batch_create, batch_pause
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.small_documents import index_documents

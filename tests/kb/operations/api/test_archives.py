@@ -47,7 +47,7 @@ def test_a_taken_name_and_a_wrong_file_are_told(as_owner, kb):
 
 
 def test_what_takes_too_long_is_refused_with_the_command_that_does_it(as_owner, kb, monkeypatch):
-    from kb.operations.services.archives import uploads
+    from kb.operations.services.archives import restore as uploads
     from kb.operations.services.archives.restore import Bounds
 
     make_document(kb, "a", "b")

@@ -3,7 +3,7 @@ from django.core.cache import caches
 from django.db.migrations.recorder import MigrationRecorder
 
 from kb.base import draining
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.providers import warming
 from kb.search import wiring as conf
 from tests.factories import make_kb

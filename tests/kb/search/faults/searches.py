@@ -3,7 +3,7 @@
 from contextlib import contextmanager
 
 from kb.base.cache import query_caches
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.index.bm25 import BM25Store
 from kb.providers import loaded as providers
 from kb.search.services.search import SearchRequest, search

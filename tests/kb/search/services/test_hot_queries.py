@@ -3,14 +3,14 @@ from django.utils import translation
 
 from kb.base.errors import NotAllowed, NotVisible
 from kb.models import Document, Membership, Principal
-from kb.search.services.hot_queries import (
+from kb.search.selectors import states
+from kb.search.services.responses import (
     cache_response,
     cached_response,
     caches_invalidate,
     key_of,
     responses_invalidate,
 )
-from kb.search.states import states
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.fakes import HASHING_NOTE

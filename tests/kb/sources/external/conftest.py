@@ -6,13 +6,13 @@ import pytest
 @pytest.fixture(autouse=True)
 def _fresh_sources():
     """What one test has read or given up must not serve or be missing in another."""
-    from kb.search import externals
+    from kb.search import wiring
     from kb.sources.connectors import live, live_search
     from kb.sources.external.providers import vertex
 
     live.CACHE.clear()
     live_search._indexed.cache_clear()
-    externals._breaker.cache_clear()
+    wiring._breaker.cache_clear()
     vertex._client.cache_clear()
 
 

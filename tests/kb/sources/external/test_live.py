@@ -156,7 +156,7 @@ def test_the_search_log_can_be_read_and_replayed_without_it(owner, kb, web):
 
 
 def test_its_response_is_kept_for_a_minute_only(owner, kb, web, monkeypatch):
-    from kb.search.services import hot_queries
+    from kb.search.services import responses as hot_queries
 
     feed(web, ("Archive", "The archive opens at ten today."))
     live_feed(kb, web)

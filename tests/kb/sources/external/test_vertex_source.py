@@ -3,8 +3,7 @@ import json
 import grpc
 import pytest
 
-from kb.answers.services.types import AskRequest
-from kb.answers.services.writing import answer
+from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import Rejected
 from kb.models import SearchProvider
 from kb.rag import RAGService

@@ -4,7 +4,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
-from kb.ingest.services.batches.batches import batch_create
+from kb.ingest.services.batches import batch_create
 from kb.models import Document
 
 HTML = {"accept": "text/html"}

@@ -9,9 +9,7 @@ from rest_framework.exceptions import Throttled
 from kb.base.errors import Superseded
 from kb.base.telemetry.context import bound
 from kb.models import EvalSet, GraphFact, KnowledgeBase
-from kb.web.api.errors import exception_handler, flatten
-from kb.web.api.faults import bad_request, server_error
-from kb.web.api.remedies import BY_CODE, BY_STATUS, remedy_of
+from kb.web.api.errors import BY_CODE, BY_STATUS, bad_request, exception_handler, flatten, remedy_of, server_error
 from tests.factories import make_kb
 
 

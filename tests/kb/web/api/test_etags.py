@@ -4,7 +4,7 @@ import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.db import connection, transaction
 
-from kb.base.db.row_locks import lock_knowledge_bases
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, KnowledgeBase
 from tests import factories

@@ -9,7 +9,7 @@ from django.utils import timezone
 from kb import api_filters as filters
 from kb.api import urlpatterns
 from kb.models import Conversation, Document, IngestBatch
-from kb.web.api.filtering import ListFilters
+from kb.web.api.lists import ListFilters
 from tests import factories
 
 pytestmark = pytest.mark.django_db

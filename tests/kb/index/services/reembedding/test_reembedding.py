@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
 from kb.index.services import reembedding
 from kb.index.services.reembedding import (
@@ -18,7 +18,7 @@ from kb.index.services.reembedding import (
     reembedding_swap,
     sweep_reembeddings,
 )
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
 from kb.quality.runs.services import execute_run
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
@@ -83,7 +83,7 @@ class TestBuilding:
         )
 
     def test_it_goes_on_where_it_stood(self, kb, models, monkeypatch):
-        monkeypatch.setattr("kb.index.services.chunk_batches.BATCH", 1)
+        monkeypatch.setattr("kb.index.services.writing.BATCH", 1)
         reembedding_start(kb, TARGET)
         assert not reembed_to_target(fresh(kb), batches=2)
         state = reembedding_state(fresh(kb))
@@ -306,7 +306,7 @@ class TestComparing:
 @pytest.mark.django_db(transaction=True)
 class TestUnderLoad:
     def test_no_search_fails_or_is_empty_and_all_change_over_at_one_moment(self, kb, settings, monkeypatch):
-        monkeypatch.setattr("kb.index.services.chunk_batches.BATCH", 8)
+        monkeypatch.setattr("kb.index.services.writing.BATCH", 8)
         make_document(kb, *(f"abab {'cdefgh'[number % 6] * 4} {number}" for number in range(60)), source="more.txt")
         swapped, stop, seen, problems = threading.Event(), threading.Event(), [], []
         order = itertools.count()

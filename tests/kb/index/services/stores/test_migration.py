@@ -5,8 +5,8 @@ from django.core.files.base import ContentFile
 from django.test import override_settings
 from django.utils import timezone
 
-from kb.base.db.installation import forget_installation
 from kb.base.errors import Rejected
+from kb.base.models import forget_installation
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import mirror
 from kb.index.services.stores import checking
@@ -166,7 +166,7 @@ def test_a_store_that_is_out_leaves_the_search_to_postgresql_and_says_so(kb, sto
 
 def test_a_store_that_is_far_behind_leaves_the_search_to_postgresql_and_says_so(kb, milvus, monkeypatch):
     use(kb, "milvus")
-    monkeypatch.setattr("kb.index.mirrors.outbox.MOST_PENDING", 1)
+    monkeypatch.setattr("kb.index.mirrors.registry.MOST_PENDING", 1)
     make_document(kb, "保修期从签收之日起算", "保修凭证请妥善保管")
 
     texts, codes = found(kb, "保修期从签收之日起算")
@@ -346,7 +346,7 @@ def test_what_is_written_and_applied_while_a_copy_is_counted_does_not_have_it_fi
 
 
 def test_another_language_has_the_texts_cut_anew(kb, milvus):
-    from kb.content.services.knowledge_bases import knowledge_base_update
+    from kb.content.services import knowledge_base_update
     from kb.index.mirrors.searching import MirroredKeywordStore
 
     move(kb, "milvus")
@@ -366,7 +366,7 @@ def test_another_language_has_the_texts_cut_anew(kb, milvus):
 @pytest.mark.parametrize("store", ["milvus", "chroma"])
 def test_a_reembedding_and_an_edit_reach_the_copy(kb, store, request, monkeypatch):
     from kb.index.services.reembedding import reembed_to_target, reembedding_drop, reembedding_start
-    from kb.ingest.services.chunk_work.editing import chunk_update
+    from kb.ingest.services.chunks import chunk_update
     from tests.kb.providers.letters_model import letters_models
 
     request.getfixturevalue(store)

@@ -4,13 +4,13 @@ import pytest
 from django.urls import reverse
 from psycopg import sql
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.index import vector_index
+from kb.index.pgvector import forget_efforts
 from kb.index.services.stores.applying import AlreadyRunning
 from kb.index.services.stores.migration import migration_advance, migration_start
-from kb.index.vector_effort import forget_efforts
 from kb.index.vector_index import ALL, maintain_vector_indexes, spaces_with_index
 from kb.models import ChunkEmbedding, KnowledgeBase, StoreState
 from tests.factories import make_kb

@@ -1,6 +1,6 @@
 """What the tests of moving to another tokenizer share."""
 
-from kb.index.services.tokenizing.tokenizing import read_settings
+from kb.index.services.tokenizing import read_settings
 from kb.models import ChunkPostings, KnowledgeBase, Principal
 from kb.search.services.search import SearchRequest, search
 

@@ -9,12 +9,11 @@ from django.db import transaction
 from django.utils import timezone
 
 from kb import tasks
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.index.bm25 import BM25Store
-from kb.index.services import chunk_batches
+from kb.index.services import tokenizing, writing
 from kb.index.services.reindex import reindex_postings
-from kb.index.services.tokenizing import tokenizing
-from kb.index.services.tokenizing.tokenizing import (
+from kb.index.services.tokenizing import (
     RETIRED_FOR,
     AlreadyRunning,
     drop_retired_postings,
@@ -25,7 +24,7 @@ from kb.index.services.tokenizing.tokenizing import (
     tokenizing_progress,
     write_tokens,
 )
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
@@ -67,7 +66,7 @@ def test_searches_go_on_with_the_active_tokenizer_and_the_trace_says_so(kb):
 
 
 def test_the_second_set_moves_neither_version_nor_index(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     keyword_span(kb)
     before, builds = KnowledgeBaseVersion.objects.get(pk=kb.pk).version, BM25Store().stats()["process"].builds
     tokenizer_change(kb, settings("石墨烯 1000"))
@@ -93,7 +92,7 @@ def test_edits_and_new_documents_write_both_sets(kb):
 
 
 def test_a_writer_that_knew_nothing_of_the_target_leaves_no_stale_second_set(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
     tokenizer_change(kb, settings("石墨烯 1000"))
     assert not tokenize_to_target(fresh(kb), batches=1)
@@ -158,7 +157,7 @@ def test_what_the_former_tokenizer_made_goes_a_while_after_the_swap(kb):
 
 
 def test_progress_is_counted_in_chunks(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     assert tokenizing_progress(kb) is None
     tokenizer_change(kb, settings("石墨烯 1000"))
     assert not tokenize_to_target(fresh(kb), batches=1)
@@ -167,7 +166,7 @@ def test_progress_is_counted_in_chunks(kb, monkeypatch):
 
 
 def test_an_interrupted_run_goes_on_where_it_stopped(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     tokenize_to_target(fresh(kb), batches=1)
     assert tokenizing_progress(fresh(kb)).done == 1
@@ -180,7 +179,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(kb, monkeypatch):
 
 
 def test_who_follows_a_worker_is_told_of_all_its_progress(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     monkeypatch.setattr(tokenizing, "FOLLOWED_BATCHES", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     steps = []
@@ -243,7 +242,7 @@ def test_going_back_to_the_active_settings_cancels(kb):
 
 
 def test_a_cancelled_change_leaves_the_active_set_alone(kb, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     tokenize_to_target(fresh(kb), batches=1)
     tokenizer_change_cancel(kb)
@@ -271,7 +270,7 @@ def test_a_saved_target_sends_a_task_on_commit(kb, enqueued):
 
 
 def test_a_task_takes_turns_until_it_is_done(kb, enqueued, monkeypatch):
-    monkeypatch.setattr(chunk_batches, "BATCH", 1)
+    monkeypatch.setattr(writing, "BATCH", 1)
     monkeypatch.setattr(tasks, "BATCHES_A_TASK", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     enqueued.clear()

@@ -1,9 +1,15 @@
 import pytest
 
 from kb.base.errors import Rejected
-from kb.index.services.tokenizing import preview as token_preview
-from kb.index.services.tokenizing.preview import Example, compare_tokens, dry_run
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.index.services import tokenizing as token_preview
+from kb.index.services.tokenizing import (
+    Example,
+    compare_tokens,
+    dry_run,
+    read_settings,
+    tokenize_to_target,
+    tokenizer_change,
+)
 from kb.models import Chunk, ChunkPostings
 from retrieval.dictionary import DictionaryWord
 from retrieval.tokenize import JiebaTokenizer, TokenizerOptions

@@ -5,9 +5,9 @@ import sys
 import pytest
 
 from kb.base.errors import Rejected
-from kb.content.services.knowledge_bases import knowledge_base_delete
-from kb.index.services.tokenizing.tokenizing import tokenize_to_target, tokenizer_change, tokenizer_settings
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.content.services import knowledge_base_delete
+from kb.index.services.tokenizing import tokenize_to_target, tokenizer_change, tokenizer_settings
+from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
 from kb.providers.tokenizers import _load_tokenizer
 from kb.search.services.search import SearchRequest, search

@@ -10,9 +10,12 @@ from django.core.files.storage import default_storage
 from django.db import OperationalError, connection
 from kb.jobs.waiting import batch_waiting
 
+from kb.ingest.services import batches as batch_files
 from kb.ingest.services import indexing
-from kb.ingest.services.batches import files as batch_files
-from kb.ingest.services.batches.batches import (
+from kb.ingest.services.batches import (
+    PIECE,
+    NewFile,
+    batch_add,
     batch_cancel,
     batch_create,
     batch_pause,
@@ -20,8 +23,8 @@ from kb.ingest.services.batches.batches import (
     batch_resume,
     batch_retry,
     progress_of,
+    take_in,
 )
-from kb.ingest.services.batches.files import PIECE, NewFile, batch_add, take_in
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, IngestBatch
 from kb.tasks import feed_batch, ingest_document, sweep_lost_documents
@@ -208,8 +211,8 @@ def test_an_archive_gives_way_to_a_document_a_member(batch):
 
 def test_an_archive_whose_worker_died_half_way_is_carried_on(batch, monkeypatch):
     archive = add(batch, zipped(**{"a.txt": "first", "b.txt": "second"}), "laws.zip")
-    monkeypatch.setattr("kb.ingest.services.batches.unpacking.PIECE", 1)
-    monkeypatch.setattr("kb.ingest.services.batches.unpacking.take_in", _dies_at("b.txt"))
+    monkeypatch.setattr("kb.ingest.services.batches.PIECE", 1)
+    monkeypatch.setattr("kb.ingest.services.batches.take_in", _dies_at("b.txt"))
     with pytest.raises(KeyboardInterrupt):
         ingest_document(archive.pk)
     assert sorted(statuses(batch)) == ["a.txt", "laws.zip"]
@@ -295,7 +298,7 @@ def test_what_a_killed_worker_has_unpacked_goes_with_the_next_attempt(batch, tmp
     archive = add(batch, zipped(**{"a.txt": "first"}), "laws.zip")
     with monkeypatch.context() as killed:
         killed.setattr(tempfile.TemporaryDirectory, "cleanup", lambda self: self._finalizer.detach() and None)
-        killed.setattr("kb.ingest.services.batches.unpacking.take_in", _dies_at("a.txt"))
+        killed.setattr("kb.ingest.services.batches.take_in", _dies_at("a.txt"))
         with pytest.raises(KeyboardInterrupt):
             ingest_document(archive.pk)
     assert len(list(tmp_path.glob("zhiku-unpack-*"))) == 1

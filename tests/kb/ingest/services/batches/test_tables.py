@@ -4,9 +4,8 @@ import pytest
 from django.core.files.base import ContentFile
 
 from kb.base.errors import Rejected
-from kb.ingest.services.batches.batches import batch_cancel, batch_create
-from kb.ingest.services.batches.files import batch_add
-from kb.ingest.services.batches.tables import batch_describe, read_table
+from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
+from kb.ingest.services.tables import batch_describe, read_table
 from kb.models import Document
 from tests.factories import make_kb
 

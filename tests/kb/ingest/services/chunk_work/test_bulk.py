@@ -1,7 +1,7 @@
 import pytest
 
 from kb.base.errors import Rejected
-from kb.ingest.services.chunk_work.bulk import chunks_change, chunks_delete, chunks_set_enabled
+from kb.ingest.services.chunks import chunks_change, chunks_delete, chunks_set_enabled
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBaseVersion
 from tests.factories import make_document, make_kb
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, texts_of

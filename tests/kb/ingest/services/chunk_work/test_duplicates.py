@@ -1,14 +1,14 @@
 import pytest
 
-from kb.ingest.services.chunk_work import duplicates
-from kb.ingest.services.chunk_work.duplicates import (
+from kb.ingest.services import duplicates
+from kb.ingest.services.chunks import chunk_update
+from kb.ingest.services.duplicates import (
     duplicate_scan_request,
     duplicate_scan_run,
     duplicates_of,
     look_for_duplicates,
     near_duplicates,
 )
-from kb.ingest.services.chunk_work.editing import chunk_update
 from kb.models import Chunk, DuplicateScan, KnowledgeBase
 from tests.factories import make_document, make_kb
 from tests.kb.ingest.services.chunk_work.rows import chunks_of

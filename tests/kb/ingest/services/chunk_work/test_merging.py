@@ -1,9 +1,8 @@
 import pytest
 
 from kb.base.errors import NotVisible, Rejected
-from kb.ingest.services.chunk_work import checks
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.merging import chunks_merge
+from kb.ingest.services import chunks as checks
+from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, EvalSet, FactSource, GraphFact, KnowledgeBase
 from kb.quality.eval_sets.services.judgments import judge, judgments_of
 from tests.factories import make_document, principal

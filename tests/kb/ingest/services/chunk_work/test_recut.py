@@ -4,9 +4,7 @@ import pytest
 from django.core.files.base import ContentFile
 
 from kb.ingest.services.chunk_preview import preview_document
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.merging import chunks_merge
-from kb.ingest.services.chunk_work.splitting import chunk_split
+from kb.ingest.services.chunks import chunk_split, chunk_update, chunks_merge
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, EvalSet, KnowledgeBase

@@ -3,8 +3,7 @@ import itertools
 import pytest
 
 from kb.base.errors import Rejected
-from kb.ingest.services.chunk_work.editing import chunk_update
-from kb.ingest.services.chunk_work.splitting import chunk_split, sentence_starts
+from kb.ingest.services.chunks import chunk_split, chunk_update, sentence_starts
 from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
 from kb.quality.eval_sets.services.judgments import judge, judgments_of
 from tests.factories import make_document, principal

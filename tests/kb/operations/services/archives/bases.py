@@ -5,9 +5,9 @@ import zipfile
 
 from django.core.files.base import ContentFile
 
-from kb.content.services.knowledge_bases import knowledge_base_delete
-from kb.index.services.tokenizing.tokenizing import follow_to_target, read_settings, tokenizer_change
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.content.services import knowledge_base_delete
+from kb.index.services.tokenizing import follow_to_target, read_settings, tokenizer_change
+from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import (

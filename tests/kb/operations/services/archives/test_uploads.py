@@ -8,8 +8,7 @@ from django.core.files import File
 from kb.base.errors import Rejected
 from kb.models import KnowledgeBase
 from kb.operations.services.archives import derive, reading
-from kb.operations.services.archives.restore import restore_kb
-from kb.operations.services.archives.uploads import import_upload
+from kb.operations.services.archives.restore import import_upload, restore_kb
 from tests.factories import make_document, make_kb, principal
 from tests.kb.operations.services.archives.bases import part_of, rewritten
 from tests.kb.operations.services.archives.test_hostile import signed, with_rows

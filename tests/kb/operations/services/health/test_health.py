@@ -10,10 +10,10 @@ from django.utils import timezone
 
 from config.celery import warn_of_an_open_sandbox
 from kb.base.findings import Finding, State
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change
+from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.ingest.parser.parsed import ErrorCode, ParseError
 from kb.ingest.parser.sandbox import Confinement
-from kb.ingest.services.batches.batches import batch_resume
+from kb.ingest.services.batches import batch_resume
 from kb.ingest.services.documents import document_requeue
 from kb.models import Document, IngestBatch
 from kb.operations.services.health import health

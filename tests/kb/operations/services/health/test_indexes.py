@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from kb.base.db.locks import Purpose, try_lock
+from kb.base.db.transactions import Purpose, try_lock
 from kb.base.findings import State
-from kb.index import index_memory
+from kb.index import vector_index as index_memory
 from kb.index.vector_index import maintain_vector_indexes
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
 from kb.operations.services.health import indexes as health_indexes

@@ -9,9 +9,14 @@ from django.utils.translation import override
 
 from kb.base.errors import Rejected
 from kb.models import EvalSet
-from kb.quality.eval_sets.services import archives as eval_set_archives
-from kb.quality.eval_sets.services.archives import archive_name, eval_set_archive, eval_set_import_archive, unpack
-from kb.quality.eval_sets.services.errors import format_problem_in_words
+from kb.quality.eval_sets.services import files as eval_set_archives
+from kb.quality.eval_sets.services.files import (
+    archive_name,
+    eval_set_archive,
+    eval_set_import_archive,
+    format_problem_in_words,
+    unpack,
+)
 from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.eval_sets.services.queries import eval_set_named, queries_add
 from kb.quality.eval_sets.services.sets import judged_set

@@ -6,7 +6,6 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.models import EvalQuery, EvalSet, Judgment
 from kb.quality.eval_sets.services import queries as eval_queries
 from kb.quality.eval_sets.services.judgments import judge
-from kb.quality.eval_sets.services.overview import eval_query_overview, eval_set_overview
 from kb.quality.eval_sets.services.queries import (
     eval_set_create,
     eval_set_named,
@@ -16,6 +15,7 @@ from kb.quality.eval_sets.services.queries import (
     queries_delete,
     query_update,
 )
+from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

@@ -7,7 +7,7 @@ from django.urls import reverse
 
 from kb.models import KnowledgeBase, Membership, RetrievalProfile
 from kb.profiles.services import BUILT_IN, create_version, publish
-from kb.quality.profiles.admin import page as profile_page
+from kb.quality.profiles.admin import pages as profile_page
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_kb, make_member, make_user, principal
 from tests.kb.web.admin.pages import Page, words

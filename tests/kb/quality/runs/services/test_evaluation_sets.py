@@ -7,9 +7,9 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from kb.index.services.reindex import reindex_embeddings, reindex_postings
-from kb.index.services.tokenizing.tokenizing import RETIRED_FOR, drop_retired_postings
+from kb.index.services.tokenizing import RETIRED_FOR, drop_retired_postings
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, EvalQuery, Judgment, KnowledgeBase, Principal
-from kb.quality.eval_sets.services.beir import import_eval_set, import_passages
+from kb.quality.eval_sets.services.files import import_eval_set, import_passages
 from kb.quality.runs.services import evaluate
 from kb.search.services.search import SearchRequest, search
 from retrieval.errors import ModelUnavailable

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from kb.base.errors import Rejected
-from kb.quality.runs.services.floors import below_baseline, below_recall, lost_queries, read_baseline
+from kb.quality.runs.services.report import below_baseline, below_recall, lost_queries, read_baseline
 
 
 def report(recall=0.9, *, gate=None, stage="reranked", queries=10, incomplete=None):

@@ -2,8 +2,7 @@
 
 import pytest
 
-from kb.quality.runs.services.observe import observe
-from kb.quality.runs.services.units import Judged
+from kb.quality.runs.services.run import Judged, observe
 from retrieval.config import RetrievalConfig
 from retrieval.trace import Span
 from retrieval.types import Analysis, Candidate, Hit, Passage, Result

@@ -3,7 +3,7 @@
 import pytest
 
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment
-from kb.quality.runs.services.units import load_judged
+from kb.quality.runs.services.run import load_judged
 from retrieval.eval.anchors import anchor_hash
 from tests.factories import make_document, make_kb
 

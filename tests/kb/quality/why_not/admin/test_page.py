@@ -7,8 +7,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from kb.index.filters import Filters
-from kb.index.services.tokenizing.tokenizing import follow_to_target
-from kb.ingest.services.chunk_work.editing import chunk_update
+from kb.index.services.tokenizing import follow_to_target
+from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, make_member, make_user, principal

@@ -1,7 +1,7 @@
 import pytest
 
 from kb.models import Document
-from kb.quality.why_not.services.finding import MOST_FOUND, find_chunks
+from kb.quality.why_not.services.places import MOST_FOUND, find_chunks
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.quality.why_not.services.asking import bare_chunk
 

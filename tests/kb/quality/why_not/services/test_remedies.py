@@ -4,11 +4,10 @@ import pytest
 
 from kb.base.errors import NotAllowed, Rejected
 from kb.index.filters import Filters
-from kb.index.services.tokenizing.tokenizing import follow_to_target
+from kb.index.services.tokenizing import follow_to_target
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.profiles.services import find_version
-from kb.quality.why_not.services.apply import apply_remedy
-from kb.quality.why_not.services.remedies import remedies
+from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.quality.why_not.services.walk import why_not_found
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.quality.why_not.services.asking import ask, bare_chunk, place, states, verdict

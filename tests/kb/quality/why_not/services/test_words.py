@@ -5,9 +5,8 @@ from django.utils import translation
 
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding
-from kb.quality.why_not.services.as_json import why_not_as_json
 from kb.quality.why_not.services.types import Stage
-from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence
+from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask
 

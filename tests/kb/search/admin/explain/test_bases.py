@@ -5,7 +5,7 @@ from pgvector import HalfVector
 
 from kb.base.cache import query_caches
 from kb.index.bm25 import BM25Store
-from kb.index.services.tokenizing.tokenizing import read_settings, tokenizer_change
+from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.models import (
     BM25Index,
     Chunk,

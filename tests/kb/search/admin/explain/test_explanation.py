@@ -10,7 +10,7 @@ from kb.models import (
     SearchLog,
 )
 from kb.search import wiring as conf
-from kb.search.admin.degradations import degradation_heading, notices
+from kb.search.admin.labels import degradation_heading, notices
 from retrieval.trace import Degradation, DegradationCode
 from tests.kb.quality.debug.admin.debug_page import Page
 

@@ -1,6 +1,6 @@
 from django.utils.translation import override
 
-from kb.search.admin.explain.moves import FINAL, moves
+from kb.search.admin.explain.rows import FINAL, moves
 from retrieval.types import Candidate
 
 

@@ -4,7 +4,7 @@ from django.urls import reverse
 from kb.models import (
     Chunk,
 )
-from kb.search.admin.explain.stages import stage_times
+from kb.search.admin.explain.explanation import stage_times
 from tests.factories import make_document, make_kb
 from tests.kb.quality.debug.admin.debug_page import Page, words
 from tests.servers import ModelServer, Reply

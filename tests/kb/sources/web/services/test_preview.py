@@ -3,7 +3,7 @@
 import pytest
 
 from kb.models import WebPage, WebSource
-from kb.sources.web.services.preview import web_source_preview
+from kb.sources.web.services.pages import web_source_preview
 from tests.kb.sources.web.services.sources import sitemap
 from tests.web_server import Page, article, client_for
 

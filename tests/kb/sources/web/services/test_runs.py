@@ -8,7 +8,7 @@ from django.utils import timezone
 from kb import tasks
 from kb.base.errors import Rejected
 from kb.models import Document, WebPage, WebSource
-from kb.sources.connectors.crawl import CrawlListing
+from kb.sources.connectors.kinds import CrawlListing
 from kb.sources.connectors.listing import Order, Scope
 from kb.sources.web.services.runs import LEASE, MAX_ATTEMPTS, LeaseLost, Run, run_web_source
 from kb.sources.web.services.sources import (

@@ -1,0 +1,529 @@
+"""Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`."""
+
+import hashlib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Self
+
+from django.apps import apps
+from django.conf import settings
+from django.contrib.auth.models import AbstractUser, AnonymousUser
+from django.contrib.postgres.expressions import ArraySubquery
+from django.core.exceptions import ValidationError
+from django.core.validators import MaxValueValidator, MinValueValidator
+from django.db import models
+from django.db.models import Exists, F, Model, OuterRef, Q
+from django.db.models.functions import Now
+from django.utils.crypto import constant_time_compare
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import pgettext_lazy
+from rest_framework_api_key.crypto import KeyGenerator
+from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
+
+from kb.base.db.audit_triggers import API_KEY, INVITATION, KNOWLEDGE_BASE, MEMBERSHIP, USER, key_binding_triggers
+from kb.base.db.store_triggers import knowledge_base_store_triggers
+from kb.base.db.triggers import knowledge_base_triggers
+
+
+class User(AbstractUser):
+    class Meta(AbstractUser.Meta):
+        verbose_name = _("user")  # type: ignore[assignment]
+        verbose_name_plural = _("users")  # type: ignore[assignment]
+        triggers: ClassVar = USER.triggers()
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A caller: a user, narrowed by the scope of the API key in use.
+
+    Attributes:
+        user: whose memberships count.
+        kb_ids: the knowledge bases that an API key is bound to; None: all that the user may see.
+        can_write: False for a key with the scope `read`.
+    """
+
+    user: User | AnonymousUser
+    kb_ids: frozenset[int] | None = None
+    can_write: bool = True
+
+
+class ScopedQuerySet(models.QuerySet[Any]):
+    """Rows that belong to a knowledge base; `kb_path` is the lookup that leads to it ("" for the base itself)."""
+
+    kb_path: ClassVar[str] = "knowledge_base"
+
+    @classmethod
+    def through(cls, kb_path: str) -> type["ScopedQuerySet"]:
+        """The same query set for a model whose knowledge base is reached by another lookup."""
+        return type(cls.__name__, (cls,), {"kb_path": kb_path})
+
+    def visible_to(self, principal: Principal) -> Self:
+        """Rows of the knowledge bases that the principal owns or is a member of; a superuser sees all."""
+        return self._granted(principal, roles=None)
+
+    def joined_by(self, principal: Principal) -> Self:
+        """Visible rows of the knowledge bases that the principal chose to have: as owner, as member, or in the key's scope.
+
+        That a superuser sees all others too does not put their texts before the superuser's agents.
+        """
+        if principal.kb_ids is not None or isinstance(principal.user, AnonymousUser):
+            return self.visible_to(principal)
+        return self.visible_to(principal).filter(**{f"{self.kb_path or 'pk'}__in": _joined(principal.user, roles=None)})
+
+    def editable_by(self, principal: Principal) -> Self:
+        """Rows that the principal may change: as owner, or as a member with the role editor or owner."""
+        if not principal.can_write:
+            return self.none()
+        return self._granted(principal, roles=("editor", "owner"))
+
+    def owned_by(self, principal: Principal) -> Self:
+        """Rows of the knowledge bases that the principal owns, and so may share or delete."""
+        if not principal.can_write:
+            return self.none()
+        return self._granted(principal, roles=("owner",))
+
+    def managed_by(self, principal: Principal) -> Self:
+        """Rows of the knowledge bases of whose sharing and history the principal may know, as their owner.
+
+        A key with the scope read suffices: it is for looking. To change them takes `owned_by`.
+        """
+        return self._granted(principal, roles=("owner",))
+
+    def _granted(self, principal: Principal, roles: tuple[str, ...] | None) -> Self:
+        user = principal.user
+        if not user.is_active or isinstance(user, AnonymousUser):
+            return self.none()
+        rows = self
+        if principal.kb_ids is not None:
+            rows = rows.filter(**{f"{self.kb_path or 'pk'}__in": principal.kb_ids})
+        if user.is_superuser:
+            return rows
+        return rows.filter(**{f"{self.kb_path or 'pk'}__in": _joined(user, roles)})
+
+
+def _joined(user: User, roles: tuple[str, ...] | None) -> models.QuerySet[Any]:
+    """The ids of the knowledge bases that a user owns, or is a member of in one of the roles."""
+    memberships: models.QuerySet[Any] = apps.get_model("kb", "Membership")._default_manager.filter(user=user)
+    if roles is not None:
+        memberships = memberships.filter(role__in=roles)
+    knowledge_bases: models.QuerySet[Any] = apps.get_model("kb", "KnowledgeBase")._default_manager.all()
+    granted = knowledge_bases.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")))
+    return granted.values("pk")
+
+
+class Sha256KeyGenerator(KeyGenerator):
+    """Keys of 8 + 40 random characters; only the SHA-256 is stored, which suffices for a random secret."""
+
+    def __init__(self) -> None:
+        super().__init__(prefix_length=8, secret_key_length=40)
+
+    def hash(self, value: str) -> str:
+        return hashlib.sha256(value.encode()).hexdigest()
+
+    def verify(self, key: str, hashed_key: str) -> bool:
+        return constant_time_compare(self.hash(key), hashed_key)
+
+    def using_preferred_hasher(self, hashed_key: str) -> bool:  # noqa: ARG002 - the library's interface
+        return True
+
+
+class ApiKeyManager(APIKeyManager):
+    key_generator = Sha256KeyGenerator()
+
+    def get_with_caller(self, prefix: str) -> "ApiKey | None":
+        """The usable key of a prefix with its user and `opened_ids`, the knowledge bases it is bound to: one query."""
+        bound = ApiKey.knowledge_bases.through._default_manager.filter(apikey_id=OuterRef("pk"))
+        keys = (
+            self.get_usable_keys()
+            .select_related("user")
+            .annotate(opened_ids=ArraySubquery(bound.values("knowledgebase_id")))
+        )
+        found: ApiKey | None = keys.filter(prefix=prefix).first()
+        return found
+
+
+class ApiKey(AbstractAPIKey):
+    class Scope(models.TextChoices):
+        READ = "read", _("read")
+        WRITE = "write", _("read and write")
+
+    user = models.ForeignKey(User, models.CASCADE, related_name="api_keys", verbose_name=_("user"))
+    scope = models.CharField(_("scope"), max_length=8, choices=Scope, default=Scope.READ)
+    knowledge_bases = models.ManyToManyField(
+        "kb.KnowledgeBase",
+        blank=True,
+        related_name="api_keys",
+        verbose_name=_("knowledge bases"),
+        help_text=_("Leave empty for every knowledge base that the user may see."),
+    )
+    rate_limit = models.CharField(
+        _("rate limit"),
+        max_length=40,
+        blank=True,
+        db_default="",
+        help_text=_("Such as 60/minute or 5000/hour. Leave empty for the limit of this server."),
+    )
+    rate_limit_granted = models.BooleanField(_("rate limit granted by an operator"), db_default=False, editable=False)
+    bound = models.BooleanField(_("bound to knowledge bases"), default=False, editable=False)
+    made_with = models.ForeignKey(
+        "self",
+        models.CASCADE,
+        null=True,
+        blank=True,
+        editable=False,
+        related_name="made",
+        verbose_name=_("made with"),
+    )
+    last_used_at = models.DateTimeField(_("last used"), null=True, blank=True, editable=False)
+
+    objects: ClassVar[ApiKeyManager] = ApiKeyManager()
+
+    class Meta(AbstractAPIKey.Meta):
+        abstract = False
+        verbose_name = _("API key")  # type: ignore[assignment]
+        verbose_name_plural = _("API keys")  # type: ignore[assignment]
+        triggers: ClassVar = API_KEY.triggers()
+
+    def principal(self) -> Principal:
+        """The caller that this key stands for.
+
+        A key that was bound to knowledge bases stays bound when the last of them is deleted; it then opens nothing.
+        """
+        kb_ids = frozenset(self._opened_ids()) if self.bound else None
+        return Principal(user=self.user, kb_ids=kb_ids, can_write=self.scope == self.Scope.WRITE)
+
+    def _opened_ids(self) -> Iterable[int]:
+        read_with_it: list[int] | None = getattr(self, "opened_ids", None)
+        return self.knowledge_bases.values_list("pk", flat=True) if read_with_it is None else read_with_it
+
+
+class ApiKeyKnowledgeBase(ApiKey.knowledge_bases.through):  # type: ignore[misc, name-defined]
+    """What keys are bound to, as far as the audit log is concerned."""
+
+    class Meta:
+        proxy = True
+        triggers: ClassVar = key_binding_triggers()
+
+
+class KnowledgeBase(models.Model):
+    class Language(models.TextChoices):
+        CHINESE = "zh", _("Chinese")
+        ENGLISH = "en", _("English")
+
+    class ChunkUnit(models.TextChoices):
+        CHARACTERS = "characters", _("characters")
+        TOKENS = "tokens", _("tokens")
+
+    class ChunkStrategy(models.TextChoices):
+        RECURSIVE = "recursive", _("by paragraphs and sentences")
+        HEADINGS = "headings", _("by headings, with their path as context")
+        QUESTIONS = "questions", _("questions and answers")
+        PARENT_CHILD = "parent_child", _("small to search, large to return")
+        TOKENS = "tokens", _("fixed numbers of the model’s tokens")
+
+    class Store(models.TextChoices):
+        """What searches its vectors, and with Milvus its keywords; PostgreSQL holds everything in any case."""
+
+        POSTGRES = "postgres", "PostgreSQL"
+        MILVUS = "milvus", "Milvus"
+        CHROMA = "chroma", "ChromaDB"
+
+    class KeywordMethod(models.TextChoices):
+        TFIDF = "tfidf", _("TF-IDF")
+        TEXTRANK = "textrank", _("TextRank, by part of speech")
+        LLM = "llm", _("a language model")
+
+    name = models.CharField(_("name"), max_length=120)
+    description = models.TextField(_("description"), blank=True)
+    owner = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.PROTECT, related_name="knowledge_bases", verbose_name=_("owner")
+    )
+    language = models.CharField(_("language"), max_length=2, choices=Language, default=Language.CHINESE)
+    embedding_model = models.CharField(_("embedding model"), max_length=255)
+    target_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
+    previous_embedding_model = models.CharField(max_length=255, blank=True, editable=False)
+    dimension = models.PositiveIntegerField(_("dimension"), null=True, editable=False)
+    store = models.CharField(
+        _("store"), max_length=10, choices=Store, default=Store.POSTGRES, db_default="postgres", editable=False
+    )
+    target_store = models.CharField(max_length=10, choices=Store, blank=True, default="", db_default="", editable=False)
+    tokenizer_id = models.CharField(_("tokenizer"), max_length=120, blank=True, editable=False)
+    target_tokenizer_id = models.CharField(max_length=120, blank=True, editable=False)
+    tokenizing_at = models.DateTimeField(null=True, editable=False)
+    tokenizer_swapped_at = models.DateTimeField(null=True, editable=False)
+    lacks_postings = models.BooleanField(default=False, editable=False)
+    chunk_size = models.PositiveIntegerField(
+        _("chunk size"), default=500, validators=[MinValueValidator(20), MaxValueValidator(8_000)]
+    )
+    chunk_overlap = models.PositiveIntegerField(_("chunk overlap"), default=50, validators=[MaxValueValidator(4_000)])
+    chunk_unit = models.CharField(_("chunk unit"), max_length=12, choices=ChunkUnit, default=ChunkUnit.CHARACTERS)
+    chunk_strategy = models.CharField(
+        _("chunking"), max_length=12, choices=ChunkStrategy, default=ChunkStrategy.RECURSIVE
+    )
+    parent_size = models.PositiveIntegerField(
+        _("size of what is returned"),
+        default=2_000,
+        validators=[MinValueValidator(100), MaxValueValidator(32_000)],
+        help_text=_("Only where small chunks are searched and large ones returned; in chunk units."),
+    )
+    profile = models.ForeignKey(
+        "kb.RetrievalProfile",
+        models.RESTRICT,  # its own profiles go with it
+        related_name="knowledge_bases",
+        verbose_name=_("retrieval profile"),
+    )
+    keyword_vectors = models.BooleanField(
+        _("keyword vectors"),
+        default=False,
+        help_text=_("Extract keywords and embed them beside the content."),
+    )
+    keyword_method = models.CharField(
+        _("keywords by"), max_length=8, choices=KeywordMethod, default=KeywordMethod.TFIDF
+    )
+    ask_questions = models.BooleanField(
+        _("questions by a language model"),
+        default=False,
+        help_text=_("Let the language model write questions that a chunk answers, and embed them."),
+    )
+    extract_graph = models.BooleanField(
+        _("graph by a language model"),
+        default=False,
+        help_text=_("Let the language model find entities, relations and concepts in every document."),
+    )
+    no_answer = models.CharField(
+        _("answer when nothing is found"),
+        max_length=500,
+        blank=True,
+        help_text=_("Blank: a sentence in the knowledge base’s language."),
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.through("").as_manager()
+
+    class Meta:
+        verbose_name = _("knowledge base")
+        verbose_name_plural = _("knowledge bases")
+        ordering = ("name", "pk")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["owner", "name"], name="kb_name_per_owner")]
+        triggers: ClassVar = [
+            *knowledge_base_triggers(),
+            *knowledge_base_store_triggers(),
+            *KNOWLEDGE_BASE.triggers(),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def clean(self) -> None:
+        """Checks what no single field can tell."""
+        if self.chunk_size is not None and self.chunk_overlap is not None and self.chunk_overlap >= self.chunk_size:
+            raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
+        has_parents = self.chunk_strategy == self.ChunkStrategy.PARENT_CHILD
+        if has_parents and None not in (self.chunk_size, self.parent_size) and self.parent_size <= self.chunk_size:
+            raise ValidationError({"parent_size": _("What is returned must be larger than what is searched.")})
+
+
+class Membership(models.Model):
+    class Role(models.TextChoices):
+        VIEWER = "viewer", _("viewer")
+        EDITOR = "editor", _("editor")
+        OWNER = "owner", _("owner")
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.CASCADE, related_name="memberships", verbose_name=_("user")
+    )
+    role = models.CharField(_("role"), max_length=8, choices=Role, default=Role.VIEWER)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("membership")
+        verbose_name_plural = _("memberships")
+        constraints: ClassVar = [models.UniqueConstraint(fields=["knowledge_base", "user"], name="membership_once")]
+        triggers: ClassVar = MEMBERSHIP.triggers()
+
+    def __str__(self) -> str:
+        return f"{self.user} · {self.get_role_display()}"
+
+
+_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
+"""What is longer, or other, after the last dot is part of a name, which may be too long for a file system."""
+
+
+class InvitationQuerySet(models.QuerySet["Invitation"]):
+    def open(self) -> Self:
+        """Those that can be accepted: not declined, and made by one who owns the knowledge base still."""
+        owns = Membership.objects.filter(
+            knowledge_base=OuterRef("knowledge_base"), user=OuterRef("invited_by"), role=Membership.Role.OWNER
+        )
+        return self.filter(
+            Q(knowledge_base__owner=F("invited_by")) | Q(Exists(owns)),
+            knowledge_base__isnull=False,
+            invited_by__is_active=True,
+            declined_at=None,
+        )
+
+    def visible_to(self, principal: Principal) -> Self:
+        """The principal's own open ones; a key that is bound to knowledge bases has none, as it opens no others."""
+        user = principal.user
+        if not user.is_active or isinstance(user, AnonymousUser) or principal.kb_ids is not None:
+            return self.none()
+        return self.open().filter(user=user)
+
+
+class Invitation(models.Model):
+    """A membership, or the ownership, that a user has not accepted yet: it opens nothing.
+
+    It is never changed but declined, so that a user accepts what the invitation said when it was read.
+
+    Attributes:
+        knowledge_base: None once it was deleted; a declined invitation stays, see `kb.access.services.sharing`.
+        transfers: whether the knowledge base becomes the user's.
+    """
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.SET_NULL, null=True, related_name="invitations")
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.CASCADE, related_name="invitations", verbose_name=_("user")
+    )
+    invited_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.CASCADE, related_name="+", verbose_name=_("invited by")
+    )
+    role = models.CharField(_("role"), max_length=8, choices=Membership.Role)
+    transfers = models.BooleanField(_("hands over"), default=False)
+    declined_at = models.DateTimeField(_("declined"), null=True)
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = InvitationQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("invitation")
+        verbose_name_plural = _("invitations")
+        ordering = ("-created_at", "-pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["knowledge_base", "user"], condition=Q(declined_at=None), name="invitation_once"
+            ),
+        ]
+        triggers: ClassVar = INVITATION.triggers()
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base} · {self.user}"
+
+
+class AuditQuerySet(ScopedQuerySet):
+    def visible_to(self, principal: Principal) -> Self:
+        """Entries of the knowledge bases that the principal owns, and what a user has done beside any that is left.
+
+        A key that is bound to knowledge bases shows entries of these only.
+        """
+        user = principal.user
+        of_owned = self.managed_by(principal)
+        if isinstance(user, AnonymousUser) or user.is_superuser or principal.kb_ids is not None:
+            return of_owned
+        if not user.is_active:
+            return self.none()
+        is_left = Exists(KnowledgeBase.objects.filter(pk=OuterRef("knowledge_base_id")))
+        owned = KnowledgeBase.objects.managed_by(principal).values("pk")
+        return self.filter(Q(knowledge_base__in=owned) | Q(~is_left, user=user.pk))
+
+
+class AuditEntry(models.Model):
+    """One change. It refers to nothing by a constraint: names are kept, so that it outlives what it tells of.
+
+    Attributes:
+        object_id: of the row; of an API key its prefix; blank where one statement changed many rows.
+        amount: how many rows the entry stands for.
+        changes: what was there before and what came after, by field; two nulls: changed, but not kept, as of a password.
+        via: the route of the API or the admin, without ids, or the name of the command.
+    """
+
+    class How(models.TextChoices):
+        API = "api", _("API")
+        ADMIN = "admin", _("admin")
+        COMMAND = "command", _("command line")
+        TASK = "task", _("background task")
+        OTHER = "other", _("another program")
+
+    class Action(models.TextChoices):
+        CREATE = "create", pgettext_lazy("audit log", "created")
+        UPDATE = "update", pgettext_lazy("audit log", "changed")
+        DELETE = "delete", pgettext_lazy("audit log", "deleted")
+        BIND = "bind", pgettext_lazy("audit log", "bound")
+        UNBIND = "unbind", pgettext_lazy("audit log", "unbound")
+
+    at = models.DateTimeField(_("time"), db_default=Now(), db_index=True)
+    how = models.CharField(_("by way of"), max_length=8, choices=How)
+    via = models.CharField(_("operation"), max_length=200, blank=True)
+    user = models.ForeignKey(
+        settings.AUTH_USER_MODEL,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="+",
+        verbose_name=_("user"),
+    )
+    username = models.CharField(_("user"), max_length=150, blank=True)
+    api_key = models.CharField(_("API key"), max_length=8, blank=True)
+    address = models.CharField(_("address"), max_length=45, blank=True)
+    request_id = models.CharField(_("request"), max_length=64, blank=True)
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase,
+        models.DO_NOTHING,
+        db_constraint=False,
+        db_index=False,
+        null=True,
+        related_name="+",
+        verbose_name=_("knowledge base"),
+    )
+    knowledge_base_name = models.CharField(_("knowledge base"), max_length=120, blank=True)
+    action = models.CharField(_("action"), max_length=8, choices=Action)
+    object_type = models.CharField(_("kind"), max_length=40)
+    object_id = models.CharField(_("id"), max_length=40, blank=True)
+    object_name = models.CharField(_("name"), max_length=300, blank=True)
+    amount = models.PositiveIntegerField(_("rows"), default=1)
+    changes = models.JSONField(_("changes"), default=dict)
+
+    objects = AuditQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("entry of the audit log")
+        verbose_name_plural = _("audit log")
+        ordering = ("-pk",)
+        indexes: ClassVar[list[Any]] = [
+            models.Index(fields=["knowledge_base", "-id"], name="audit_by_kb"),
+            models.Index(fields=["user", "-id"], name="audit_by_user"),
+            models.Index(fields=["object_type", "object_id", "-id"], name="audit_by_object"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.get_action_display()}: {self.object_name or self.amount}"
+
+
+MODELS = {
+    "knowledge_base": "KnowledgeBase",
+    "membership": "Membership",
+    "invitation": "Invitation",
+    "document": "Document",
+    "chunk": "Chunk",
+    "api_key": "ApiKey",
+    "user": "User",
+    "retrieval_profile": "RetrievalProfile",
+    "concept": "Concept",
+    "concept_term": "ConceptTerm",
+    "entity": "Entity",
+    "fact": "GraphFact",
+    "web_source": "WebSource",
+    "external_source": "SearchProvider",
+    "eval_set": "EvalSet",
+    "eval_query": "EvalQuery",
+    "judgment": "Judgment",
+}
+
+
+def kind_of(row: Model) -> str:
+    """What the log calls objects of a model; blank: it has none of them."""
+    return next((kind for kind, name in MODELS.items() if name == type(row).__name__), "")

@@ -1,0 +1,261 @@
+"""Errors as Dify reads them: {"error_code", "error_msg"}."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from django.utils.translation import gettext_lazy as _
+from rest_framework import exceptions, serializers, status
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from kb.access.models import ApiKey, User
+from kb.base.errors import NotVisible
+from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
+from kb.index.filters import Filters
+from kb.index.matching import MAX_NAMES, Comparison, Logic
+from kb.search.services.responses import respond
+from kb.search.services.search import SearchRequest
+from kb.web.api.authentication import ApiKeyAuthentication
+from kb.web.api.errors import exception_handler
+from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField
+from kb.web.api.views import AnyAccept, ApiView
+from retrieval.gate import ScoreScale
+from retrieval.inert import inert
+
+MALFORMED_AUTHORIZATION, AUTHORIZATION_FAILED, UNKNOWN_KNOWLEDGE = 1001, 1002, 2001
+
+
+class MalformedAuthorization(exceptions.AuthenticationFailed):
+    """The header holds no key at all, whereas one that opens nothing is an AuthenticationFailed."""
+
+
+def dify_exception_handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
+    """The API's own answer to an error in Dify's form.
+
+    Dify has codes for a key and for a knowledge base that are not there; any other error has its HTTP status for a code. It
+    takes 403, and not 401, for a key that does not open.
+    """
+    response = exception_handler(error, context)
+    if response is None:
+        return None
+    if response.status_code == status.HTTP_401_UNAUTHORIZED:
+        response.status_code = status.HTTP_403_FORBIDDEN
+        del response.headers["WWW-Authenticate"]
+    response.data = {"error_code": _code(error, response.status_code), "error_msg": _message(response.data)}
+    return response
+
+
+def _code(error: Exception, status_code: int) -> int:
+    if isinstance(error, MalformedAuthorization):
+        return MALFORMED_AUTHORIZATION
+    own = {status.HTTP_403_FORBIDDEN: AUTHORIZATION_FAILED, status.HTTP_404_NOT_FOUND: UNKNOWN_KNOWLEDGE}
+    return own.get(status_code, status_code)
+
+
+def _message(problem: Mapping[str, Any]) -> str:
+    """One sentence: Dify shows nothing else."""
+    fields: Mapping[str, list[str]] = problem.get("fields", {})
+    return "; ".join(f"{name}: {' '.join(messages)}" for name, messages in fields.items()) or str(problem["detail"])
+
+
+_HEADER = re.compile(r"bearer +\S+", re.IGNORECASE)
+
+
+class DifyAuthentication(ApiKeyAuthentication):
+    """An API key and nothing else; Dify tells a header that it cannot read from a key that does not open."""
+
+    def authenticate(self, request: Request) -> tuple[User, ApiKey] | None:
+        if not _HEADER.fullmatch(request.headers.get("Authorization", "").strip()):
+            raise MalformedAuthorization(
+                _("Invalid Authorization header: send “Bearer ”, with a space, and an API key of this server.")
+            )
+        return super().authenticate(request)
+
+
+# What a document has that is first in one list of reciprocal ranks with k = 60, which is worth a half.
+RRF_HALF = 1 / 61
+
+
+def records_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The records of a response of the search, in its order."""
+    degraded = degradations_of(response)
+    notes = {"trace_id": response["trace_id"], **({"degraded": degraded} if degraded else {})}
+    return [_record(result, notes) for result in response["results"]]
+
+
+def degradations_of(response: Mapping[str, Any]) -> list[str]:
+    """Codes of what could not be done, each once."""
+    return list(dict.fromkeys(each["code"] for each in response["degraded"]))
+
+
+def unit_score(score: float, scale: str) -> float:
+    """A score from 0 to 1, in the same order as those of its scale.
+
+    The scales that a threshold applies to are from 0 to 1 as they are, but for cosines below 0, which are 0 here. Fused
+    scores have no upper end: x / (x + 1/61) takes them there.
+    """
+    score = max(0.0, score)
+    return score / (score + RRF_HALF) if scale == ScoreScale.RRF else min(1.0, score)
+
+
+def _record(result: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, Any]:
+    source, document_id = result["source"], result["document_id"]
+    return {
+        "content": inert(result["text"]),
+        "score": unit_score(result["score"], result["score_scale"]),
+        "title": inert(result["title"] or source),
+        "metadata": {
+            **result["metadata"],
+            # What a live or external source has found is no document here; its address tells it from others.
+            "document_id": str(document_id) if document_id is not None else f"external:{source}",
+            "chunk_id": str(result["chunk_id"]) if result["chunk_id"] is not None else "",
+            "knowledge_base_id": str(result["knowledge_base_id"]),
+            "path": source,
+            "source": source,
+            "page": result["page"],
+            "score_scale": result["score_scale"],
+            **notes,
+        },
+    }
+
+
+COMPARISONS: Final[Mapping[str, Comparison]] = {
+    "contains": Comparison.CONTAINS,
+    "not contains": Comparison.NOT_CONTAINS,
+    "start with": Comparison.STARTS_WITH,
+    "end with": Comparison.ENDS_WITH,
+    "is": Comparison.IS,
+    "is not": Comparison.IS_NOT,
+    "in": Comparison.IN,
+    "not in": Comparison.NOT_IN,
+    "empty": Comparison.EMPTY,
+    "null": Comparison.EMPTY,
+    "not empty": Comparison.NOT_EMPTY,
+    "not null": Comparison.NOT_EMPTY,
+    "=": Comparison.EQ,
+    "≠": Comparison.NE,
+    "!=": Comparison.NE,
+    ">": Comparison.GT,
+    "\u203a": Comparison.GT,
+    "<": Comparison.LT,
+    "\u2039": Comparison.LT,
+    "≥": Comparison.GTE,
+    ">=": Comparison.GTE,
+    "≤": Comparison.LTE,
+    "<=": Comparison.LTE,
+    "before": Comparison.BEFORE,
+    "after": Comparison.AFTER,
+}
+"""Dify's comparisons, some of which its documents write in two ways."""
+
+_ID = re.compile(r"0*[1-9][0-9]{0,18}")
+
+
+class NamesField(serializers.Field[Any, Any, Any, Any]):
+    """A name, or a list of names."""
+
+    default_error_messages = {"invalid": _("Give the name of a metadata field, or a list of up to {most} names.")}
+
+    def to_internal_value(self, data: Any) -> list[str]:
+        names = [data] if isinstance(data, str) else data
+        if not isinstance(names, list) or not 1 <= len(names) <= MAX_NAMES:
+            self.fail("invalid", most=MAX_NAMES)
+        if not all(isinstance(name, str) and 0 < len(name) <= MAX_CHARS for name in names):
+            self.fail("invalid", most=MAX_NAMES)
+        return names
+
+
+class ComparisonField(serializers.Field[Any, Any, Any, Any]):
+    default_error_messages = {"invalid": _("Choose from {names}.")}
+
+    def to_internal_value(self, data: Any) -> Comparison:
+        comparison = COMPARISONS.get(" ".join(data.lower().split())) if isinstance(data, str) else None
+        if comparison is None:
+            self.fail("invalid", names=", ".join(COMPARISONS))
+        return comparison
+
+
+class ConditionSerializer(serializers.Serializer[Any]):
+    name = NamesField()
+    comparison_operator = ComparisonField()
+    value = serializers.JSONField(required=False, allow_null=True)
+
+
+class MetadataConditionSerializer(serializers.Serializer[Any]):
+    logical_operator = serializers.ChoiceField([logic.value for logic in Logic], required=False, allow_null=True)
+    conditions = serializers.ListField(
+        child=ConditionSerializer(), required=False, allow_null=True, max_length=MAX_CONDITIONS
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        conditions = [
+            {"names": each["name"], "comparison": each["comparison_operator"], "value": each.get("value")}
+            for each in attrs.get("conditions") or ()
+        ]
+        matching = {"logic": attrs.get("logical_operator"), "conditions": conditions}
+        try:
+            return {"filters": Filters.parse({"matching": matching})}
+        except InvalidFilter as error:
+            path = re.sub(r"\[(\d+)\]", r".\1", error.field.removeprefix("matching."))
+            raise serializers.ValidationError({path: [str(error).replace("matching.", "")]}) from error
+
+
+class RetrievalSettingSerializer(serializers.Serializer[Any]):
+    top_k = StrictIntegerField(min_value=1, max_value=200, required=False, allow_null=True)
+    score_threshold = StrictFloatField(min_value=0, max_value=1, required=False, allow_null=True)
+
+
+class RetrievalSerializer(serializers.Serializer[Any]):
+    knowledge_id = StrictCharField(max_length=200)
+    query = StrictCharField(max_length=2_000)
+    retrieval_setting = RetrievalSettingSerializer(required=False, allow_null=True)
+    metadata_condition = MetadataConditionSerializer(required=False, allow_null=True)
+
+    def to_request(self) -> SearchRequest:
+        """The validated request.
+
+        Raises:
+            NotVisible: the id is none of this server's.
+        """
+        data: dict[str, Any] = self.validated_data
+        setting = data.get("retrieval_setting") or {}
+        filters: Filters | None = (data.get("metadata_condition") or {}).get("filters")
+        return SearchRequest(
+            query=data["query"],
+            knowledge_base_ids=[_knowledge_base_id(data["knowledge_id"])],
+            overrides={name: value for name, value in setting.items() if value is not None},
+            filters=None if filters is None or filters.is_empty else filters,
+        )
+
+
+def _knowledge_base_id(text: str) -> int:
+    number = int(text) if _ID.fullmatch(text.strip()) else 0
+    if not 0 < number <= MAX_ID:
+        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": text})
+    return number
+
+
+class DifyRetrievalView(ApiView):
+    """Dify's External Knowledge API: the same search as everywhere, in its form.
+
+    It is no part of the OpenAPI description, for Dify has its own.
+    """
+
+    authentication_classes = [DifyAuthentication]
+    content_negotiation_class = AnyAccept
+    post_reads = True
+    schema = None
+
+    def get_exception_handler(self) -> Any:
+        return dify_exception_handler
+
+    def post(self, request: Request) -> Response:
+        serializer = RetrievalSerializer(data=request.data)
+        serializer.is_valid(raise_exception=True)
+        response = json.loads(respond(self.principal, serializer.to_request()))
+        headers = {"Zhiku-Trace-Id": response["trace_id"]}
+        if degraded := degradations_of(response):
+            headers["Zhiku-Degraded"] = ", ".join(degraded)
+        return Response({"records": records_of(response)}, headers=headers)

@@ -1,0 +1,418 @@
+"""What is asked and what is answered."""
+
+import dataclasses
+import time
+from collections.abc import Generator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+from uuid import UUID
+
+from django.conf import settings
+from django.db import connection
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
+
+from kb.access.models import KnowledgeBase, Principal
+from kb.answers.models import Conversation
+from kb.answers.services.conversations import conversation_get, conversation_history, turn_add
+from kb.base.errors import Rejected
+from kb.base.messages import degradation_as_json
+from kb.base.metrics import DEGRADATIONS
+from kb.base.text import storable
+from kb.providers import loaded as providers
+from kb.search.services.search import SearchOutcome, SearchRequest, search
+from retrieval.answer import (
+    CheckedAnswer,
+    StreamChecker,
+    build_prompt,
+    check_citations,
+    confidence,
+    declines,
+    fallback_for,
+    may_decline,
+    sources_line,
+)
+from retrieval.embedders.text import estimate_tokens
+from retrieval.errors import GenerationFailed
+from retrieval.inert import inert
+from retrieval.messages import Message, message_of
+from retrieval.packing import Context, Fragment, pack
+from retrieval.protocols import Generator as LanguageModel
+from retrieval.trace import Degradation, DegradationCode
+from retrieval.types import Turn
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskRequest(SearchRequest):
+    """What to ask: a search, whose latency budget does not count the writing of the answer.
+
+    Attributes:
+        knowledge_base_ids: may be left out where a conversation is continued, which has its own.
+        conversation_id: the conversation that the question continues.
+        remember: begin a conversation with the question, where it continues none.
+    """
+
+    knowledge_base_ids: Sequence[int] = ()
+    conversation_id: UUID | None = None
+    remember: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A passage that the answer could be written from; `number` is what the answer cites it by."""
+
+    number: int
+    label: str
+    title: str
+    source: str
+    page: int | None
+    chunk_id: int | None
+    document_id: int | None
+    knowledge_base_id: int
+    text: str
+    score: float
+    score_scale: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """An answer and what it rests on.
+
+    Attributes:
+        text: with the citations that name a source, and as its last line the sources' names.
+        hit: whether something relevant was found and, as far as a language model was asked, answers the question.
+        confidence: 0 to 1, on the scale of the best source; None where the scores have no scale.
+        conversation_id: of the conversation that it was kept in.
+        removed_citations: numbers that the language model cited and that name no source.
+        model: the language model that wrote it; None where none did.
+    """
+
+    text: str
+    sources: tuple[Source, ...]
+    hit: bool
+    confidence: float | None
+    outcome: SearchOutcome
+    degraded: tuple[Degradation, ...]
+    timings_ms: dict[str, float]
+    removed_citations: tuple[int, ...] = ()
+    model: str | None = None
+    conversation_id: UUID | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The response of POST /api/v1/ask/."""
+        profile = self.outcome.wiring.profile
+        return {
+            "answer": self.text,
+            **found(self.sources, self.outcome, self.degraded, hit=self.hit),
+            "confidence": self.confidence,
+            "conversation_id": None if self.conversation_id is None else str(self.conversation_id),
+            "profile": {"name": profile.name, "version": profile.version},
+            "timings_ms": self.timings_ms,
+            "removed_citations": list(self.removed_citations),
+            "model": self.model,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerEvent:
+    """A step of an answer as it is written.
+
+    `sources` comes first and tells what was found; each `delta` holds further "text"; `done`, the last, holds the whole
+    answer, which counts where it differs from the pieces.
+    """
+
+    name: Literal["sources", "delta", "done"]
+    data: dict[str, Any]
+
+
+def found(
+    sources: Sequence[Source], outcome: SearchOutcome, degraded: Sequence[Degradation], *, hit: bool
+) -> dict[str, Any]:
+    """What is known before the answer is written."""
+    return {
+        "sources": [dataclasses.asdict(source) for source in sources],
+        "hit": hit,
+        "trace_id": str(outcome.trace_id),
+        "degraded": [degradation_as_json(degradation) for degradation in degraded],
+        "facts": [fact.as_dict() for fact in outcome.result.facts],
+    }
+
+
+_NOT_CONFIGURED = {
+    "en": "No language model is configured, so there is no answer in words. These passages were found:",
+    "zh": "没有配置语言模型，因此没有生成回答。以下是找到的段落：",
+}
+_WITHOUT_MODEL = {
+    "en": "The language model could not be reached, so there is no answer in words. These passages were found:",
+    "zh": "无法连接语言模型，因此没有生成回答。以下是找到的段落：",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question with everything that its answer can be made of.
+
+    Attributes:
+        nothing: the sentence for a question without an answer.
+        base_language: of the first knowledge base; what the model writes is in the question's.
+    """
+
+    principal: Principal
+    request: AskRequest
+    outcome: SearchOutcome
+    context: Context
+    sources: tuple[Source, ...]
+    conversation: Conversation | None
+    nothing: str
+    base_language: str
+    started: float
+
+    @property
+    def numbers(self) -> list[int]:
+        return [source.number for source in self.sources]
+
+    @property
+    def language(self) -> str:
+        return self.outcome.result.analysis.language
+
+    def prompt(self) -> list[Turn]:
+        return build_prompt(
+            self.request.query,
+            self.context,
+            self.request.history,
+            self.language,
+            facts=self.outcome.result.facts,
+        )
+
+    def nothing_found(self, model: str | None = None) -> Answer:
+        """Nothing was found, or what was found does not answer the question."""
+        return self._answer(self.nothing, sources=(), hit=False, confidence=0.0, model=model)
+
+    def written(self, checked: CheckedAnswer, model: str) -> Answer:
+        if declines(checked.text):
+            return self.nothing_found(model)
+        return self._answer(
+            self._with_sources(checked.text, checked.cited), model=model, removed_citations=checked.removed
+        )
+
+    def without_model(self, error: GenerationFailed) -> Answer:
+        degradation = Degradation("answer", error.code, message_of(error))
+        DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
+        sentences = _NOT_CONFIGURED if error.code is DegradationCode.LLM_NOT_CONFIGURED else _WITHOUT_MODEL
+        sentence = sentences.get(self.base_language, sentences["en"])
+        text = self._with_sources(f"{sentence}\n\n{self.context.text}", self.numbers)
+        return self._answer(text, degraded=(*self.outcome.result.degraded, degradation))
+
+    def kept(self, answer: Answer) -> Answer:
+        """The answer, once it is part of the conversation, if it is to be."""
+        if self.conversation is None and not self.request.remember:
+            return answer
+        conversation_id = turn_add(
+            principal=self.principal,
+            conversation=self.conversation,
+            knowledge_base_ids=self.request.knowledge_base_ids,
+            question=self.request.query,
+            answer={
+                "text": answer.text,
+                "sources": [dataclasses.asdict(source) for source in answer.sources],
+                "hit": answer.hit,
+                "confidence": answer.confidence,
+                "trace_id": self.outcome.trace_id,
+                "degraded": [degradation.as_dict() for degradation in answer.degraded],
+            },
+        )
+        return dataclasses.replace(answer, conversation_id=conversation_id)
+
+    def _with_sources(self, text: str, cited: Sequence[int]) -> str:
+        most = self.outcome.wiring.config.max_source_count
+        return f"{text.rstrip()}\n\n{sources_line(self.context.citations, cited, most, self.language)}"
+
+    def _answer(self, text: str, **fields: Any) -> Answer:
+        result = self.outcome.result
+        total = _milliseconds_since(self.started)
+        writing = max(0.0, round(total - result.timings_ms["total"], 3))
+        default = {
+            "sources": self.sources,
+            "hit": True,
+            "confidence": confidence(result.hits),
+            "degraded": result.degraded,
+            "timings_ms": {**result.timings_ms, "answer": writing, "total": total},
+        }
+        return Answer(text=inert(storable(text)), outcome=self.outcome, **{**default, **fields})
+
+
+def prepare(principal: Principal, request: AskRequest) -> Question:
+    """Searches, and packs what was found."""
+    started = time.perf_counter()
+    conversation = None if request.conversation_id is None else conversation_get(principal, request.conversation_id)
+    if conversation is not None:
+        scope, history = _scope(conversation, request), conversation_history(conversation)
+        request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
+    outcome = search(principal, _search_request(request))
+    language = outcome.knowledge_bases[0].language
+    context = _pack(outcome)
+    return Question(
+        principal=principal,
+        request=request,
+        outcome=outcome,
+        context=context,
+        sources=_sources(outcome, context),
+        conversation=conversation,
+        nothing=_no_answer(outcome.knowledge_bases) or fallback_for(language),
+        base_language=language,
+        started=started,
+    )
+
+
+def _scope(conversation: Conversation, request: AskRequest) -> Sequence[int]:
+    if request.knowledge_base_ids and set(request.knowledge_base_ids) != set(conversation.knowledge_base_ids):
+        message = _("This conversation has other knowledge bases: leave them out, or begin a new conversation.")
+        raise Rejected("other_knowledge_bases", message)
+    return list(conversation.knowledge_base_ids)
+
+
+def _search_request(request: AskRequest) -> SearchRequest:
+    return SearchRequest(**{field.name: getattr(request, field.name) for field in dataclasses.fields(SearchRequest)})
+
+
+def _no_answer(knowledge_bases: Sequence[KnowledgeBase]) -> str:
+    """The sentence of the knowledge bases' own, on one line; blank where they have none, or several."""
+    sentences = {" ".join(kb.no_answer.split()) for kb in knowledge_bases}
+    return sentences.pop() if len(sentences) == 1 else ""
+
+
+def _pack(outcome: SearchOutcome) -> Context:
+    """The results under the budget; an estimate of the tokens is the same whichever models are loaded."""
+    config = outcome.wiring.config
+    return pack(
+        [Fragment.of_hit(hit) for hit in outcome.result.hits],
+        max_tokens=config.context_tokens,
+        max_chunk_chars=config.max_chunk_chars,
+        max_sources=config.max_source_count,
+        count_tokens=estimate_tokens,
+        language=outcome.result.analysis.language,
+    )
+
+
+def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
+    hits = {hit.passage.chunk_id: hit for hit in outcome.result.hits}
+    packed = [(citation, hits[citation.chunk_id]) for citation in context.citations if citation.chunk_id in hits]
+    return tuple(
+        Source(
+            number=citation.number,
+            label=citation.label,
+            title=hit.passage.title,
+            source=hit.passage.source,
+            page=hit.passage.page,
+            chunk_id=hit.passage.stored_chunk_id,
+            document_id=hit.passage.stored_document_id,
+            knowledge_base_id=hit.passage.kb_id,
+            text=citation.text,
+            score=hit.score,
+            score_scale=hit.score_scale,
+        )
+        for citation, hit in packed
+    )
+
+
+def _milliseconds_since(started: float) -> float:
+    return round((time.perf_counter() - started) * 1_000, 3)
+
+
+Pieces = Generator[str, None, None]
+
+
+def answer(principal: Principal, request: AskRequest) -> Answer:
+    """The answer to a question. A language model that fails makes it a degraded one, not an error.
+
+    Raises:
+        NotVisible: a knowledge base, the profile or the conversation does not exist for this principal.
+        Rejected: the conversation has other knowledge bases.
+        InvalidConfiguration: an override is unknown or out of range.
+        NoChannelAvailable: no channel could answer.
+    """
+    question = prepare(principal, request)
+    if not question.sources:
+        return question.kept(question.nothing_found())
+    _give_connection_back()
+    try:
+        model = _model()
+        written = model.complete(question.prompt(), timeout_s=settings.LLM_SECONDS)
+    except GenerationFailed as error:
+        return question.kept(question.without_model(error))
+    return question.kept(question.written(check_citations(written, question.numbers), model.model))
+
+
+def stream_answer(principal: Principal, request: AskRequest) -> Generator[AnswerEvent, None, None]:
+    """The same in steps; the search is done when this returns, so it raises as `answer` does.
+
+    Who stops reading early closes the connection to the language model, and nothing is kept in the conversation.
+    """
+    return _events(prepare(principal, request))
+
+
+def _events(question: Question) -> Generator[AnswerEvent, None, None]:
+    outcome = question.outcome
+    sources = found(question.sources, outcome, outcome.result.degraded, hit=bool(question.sources))
+    # Before anything is sent: who reads slowly must not hold it either.
+    _give_connection_back()
+    yield AnswerEvent("sources", sources)
+    if question.sources:
+        finished = yield from _written(question)
+    else:
+        finished = question.nothing_found()
+        yield _delta(finished.text)
+    yield AnswerEvent("done", question.kept(finished).as_dict())
+
+
+def _written(question: Question) -> Generator[AnswerEvent, None, Answer]:
+    """The answer's pieces; the value is the whole."""
+    checker = StreamChecker(question.numbers)
+    written, sent = "", 0
+    try:
+        model = _model()
+        pieces = cast(Pieces, model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS))
+        with closing(pieces):
+            for piece in pieces:
+                written += storable(checker.feed(piece))
+                if len(written) > sent and not may_decline(written):
+                    yield _delta(written[sent:])
+                    sent = len(written)
+    except GenerationFailed as error:
+        finished = question.without_model(error)
+        if not sent:
+            yield _delta(finished.text)
+        return finished
+    written += storable(checker.finish())
+    finished = question.written(CheckedAnswer(written, checker.cited, checker.removed), model.model)
+    rest = written[sent:] + finished.text.removeprefix(written.rstrip()) if finished.hit else finished.text
+    if rest:
+        yield _delta(rest)
+    return finished
+
+
+def _delta(text: str) -> AnswerEvent:
+    return AnswerEvent("delta", {"text": text})
+
+
+def _model() -> LanguageModel:
+    """The language model.
+
+    Raises:
+        GenerationFailed: none is set up.
+    """
+    model = providers.generator()
+    if model is None:
+        template = gettext_noop(
+            "No language model is set up, so the passages found are listed instead of an answer: set LLM_BASE_URL, "
+            "LLM_MODEL and LLM_API_KEY, and start the server again."
+        )
+        raise GenerationFailed(DegradationCode.LLM_NOT_CONFIGURED, Message(template))
+    return model
+
+
+def _give_connection_back() -> None:
+    """No database connection waits for a language model: the pool is small, and an answer may take a minute."""
+    if not connection.in_atomic_block:
+        connection.close()

@@ -1,0 +1,224 @@
+"""The invitations to the user: a page to accept or decline them, and a notice that leads there."""
+
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_POST
+from django.views.generic import FormView, TemplateView
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget
+
+from kb.access.models import Invitation, Membership
+from kb.access.services.sharing import (
+    PAUSE_AFTER_DECLINE,
+    Member,
+    invitation_accept,
+    invitation_decline,
+    member_add,
+    member_change,
+    member_leave,
+    member_of,
+    member_remove,
+    members_of,
+    offer_withdraw,
+    ownership_transfer,
+)
+from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.web.admin.rows import row_id
+from kb.web.admin.scoped import principal
+from kb.web.admin.views import KnowledgeBasePage
+
+
+class InvitationsView(TemplateView):
+    template_name = "content/sharing/invitations.html"
+    admin_site: AdminSite | None = None
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        rows = Invitation.objects.visible_to(principal(self.request)).select_related("knowledge_base", "invited_by")
+        return super().get_context_data(
+            **kwargs,
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+            title=_("Invitations"),
+            invitations=rows,
+            pause_days=PAUSE_AFTER_DECLINE.days,
+        )
+
+
+def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
+    try:
+        kb = invitation_accept(principal=principal(request), invitation_id=invitation_id)
+    except NotVisible as error:
+        raise Http404 from error
+    except Rejected as error:
+        messages.error(request, str(error))
+        return HttpResponseRedirect(reverse("admin:invitations"))
+    messages.success(request, _("“%(name)s” is among your knowledge bases now.") % {"name": kb.name})
+    return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
+
+
+def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
+    try:
+        invitation_decline(principal=principal(request), invitation_id=invitation_id)
+    except NotVisible as error:
+        raise Http404 from error
+    messages.success(request, _("The invitation is declined."))
+    return HttpResponseRedirect(reverse("admin:invitations"))
+
+
+def invitations_urls(site: AdminSite) -> list[URLPattern]:
+    """The page's routes among those of an admin site."""
+    return [
+        path("invitations/", site.admin_view(InvitationsView.as_view(admin_site=site)), name="invitations"),
+        path(
+            "invitations/<int:invitation_id>/accept/",
+            site.admin_view(require_POST(accept_view)),
+            name="invitation_accept",
+        ),
+        path(
+            "invitations/<int:invitation_id>/decline/",
+            site.admin_view(require_POST(decline_view)),
+            name="invitation_decline",
+        ),
+    ]
+
+
+def invitation_notice(request: HttpRequest) -> str:
+    """What the first page and the list of knowledge bases say of open invitations; blank where there are none."""
+    count = Invitation.objects.visible_to(principal(request)).count()
+    words = ngettext("You have %(count)d invitation.", "You have %(count)d invitations.", count)
+    return words % {"count": count} if count else ""
+
+
+CONFIRMED = ("remove", "transfer")
+
+
+class NewMemberForm(forms.Form):
+    username = forms.CharField(
+        max_length=150,
+        label=gettext_lazy("User name"),
+        help_text=gettext_lazy("The exact one: nobody can look up here who has an account."),
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+    role = forms.ChoiceField(
+        choices=Membership.Role.choices, label=gettext_lazy("Role"), widget=UnfoldAdminSelectWidget()
+    )
+
+
+class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
+    """Invites, changes and removes members; what takes rights away is asked once more."""
+
+    template_name = "content/sharing/page.html"
+    form_class = NewMemberForm
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not self.model_admin.is_granted(request, self.kb, "owned_by"):
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
+
+    @property
+    def title(self) -> str:
+        return _("Sharing of “%(name)s”") % {"name": self.kb.name}
+
+    @cached_property
+    def members(self) -> list[Member]:
+        return members_of(self.kb)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            original=self.kb,
+            kb=self.kb,
+            members=self.members,
+            roles=Membership.Role.choices,
+            asked=self._asked(),
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        action = request.POST.get("action", "add")
+        if action == "add":
+            return super().post(request, *args, **kwargs)
+        try:
+            words = self._change(action, row_id(request.POST.get("member", "")) or 0)
+        except ServiceError as error:
+            messages.error(request, str(error))
+        else:
+            messages.success(request, words)
+        return self._back()
+
+    def form_valid(self, form: NewMemberForm) -> HttpResponse:
+        try:
+            member = member_add(kb=self.kb, by=principal(self.request), **form.cleaned_data)
+        except ServiceError as error:
+            form.add_error("username", str(error))
+            return self.form_invalid(form)
+        words = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
+        messages.success(self.request, words % {"name": member.user.username})
+        return self._back()
+
+    def _change(self, action: str, user_id: int) -> str:
+        member, by = member_of(self.kb, user_id), principal(self.request)
+        names = {"name": member.user.username}
+        if action == "remove":
+            member_remove(kb=self.kb, by=by, user_id=user_id)
+            words = _("The invitation is withdrawn.") if member.is_pending else _("%(name)s may not use it any more.")
+            return words % names
+        if action == "transfer":
+            offered = ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered
+            words = (
+                _("It belongs to %(name)s once they accept.")
+                if offered
+                else _("The knowledge base belongs to %(name)s from now on.")
+            )
+            return words % names
+        if action == "withdraw":
+            offer_withdraw(kb=self.kb, by=by)
+            return _("The offer is withdrawn.")
+        role = self.request.POST.get("role", "")
+        if role not in Membership.Role.values:
+            raise PermissionDenied
+        changed = member_change(kb=self.kb, by=by, user_id=user_id, role=role)
+        return _("%(name)s has the role “%(role)s” from now on.") % {**names, "role": changed.role_in_words}
+
+    def _asked(self) -> dict[str, Any] | None:
+        """What a link asks to do to a member, before it is done."""
+        action, user_id = self.request.GET.get("action", ""), row_id(self.request.GET.get("member", ""))
+        member = next((each for each in self.members if each.user.pk == user_id), None)
+        return {"action": action, "member": member} if member and action in CONFIRMED else None
+
+    def _back(self) -> HttpResponse:
+        if not self.model_admin.granted(type(self.kb).objects.filter(pk=self.kb.pk), self.request, "owned_by").exists():
+            return HttpResponseRedirect(
+                reverse("admin:kb_knowledgebase_changelist")
+            )  # who has just left cannot stay here
+        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_sharing", args=[self.kb.pk]))
+
+
+class LeaveView(KnowledgeBasePage, TemplateView):
+    """Asks on GET, ends the user's own membership on POST."""
+
+    template_name = "content/sharing/leave.html"
+
+    @property
+    def title(self) -> str:
+        return _("Leave “%(name)s”?") % {"name": self.kb.name}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(**kwargs, opts=self.model_admin.opts, original=self.kb, kb=self.kb)
+
+    def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        name = self.kb.name
+        try:
+            member_leave(kb=self.kb, principal=principal(request))
+        except ServiceError as error:
+            messages.error(request, str(error))
+            return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[self.kb.pk]))
+        messages.success(request, _("You have left “%(name)s”.") % {"name": name})
+        return HttpResponseRedirect(reverse("admin:kb_knowledgebase_changelist"))

@@ -1,0 +1,274 @@
+from typing import Any, ClassVar
+
+from django.conf import settings
+from django.contrib.postgres.fields import ArrayField
+from django.db import models, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+from django.utils.translation import gettext_lazy as _
+
+from kb.access.models import _EXTENSION, KnowledgeBase, ScopedQuerySet
+from kb.base.db.audit_triggers import DOCUMENT, chunk_audit_triggers
+from kb.base.db.store_triggers import chunk_store_triggers
+from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.db.triggers import chunk_triggers, document_triggers
+from kb.base.messages import MessageField
+from kb.base.text import validate_metadata
+
+
+class IngestBatch(models.Model):
+    """Documents that came in together: their progress is told, and they are paused and cancelled, as one.
+
+    Attributes:
+        name: what the curator knows it by: a folder, an archive, "12 files".
+        paused: workers take none of its documents up.
+        notes: files that became no document, as {"name", "code", "params", "document"}, the first of them only.
+        note_count: how many there are.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="batches", verbose_name=_("knowledge base")
+    )
+    name = models.CharField(_("name"), max_length=200)
+    paused = models.BooleanField(_("paused"), default=False)
+    notes = models.JSONField(default=list, editable=False)
+    note_count = models.PositiveIntegerField(default=0, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, editable=False, related_name="+", verbose_name=_("by")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("upload")
+        verbose_name_plural = _("uploads")
+        ordering: ClassVar = ("-created_at", "-pk")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class FileDetails(models.Model):
+    """What a curator's table says about a file of an upload, before or after the file has come."""
+
+    batch = models.ForeignKey(IngestBatch, models.CASCADE, related_name="details")
+    name = models.CharField(max_length=1_000)
+    title = models.CharField(max_length=500, blank=True)
+    tags = ArrayField(models.CharField(max_length=60), default=list)
+    metadata = models.JSONField(default=dict)
+
+    objects = ScopedQuerySet.through("batch__knowledge_base").as_manager()
+
+    class Meta:
+        constraints: ClassVar = [models.UniqueConstraint(fields=["batch", "name"], name="file_details_once")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def upload_path(document: "Document", filename: str) -> str:
+    """Where the file of a document lies: by knowledge base and content, whatever its name."""
+    suffix = filename.rpartition(".")[2].lower()
+    extension = f".{suffix}" if _EXTENSION.fullmatch(suffix) else ""
+    return f"{documents_folder(document.knowledge_base_id)}/{document.sha256}{extension}"
+
+
+def documents_folder(kb_id: int) -> str:
+    """Where the files of all documents of a knowledge base lie, in the storage of uploads."""
+    return f"documents/{kb_id}"
+
+
+class Document(models.Model):
+    """A source of chunks.
+
+    Attributes:
+        chunking: fingerprint of the settings that its chunks were cut under; blank: not cut here, or not known.
+        indexed_title: the title that its chunks were indexed under.
+    """
+
+    class Status(models.TextChoices):
+        PENDING = "pending", _("waiting")
+        PROCESSING = "processing", _("processing")
+        READY = "ready", _("ready")
+        FAILED = "failed", _("failed")
+        CANCELLED = "cancelled", _("cancelled")
+
+    class Stage(models.TextChoices):
+        PARSE = "parse", _("parsing")
+        CHUNK = "chunk", _("chunking")
+        TOKENIZE = "tokenize", _("tokenising")
+        EMBED = "embed", _("embedding")
+        WRITE = "write", _("writing")
+
+    class SourceType(models.TextChoices):
+        BOOK = "book", _("book")
+        VIDEO = "video", _("video")
+        QA = "qa", _("Q&A")
+        WEB = "web", _("web")
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="documents", verbose_name=_("knowledge base")
+    )
+    title = models.CharField(_("title"), max_length=500, blank=True)
+    source = models.CharField(_("source"), max_length=1_000, blank=True)
+    source_type = models.CharField(_("source type"), max_length=12, choices=SourceType, default=SourceType.BOOK)
+    file = models.FileField(_("file"), upload_to=upload_path, max_length=500, blank=True)
+    mime = models.CharField(_("type"), max_length=120, blank=True)
+    size = models.PositiveBigIntegerField(_("size"), default=0)
+    sha256 = models.CharField(max_length=64)
+    metadata = models.JSONField(_("metadata"), default=dict, blank=True, validators=[validate_metadata])
+    tags = ArrayField(models.CharField(max_length=60), verbose_name=_("tags"), default=list, blank=True)
+    concepts = models.ManyToManyField("kb.Concept", related_name="documents", verbose_name=_("concepts"), blank=True)
+    batch = models.ForeignKey(
+        "kb.IngestBatch", models.SET_NULL, null=True, blank=True, related_name="documents", verbose_name=_("upload")
+    )
+    status = models.CharField(_("status"), max_length=12, choices=Status, default=Status.PENDING)
+    stage = models.CharField(_("stage"), max_length=12, choices=Stage, blank=True)
+    progress = models.PositiveSmallIntegerField(_("progress"), default=0)
+    attempts = models.PositiveSmallIntegerField(default=0)
+    # Since it was added, or was to be processed once more; an attempt that failed does not begin it anew.
+    waiting_since = models.DateTimeField(default=timezone.now, db_default=Now(), editable=False)
+    keep_chunks = models.BooleanField(default=False, editable=False)
+    chunking = models.CharField(max_length=32, blank=True, db_default="", editable=False)
+    indexed_title = models.CharField(max_length=500, blank=True, db_default="", editable=False)
+    lease = models.UUIDField(null=True, editable=False)
+    lease_until = models.DateTimeField(null=True, editable=False)
+    error_code = models.CharField(max_length=40, blank=True)
+    error = MessageField(_("error"), blank=True)
+    error_params = models.JSONField(default=dict, editable=False)
+    # What its reader had to leave out, as {"code", "params"} of kb.base.remarks.REMARKS.
+    remarks = models.JSONField(_("remarks"), default=list, editable=False)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("created by")
+    )
+    created_at = models.DateTimeField(_("created"), auto_now_add=True)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("document")
+        verbose_name_plural = _("documents")
+        ordering = ("-created_at", "-pk")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["knowledge_base", "sha256"], name="document_bytes_once_per_kb"),
+        ]
+        indexes: ClassVar = [
+            models.Index(fields=["knowledge_base", "source"], name="document_by_source"),
+            models.Index(fields=["knowledge_base", "created_at", "id"], name="document_by_creation"),
+            models.Index(
+                fields=["lease_until"],
+                condition=models.Q(status__in=("pending", "processing")),
+                name="document_unfinished",
+            ),
+        ]
+        triggers: ClassVar = [*document_triggers(), *DOCUMENT.triggers()]
+
+    def __str__(self) -> str:
+        return self.title or self.source
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        """A change takes its turn with the worker that writes the document's chunks: both lock the document's row."""
+        with transaction.atomic():
+            if not self._state.adding:
+                lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+
+class ChunkParent(models.Model):
+    """A longer passage that is returned in place of the chunks that were cut from it, which are what is searched.
+
+    The database makes its chunks their own passages when it goes (ON DELETE SET NULL), so that none of them is loaded.
+    """
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+")
+    document = models.ForeignKey(Document, models.CASCADE, related_name="parents")
+    position = models.PositiveIntegerField()
+    text = models.TextField(_("text"))
+    page = models.PositiveIntegerField(null=True)
+    heading_path = ArrayField(models.CharField(max_length=300), default=list)
+
+    objects = ScopedQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.document} [{self.position + 1}]"
+
+
+class Chunk(models.Model):
+    """A passage as it is searched and cited. It has no signal receivers: deleting many loads none of them.
+
+    Attributes:
+        parent: the longer passage that is returned in its place; None: the chunk itself.
+        cut_text: as it was cut from the document, where a curator has changed it since; blank: as `text`.
+        own_keywords: whether a curator has given the keywords, so that none are extracted.
+        own_questions: likewise.
+        own_cut: whether a curator has said where it begins and ends, by merging or splitting: no strategy cuts it anew.
+    """
+
+    knowledge_base = models.ForeignKey(
+        KnowledgeBase, models.CASCADE, related_name="chunks", verbose_name=_("knowledge base")
+    )
+    document = models.ForeignKey(Document, models.CASCADE, related_name="chunks", verbose_name=_("document"))
+    parent = models.ForeignKey(
+        ChunkParent, models.DO_NOTHING, db_constraint=False, null=True, editable=False, related_name="chunks"
+    )
+    position = models.PositiveIntegerField(_("position"))
+    text = models.TextField(_("text"))
+    cut_text = models.TextField(blank=True, db_default="", editable=False)
+    page = models.PositiveIntegerField(_("page"), null=True, blank=True)
+    heading_path = ArrayField(models.CharField(max_length=300), verbose_name=_("headings"), default=list, blank=True)
+    keywords = ArrayField(
+        models.CharField(max_length=300), verbose_name=_("keywords"), default=list, db_default=[], blank=True
+    )
+    questions = ArrayField(models.TextField(), verbose_name=_("questions"), default=list, db_default=[], blank=True)
+    own_keywords = models.BooleanField(default=False, db_default=False, editable=False)
+    own_questions = models.BooleanField(default=False, db_default=False, editable=False)
+    own_cut = models.BooleanField(default=False, db_default=False, editable=False)
+    enabled = models.BooleanField(_("enabled"), default=True)
+    content_hash = models.CharField(max_length=64, editable=False)
+    token_count = models.PositiveIntegerField(_("tokens"), default=0, editable=False)
+    updated_at = models.DateTimeField(_("updated"), auto_now=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    class Meta:
+        verbose_name = _("chunk")
+        verbose_name_plural = _("chunks")
+        ordering = ("document_id", "position")
+        constraints: ClassVar = [
+            models.UniqueConstraint(
+                fields=["document", "position"], name="chunk_position_once", deferrable=models.Deferrable.DEFERRED
+            ),
+        ]
+        indexes: ClassVar = [models.Index(fields=["content_hash"], name="chunk_by_content")]
+        triggers: ClassVar = [*chunk_triggers(), *chunk_store_triggers(), *chunk_audit_triggers()]
+
+    def __str__(self) -> str:
+        return f"{self.document} #{self.position + 1}"
+
+
+class DuplicateScan(models.Model):
+    """What the last look for near-duplicates in a knowledge base has found; large ones are looked through by a worker.
+
+    Attributes:
+        version: of the knowledge base's chunks that were looked at; another one by now: the result may be out of date.
+        groups: as {"chunk_ids", "similarity"}, the most alike first; the similarity is that of its least alike pair.
+        group_count: of all that were found, of which the first are kept.
+        found_at: None: it is the first look, and not done.
+        asked_at: since when a worker is to look; None: nobody waits.
+    """
+
+    knowledge_base = models.OneToOneField(
+        KnowledgeBase, models.CASCADE, primary_key=True, related_name="duplicate_scan"
+    )
+    version = models.BigIntegerField(default=0)
+    groups = models.JSONField(default=list)
+    group_count = models.PositiveIntegerField(default=0)
+    found_at = models.DateTimeField(null=True)
+    asked_at = models.DateTimeField(null=True)
+
+    objects = ScopedQuerySet.as_manager()
+
+    def __str__(self) -> str:
+        return f"{self.knowledge_base_id}: {self.group_count}"

@@ -1,0 +1,128 @@
+from typing import Any
+
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils.translation import gettext as _
+
+from kb.access.models import KnowledgeBase, Principal, User
+from kb.base.db.transactions import after_commit
+from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.files import delete_folder
+from kb.content.models import Chunk, Document, documents_folder
+from kb.content.signals import knowledge_base_deleting
+from kb.profiles.services import starting_profile
+from kb.providers.embedding_models import default_embedding_model
+from kb.providers.tokenizers import tokenizer
+
+
+def knowledge_base_create(
+    *,
+    name: str,
+    owner: User,
+    embedding_model: str = "",
+    language: str = "zh",
+    description: str = "",
+    **chunking: Any,
+) -> KnowledgeBase:
+    """Creates a knowledge base with the profile that suits its model.
+
+    Args:
+        name: not yet in use by the owner.
+        owner: who may share and delete it.
+        embedding_model: blank: `default_embedding_model()`.
+        language: of most of its documents.
+        description: for readers.
+        chunking: settings of chunks where they differ from the model's defaults.
+
+    Raises:
+        Rejected: the owner has one of this name, or its settings of chunks do not go together.
+    """
+    kb = KnowledgeBase(
+        name=name, owner=owner, embedding_model=embedding_model, language=language, description=description, **chunking
+    )
+    prepare_knowledge_base(kb)
+    _save(kb)
+    return kb
+
+
+def may_rename(kb: KnowledgeBase, by: Principal) -> bool:
+    """Whether the principal may see all knowledge bases of its owner, as a name that is taken tells that there is one."""
+    return by.kb_ids is None and (by.user.is_superuser or by.user.pk == kb.owner_id)
+
+
+def knowledge_base_update(kb: KnowledgeBase, *, by: Principal, **changes: Any) -> None:
+    """Changes name, description, language or chunking; new chunking serves documents that are indexed from now on.
+
+    Raises:
+        NotAllowed: there is another name, and `by` may not rename it.
+        Rejected: the owner has another one of this name, or the settings of chunks do not go together.
+    """
+    if changes.get("name", kb.name) != kb.name and not may_rename(kb, by):
+        message = _("Only the user to whom a knowledge base belongs may rename it, and no key that is bound.")
+        raise NotAllowed(message)
+    for field, value in changes.items():
+        setattr(kb, field, value)
+    _save(kb, update_fields=[*changes, "updated_at"])
+
+
+def check_chunking(kb: KnowledgeBase) -> None:
+    """Checks what no single setting can tell.
+
+    Raises:
+        Rejected: the settings do not go together.
+    """
+    try:
+        kb.clean()
+    except ValidationError as error:
+        code = "invalid_parent_size" if "parent_size" in error.message_dict else "invalid_chunking"
+        raise Rejected(code, " ".join(error.messages)) from error
+
+
+def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
+    check_chunking(kb)
+    try:
+        with transaction.atomic():
+            kb.save(update_fields=update_fields)
+    except IntegrityError as error:
+        message = _("You have a knowledge base named “%(name)s” already: choose another name.") % {"name": kb.name}
+        raise Rejected("name_taken", message) from error
+
+
+def prepare_knowledge_base(kb: KnowledgeBase) -> None:
+    """Fills in what follows from the rest, before a new knowledge base is saved."""
+    kb.embedding_model = kb.embedding_model or default_embedding_model()
+    cutter = tokenizer()
+    kb.tokenizer_id = cutter.id if cutter else ""
+    if kb.profile_id is None:
+        kb.profile = starting_profile(kb.embedding_model)
+
+
+def knowledge_base_delete(kb: KnowledgeBase) -> None:
+    """Deletes a knowledge base with its documents and files; its chunks, documents, concepts and facts are never loaded."""
+    kb_id = kb.pk
+    with transaction.atomic():
+        KnowledgeBase.objects.select_for_update().get(pk=kb.pk)  # first, as every writer of chunks does
+        Chunk.objects.filter(knowledge_base=kb).delete()
+        knowledge_base_deleting.send(KnowledgeBase, knowledge_base=kb)
+        documents = Document.objects.filter(knowledge_base=kb)
+        documents._raw_delete(documents.db)
+        kb.delete()
+        after_commit(delete_folder, documents_folder(kb_id))
+
+
+def knowledge_base_by_name(name: str, *, owner: str | None = None) -> KnowledgeBase:
+    """The knowledge base that a command names; operators at the command line see all of them.
+
+    Raises:
+        NotVisible: there is none, or several owners have one of this name.
+    """
+    found = KnowledgeBase.objects.filter(name=name).select_related("profile", "version_row", "owner")
+    if owner is not None:
+        found = found.filter(owner__username=owner)
+    matches: list[KnowledgeBase] = list(found[:2])
+    if not matches:
+        existing = ", ".join(KnowledgeBase.objects.values_list("name", flat=True)[:10]) or "none yet"
+        raise NotVisible(f"no knowledge base named {name!r}; there are: {existing}")
+    if len(matches) > 1:
+        raise NotVisible(f"several owners have a knowledge base named {name!r}: add --owner USER")
+    return matches[0]

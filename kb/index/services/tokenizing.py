@@ -1,0 +1,558 @@
+"""What other tokenizer settings would do to texts and to a knowledge base's chunks; nothing is written."""
+
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import count
+from typing import Any
+
+from django.db import transaction
+from django.db.models import FilteredRelation, Max, Q, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose, try_lock
+from kb.base.errors import Rejected, Superseded
+from kb.content.models import Chunk
+from kb.index.models import ChunkPostings
+from kb.index.preparing import tokenize, write_postings
+from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
+from kb.providers.models import TokenizerSettings
+from kb.providers.tokenizers import options_of, tokenizer
+from retrieval.dictionary import (
+    MAX_CHARACTERS,
+    MAX_FREQUENCY,
+    MAX_LINES,
+    MAX_WORD_CHARACTERS,
+    DictionaryError,
+    DictionaryProblem,
+)
+from retrieval.errors import DependencyMissing
+from retrieval.postings import count_postings
+from retrieval.scripts import CJK, LATIN
+from retrieval.searchable import searchable_text
+from retrieval.tokenize import JiebaTokenizer, Token, normalize
+
+MAX_CHUNKS_READ = 50_000
+MAX_CHUNKS_TOKENIZED = 2_000
+MAX_EXAMPLES = 10
+READ_BATCH = 1_000
+# Frequencies count as shares of their sum, 60 million in jieba's dictionary, so that a large one shifts the balance of
+# words that it does not name: 100,000 changed 1 chunk of 10,000 by that alone, 600,000 changed 52 (measured on stard-law).
+NEGLIGIBLE_FREQUENCY = 120_000
+
+_CHINESE_RUN = re.compile(f"[{CJK}]+")
+_LATIN = re.compile(LATIN)
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedToken:
+    """A token, and whether it is the other tokenizer's too."""
+
+    token: Token
+    is_changed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A chunk whose terms change: those that go and those that come, in their order in the text."""
+
+    chunk_id: int
+    document: str
+    position: int
+    lost: tuple[str, ...]
+    gained: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What a change does to a knowledge base's chunks.
+
+    Attributes:
+        total: chunks that there are.
+        looked_at: chunks of which it is known whether they change.
+        affected: chunks among these whose terms, or their counts, change.
+    """
+
+    total: int
+    looked_at: int
+    affected: int
+    examples: tuple[Example, ...]
+
+    @property
+    def is_partial(self) -> bool:
+        return self.looked_at < self.total
+
+
+def active_tokenizer(kb: KnowledgeBase) -> JiebaTokenizer:
+    """The one that searches use.
+
+    Raises:
+        Rejected: its packages are missing.
+    """
+    active = tokenizer(kb.tokenizer_id)
+    if active is None:
+        raise Rejected("bm25_dependencies_missing", _("The packages of this knowledge base’s tokenizer are missing."))
+    return active
+
+
+def compare_tokens(before: Sequence[Token], after: Sequence[Token]) -> tuple[list[MarkedToken], list[MarkedToken]]:
+    """What two tokenizers make of one text, with what only one of them has marked."""
+    keys = [[(token.term, token.is_dropped) for token in tokens] for tokens in (before, after)]
+    common = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()
+    kept_before = {block.a + offset for block in common for offset in range(block.size)}
+    kept_after = {block.b + offset for block in common for offset in range(block.size)}
+    return _marked(before, kept_before), _marked(after, kept_after)
+
+
+def _marked(tokens: Sequence[Token], kept: Collection[int]) -> list[MarkedToken]:
+    return [MarkedToken(token, is_changed=index not in kept) for index, token in enumerate(tokens)]
+
+
+def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
+    """Which chunks would have other terms under `settings` than under the active tokenizer.
+
+    A chunk that holds none of the changed words is taken not to change, so that only the others are tokenised; where
+    engine or simplification change, or frequencies by more than `NEGLIGIBLE_FREQUENCY`, all of them are. At most
+    `MAX_CHUNKS_READ` chunks are read and `MAX_CHUNKS_TOKENIZED` tokenised.
+
+    Args:
+        kb: the knowledge base.
+        settings: from `kb.index.services.tokenizing.read_settings`.
+
+    Raises:
+        Rejected: packages of the active tokenizer are missing.
+    """
+    before = active_tokenizer(kb)
+    after = JiebaTokenizer(options_of(settings))
+    total = Chunk.objects.filter(knowledge_base=kb).count()
+    if after.id == kb.tokenizer_id:
+        return DryRun(total, total, 0, ())
+    return _compare_chunks(kb, before, after, total)
+
+
+def _compare_chunks(kb: KnowledgeBase, before: JiebaTokenizer, after: JiebaTokenizer, total: int) -> DryRun:
+    # Postings that another version's rules have made say nothing about these two tokenizers.
+    is_suspect = _suspects(before, after) if before.id == kb.tokenizer_id else _Everything()
+    looked_at = tokenized = affected = 0
+    examples: list[Example] = []
+    for row in _stored_chunks(kb):
+        looked_at += 1
+        text = searchable_text(row["document__title"], row["heading_path"], row["text"])
+        if not is_suspect(text):
+            continue
+        tokenized += 1
+        terms = after(text)
+        if not _holds(row, terms):
+            affected += 1
+            if len(examples) < MAX_EXAMPLES:
+                examples.append(_example(row, before(text), terms))
+        if tokenized == MAX_CHUNKS_TOKENIZED:
+            break
+    return DryRun(max(total, looked_at), looked_at, affected, tuple(examples))
+
+
+def _stored_chunks(kb: KnowledgeBase) -> Iterator[dict[str, Any]]:
+    """Chunks by id with their active postings, in pieces."""
+    rows = (
+        Chunk.objects.filter(knowledge_base=kb)
+        .annotate(stored=FilteredRelation("postings", condition=Q(postings__tokenizer_id=kb.tokenizer_id)))
+        .order_by("pk")
+        .values(
+            "pk", "document__title", "document__source", "position", "heading_path", "text",
+            "stored__terms", "stored__frequencies",
+        )
+    )  # fmt: skip
+    last = 0
+    for _start in range(0, MAX_CHUNKS_READ, READ_BATCH):
+        batch = list(rows.filter(pk__gt=last)[:READ_BATCH])
+        yield from batch
+        if len(batch) < READ_BATCH:
+            return
+        last = batch[-1]["pk"]
+
+
+def _holds(row: dict[str, Any], terms: Sequence[str]) -> bool:
+    """Whether a chunk's stored postings are those of the terms."""
+    if row["stored__terms"] is None:
+        return False
+    postings = count_postings(terms)
+    stored = bytes(row["stored__terms"]), bytes(row["stored__frequencies"])
+    return stored == (postings.terms_bytes, postings.frequencies_bytes)
+
+
+def _example(row: dict[str, Any], before: Sequence[str], after: Sequence[str]) -> Example:
+    lost, gained = Counter(before) - Counter(after), Counter(after) - Counter(before)
+    title = row["document__title"] or row["document__source"]
+    return Example(row["pk"], title, row["position"], tuple(lost), tuple(gained))
+
+
+# -- Which texts a change can touch --------------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """Options, normalised as texts are, so that two spellings of one word are no change."""
+
+    frequencies: dict[str, int | None]
+    stop_words: frozenset[str]
+
+    @property
+    def weight(self) -> int:
+        return sum(filter(None, self.frequencies.values()))
+
+
+@dataclass(slots=True)
+class _WordFinder:
+    """Whether a text holds one of many words."""
+
+    words: Collection[str]
+    _lengths: dict[str, set[int]] = field(init=False)
+    _starts: "re.Pattern[str]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.words = frozenset(filter(None, self.words))
+        self._lengths = defaultdict(set)
+        for word in self.words:
+            self._lengths[word[0]].add(len(word))
+        self._starts = re.compile(f"[{re.escape(''.join(sorted(self._lengths)))}]" if self.words else r"(?!)")
+
+    def is_in(self, text: str) -> bool:
+        return any(
+            text[match.start() : match.start() + length] in self.words
+            for match in self._starts.finditer(text)
+            for length in self._lengths[match[0]]
+        )
+
+
+def _suspects(before: JiebaTokenizer, after: JiebaTokenizer) -> "_Suspects | _Everything":
+    old, new = _normalized(before), _normalized(after)
+    is_wide = (before.options.engine, before.options.simplify) != (after.options.engine, after.options.simplify)
+    if is_wide or abs(new.weight - old.weight) > NEGLIGIBLE_FREQUENCY:
+        return _Everything()
+    words = {word for word, _frequency in old.frequencies.items() ^ new.frequencies.items()}
+    return _Suspects(words, old.stop_words ^ new.stop_words, after)
+
+
+class _Everything:
+    def __call__(self, _text: str) -> bool:
+        return True
+
+
+class _Suspects:
+    """Texts that hold a changed word of the dictionary, or a term that a changed stop word drops."""
+
+    def __init__(self, words: Iterable[str], stop_words: Iterable[str], cutter: JiebaTokenizer) -> None:
+        self._cutter = cutter
+        self._plain = JiebaTokenizer()
+        self._finder = _WordFinder({*words, *stop_words})
+        # A stop word drops its stem too, and so words that do not contain it.
+        latin = [word for word in stop_words if _LATIN.search(word)]
+        self._terms = {term for word in latin for term in (word, *self._plain(word))}
+
+    def __call__(self, text: str) -> bool:
+        folded = _fold(text, self._cutter)
+        if self._finder.is_in(folded):
+            return True
+        # Without its Chinese a text is cut at once.
+        return bool(self._terms) and not self._terms.isdisjoint(self._plain(_CHINESE_RUN.sub(" ", text)))
+
+
+def _normalized(cutter: JiebaTokenizer) -> _Words:
+    return _Words(
+        {_fold(entry.word, cutter): entry.frequency for entry in cutter.options.dictionary},
+        frozenset(_fold(word, cutter) for word in cutter.options.stop_words),
+    )
+
+
+def _fold(text: str, cutter: JiebaTokenizer) -> str:
+    return " ".join(cutter.simplify(normalize(text)).casefold().split())
+
+
+RETIRED_FOR = timedelta(minutes=1)
+LOOK_SECONDS = 0.5
+FOLLOWED_BATCHES = 10
+
+
+class AlreadyRunning(Rejected):
+    """Another process is tokenising the knowledge base."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a knowledge base is on its way to its target tokenizer, in chunks."""
+
+    done: int
+    total: int
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 100
+
+
+def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bool) -> TokenizerSettings:
+    """Unsaved settings with the id that their options have.
+
+    Raises:
+        Rejected: a line of the dictionary or of the stop words cannot be used, or a package is missing.
+    """
+    # Only the ends are trimmed, so that an error names the line as it was written.
+    row = TokenizerSettings(
+        engine=engine, dictionary=dictionary.rstrip(), stop_words=stop_words.rstrip(), simplify=simplify
+    )
+    try:
+        row.tokenizer_id = JiebaTokenizer(options_of(row)).id
+    except DictionaryError as error:
+        raise Rejected("invalid_dictionary", problem_in_words(error)) from error
+    except DependencyMissing as error:
+        raise Rejected("bm25_dependencies_missing", str(error)) from error
+    return row
+
+
+def tokenizer_settings(kb: KnowledgeBase) -> TokenizerSettings:
+    """Those that the knowledge base has, or is moving to."""
+    return _settings_of(kb, kb.target_tokenizer_id or kb.tokenizer_id)
+
+
+def renewed_settings(kb: KnowledgeBase, tokenizer_id: str, newer_id: str) -> TokenizerSettings:
+    """The options of an id, unsaved, under the id that they have in this version."""
+    row = _settings_of(kb, tokenizer_id)
+    row.pk, row.tokenizer_id = None, newer_id
+    return row
+
+
+def _settings_of(kb: KnowledgeBase, tokenizer_id: str) -> TokenizerSettings:
+    wanted = {"knowledge_base": kb, "tokenizer_id": tokenizer_id}
+    return TokenizerSettings.objects.filter(**wanted).first() or TokenizerSettings(**wanted)
+
+
+def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
+    """Sets the target tokenizer; a worker makes its postings, and searches use the active one until they are complete.
+
+    Args:
+        kb: the knowledge base.
+        settings: from `read_settings`.
+
+    Returns:
+        Whether there is anything to do: False where these are the active settings already.
+    """
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        wanted = settings.tokenizer_id
+        written = {name: getattr(settings, name) for name in ("engine", "dictionary", "stop_words", "simplify")}
+        TokenizerSettings.objects.update_or_create(knowledge_base=locked, tokenizer_id=wanted, defaults=written)
+        target = "" if wanted == locked.tokenizer_id else wanted
+        if target != locked.target_tokenizer_id:
+            _keep_only(locked.pk, locked.tokenizer_id, target)
+            ChunkPostings.objects.filter(knowledge_base=locked, tokenizer_id=target).delete()
+            locked.target_tokenizer_id, locked.tokenizing_at = target, timezone.now()
+            locked.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
+    kb.target_tokenizer_id = locked.target_tokenizer_id
+    return bool(locked.target_tokenizer_id)
+
+
+def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
+    """Gives up the target tokenizer; the active one stays."""
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        locked.target_tokenizer_id = ""
+        locked.save(update_fields=["target_tokenizer_id"])
+        _keep_only(locked.pk, locked.tokenizer_id)
+    kb.target_tokenizer_id = ""
+
+
+def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
+    """None where the knowledge base is not on its way to another tokenizer."""
+    if not kb.target_tokenizer_id:
+        return None
+    done = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=kb.target_tokenizer_id).count()
+    return Progress(done, Chunk.objects.filter(knowledge_base=kb).count())
+
+
+def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
+    """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
+
+    Args:
+        kb: the knowledge base, read anew.
+        batches: stop after so many, so that a worker can take turns.
+
+    Returns:
+        Whether there is nothing left to do.
+
+    Raises:
+        AlreadyRunning: another process is at it.
+        Rejected: the tokenizer's packages are missing.
+        Superseded: the knowledge base moved to another model meanwhile.
+    """
+    if not kb.target_tokenizer_id:
+        return True
+    with try_lock(Purpose.TOKENIZE, kb.pk) as taken:
+        if not taken:
+            raise AlreadyRunning(
+                "already_running", _("Another process is tokenising this knowledge base: wait until it is done.")
+            )
+        cutter = tokenizer(kb.target_tokenizer_id)
+        if cutter is None:
+            raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
+        if cutter.id != kb.target_tokenizer_id:  # a package was upgraded on the way
+            tokenizer_change(kb, renewed_settings(kb, kb.target_tokenizer_id, cutter.id))
+            return not kb.target_tokenizer_id
+        left = count() if batches is None else iter(range(batches))
+        target = ChunkPostings.objects.filter(tokenizer_id=cutter.id)
+        # An earlier run went by id too; what it left out stands before its last chunk, for the next round.
+        after = target.filter(knowledge_base=kb).aggregate(last=Max("chunk_id"))["last"] or 0
+        while True:
+            for batch in chunk_batches(kb, after=after, done=partial(_among, target)):
+                if next(left, None) is None:
+                    return False
+                write_tokens(kb, batch, cutter)
+                KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizing_at=timezone.now())
+            if _swap(kb, cutter.id):
+                return True
+            after = 0
+
+
+def follow_to_target(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+    """Returns when the knowledge base has reached its target, brought there by this process or by a worker.
+
+    Args:
+        kb: the knowledge base; read anew while this goes on.
+        on_progress: told how many further chunks are done.
+
+    Raises:
+        Rejected: the tokenizer's packages are missing.
+    """
+    done = total = 0
+    while progress := tokenizing_progress(kb):
+        on_progress(progress.done - done)
+        done, total = progress.done, progress.total
+        try:
+            tokenize_to_target(kb, batches=FOLLOWED_BATCHES)
+        except Superseded:  # the knowledge base was changed meanwhile
+            pass
+        except AlreadyRunning:
+            time.sleep(LOOK_SECONDS)
+        kb.refresh_from_db()
+    on_progress(total - done)
+
+
+def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
+    """Tokenises chunks and writes their postings, less those that have been edited meanwhile.
+
+    Nothing is written where the tokenizer has ceased to be wanted.
+
+    Raises:
+        Superseded: the knowledge base moved to another model or tokenizer meanwhile.
+    """
+    pairs = zip(batch, tokenize([searchable_text_of(chunk) for chunk in batch], [cutter]), strict=True)
+    with holding_model(kb) as wanted:
+        if cutter.id in wanted:
+            write_postings(unchanged(pairs))
+
+
+def _swap(kb: KnowledgeBase, tokenizer_id: str) -> bool:
+    """Moves to the target if every chunk has its postings. What searches under way still read goes a little later."""
+    with transaction.atomic():
+        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        if locked.target_tokenizer_id != kb.target_tokenizer_id:
+            return True
+        if lacks_postings(kb, tokenizer_id):
+            return False
+        locked.tokenizer_id, locked.target_tokenizer_id, locked.lacks_postings = tokenizer_id, "", False
+        locked.tokenizer_swapped_at = timezone.now()
+        locked.save(update_fields=["tokenizer_id", "target_tokenizer_id", "lacks_postings", "tokenizer_swapped_at"])
+    return True
+
+
+def drop_retired_postings() -> int:
+    """Deletes what former tokenizers have left behind, once no search can be under way with it.
+
+    Returns:
+        How many knowledge bases were cleared.
+    """
+    retired = KnowledgeBase.objects.filter(tokenizer_swapped_at__lt=timezone.now() - RETIRED_FOR)
+    cleared = 0
+    for kb_id in list(retired.values_list("pk", flat=True)):
+        with transaction.atomic():
+            locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb_id).first()
+            if locked is None:
+                continue
+            _keep_only(kb_id, locked.tokenizer_id, locked.target_tokenizer_id)
+            KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
+        cleared += 1
+    return cleared
+
+
+def _among(postings: QuerySet[ChunkPostings], chunk_ids: Sequence[int]) -> QuerySet[ChunkPostings, int]:
+    return postings.filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
+
+
+def lacks_postings(kb: KnowledgeBase, tokenizer_id: str) -> bool:
+    """Whether any chunk has no postings of a tokenizer."""
+    return any_chunk_without(kb, ChunkPostings.objects.filter(tokenizer_id=tokenizer_id))
+
+
+def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
+    """Drops the postings and settings of all other tokenizers."""
+    ChunkPostings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
+    TokenizerSettings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
+
+
+def problem_in_words(error: DictionaryError) -> str:
+    """What is wrong with a line of a dictionary or of stop words, and the remedy, in the reader's language."""
+    sentences: Mapping[str, str] = {
+        DictionaryProblem.EMPTY_WORD: _("Line %(line)d: there is no word before the frequency: write one."),
+        DictionaryProblem.NO_LETTERS: _(
+            "Line %(line)d: what has no letter and no digit is never searched: take the line out."
+        ),
+        DictionaryProblem.WORD_TOO_LONG: _(
+            "Line %(line)d: the word is too long: write one of at most %(characters)s characters."
+        ),
+        DictionaryProblem.BAD_FREQUENCY: _(
+            "Line %(line)d: the frequency is not a whole number from 1 to %(frequency)s: correct it, or add a frequency "
+            "if the word ends in this number."
+        ),
+        DictionaryProblem.TOO_MANY_LINES: _("There are more than %(lines)s lines: leave out words that seldom occur."),
+        DictionaryProblem.TOO_MANY_CHARACTERS: _(
+            "The words have more than %(all_characters)s characters in all: leave out words that seldom occur."
+        ),
+    }
+    return sentences[error.problem] % {
+        "line": error.line,
+        "characters": MAX_WORD_CHARACTERS,
+        "frequency": f"{MAX_FREQUENCY:,}",
+        "lines": f"{MAX_LINES:,}",
+        "all_characters": f"{MAX_CHARACTERS:,}",
+    }
+
+
+def tokenizer_as_json(kb: KnowledgeBase) -> dict[str, Any]:
+    """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/, which `manage.py tokenizer --json` prints too.
+
+    While a knowledge base moves to other settings these are told, and `id` is still that of those in use.
+    """
+    settings, progress = tokenizer_settings(kb), tokenizing_progress(kb)
+    return {
+        "id": kb.tokenizer_id,
+        "engine": settings.engine,
+        "dictionary": settings.dictionary,
+        "stop_words": settings.stop_words,
+        "simplify": settings.simplify,
+        "target_id": kb.target_tokenizer_id or None,
+        "progress": asdict(progress) if progress else None,
+    }
+
+
+def tokens_as_json(kb: KnowledgeBase, text: str) -> dict[str, Any]:
+    """What the tokenizer in use makes of a text, in its order, with the stop words that it drops.
+
+    Raises:
+        Rejected: its packages are missing.
+    """
+    active = active_tokenizer(kb)
+    tokens = active.explain(text)
+    return {"tokenizer": active.id, "tokens": [{**asdict(token), "kind": token.kind.value} for token in tokens]}

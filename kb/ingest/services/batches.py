@@ -1,0 +1,510 @@
+"""Uploads: documents that came in together, told of and steered as one."""
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from django.conf import settings
+from django.core.files import File
+from django.db import IntegrityError, transaction
+from django.db.models import Count, F, Max, Min, Q
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.access.models import KnowledgeBase, User
+from kb.base.db.transactions import after_commit
+from kb.base.errors import AlreadyThere, Rejected
+from kb.base.files import local_file, sha256_of
+from kb.base.models import Installation
+from kb.content.models import Document, FileDetails, IngestBatch
+from kb.content.signals import batch_waiting, documents_waiting
+from kb.index.bm25 import BM25Store
+from kb.index.preparing import copy_rows
+from kb.ingest.parser.archives import ArchiveLimits, Member, Unpacked, unpack
+from kb.ingest.parser.parsed import MESSAGES
+from kb.ingest.services.documents import document_add, source_of_name, waiting
+
+Status = Document.Status
+UNFINISHED: Final = (Status.PENDING, Status.PROCESSING)
+FINISHED: Final = (Status.READY, Status.FAILED)
+RATE_OVER: Final = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """How far an upload is.
+
+    Attributes:
+        counts: documents by status.
+        stages: those in processing, by stage.
+        rate: documents a second over the last while; 0: none was finished in it.
+        seconds_left: None where that cannot be told: nothing is left, or nothing moves.
+    """
+
+    counts: dict[str, int]
+    stages: dict[str, int]
+    rate: float = 0.0
+    seconds_left: int | None = None
+    is_paused: bool = False
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def unfinished(self) -> int:
+        return sum(self.counts.get(status, 0) for status in UNFINISHED)
+
+    @property
+    def done(self) -> int:
+        return self.total - self.unfinished
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 0
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether it will look otherwise before long, without anybody's doing."""
+        return self.unfinished > 0 and not (self.is_paused and not self.counts.get(Status.PROCESSING, 0))
+
+
+def batch_create(*, knowledge_base: KnowledgeBase, name: str, user: User | None) -> IngestBatch:
+    """Begins an upload; the caller has checked that the user may write to the knowledge base."""
+    return IngestBatch.objects.create(knowledge_base=knowledge_base, name=name[:200] or "–", created_by=user)
+
+
+def batch_progress(batch: IngestBatch) -> BatchProgress:
+    """Read in one statement, whatever the number of documents."""
+    return progress_of([batch])[batch.pk]
+
+
+def progress_of(batches: Sequence[IngestBatch]) -> dict[int, BatchProgress]:
+    """The progress of several uploads by their ids, in one statement."""
+    since = timezone.now() - RATE_OVER
+    lately = Q(status__in=FINISHED, updated_at__gte=since)
+    rows = (
+        Document.objects.filter(batch__in=batches)
+        .order_by()
+        .values("batch", "status", "stage")
+        .annotate(
+            documents=Count("pk"),
+            lately=Count("pk", filter=lately),
+            first=Min("updated_at", filter=lately),
+            came=Max("created_at"),
+        )
+    )
+    by_batch: dict[int, list[dict[str, Any]]] = {batch.pk: [] for batch in batches}
+    for row in rows:
+        by_batch[row["batch"]].append(row)
+    return {batch.pk: _progress(batch, by_batch[batch.pk]) for batch in batches}
+
+
+def _progress(batch: IngestBatch, rows: Sequence[dict[str, Any]]) -> BatchProgress:
+    counts: dict[str, int] = {}
+    stages: dict[str, int] = {}
+    for row in rows:
+        counts[row["status"]] = counts.get(row["status"], 0) + row["documents"]
+        if row["status"] == Status.PROCESSING:
+            stages[row["stage"]] = stages.get(row["stage"], 0) + row["documents"]
+    lately = sum(row["lately"] for row in rows)
+    first = min((row["first"] for row in rows if row["first"]), default=None)
+    seconds = max(1.0, (timezone.now() - first).total_seconds()) if first else 1.0
+    rate = lately / seconds
+    left = sum(counts.get(status, 0) for status in UNFINISHED)
+    moves = rate > 0 and left > 0 and not batch.paused
+    return BatchProgress(counts, stages, rate, round(left / rate) if moves else None, batch.paused)
+
+
+def batch_pause(batch: IngestBatch) -> None:
+    """Workers finish the documents at hand and take up no further one."""
+    IngestBatch.objects.filter(pk=batch.pk).update(paused=True)
+    batch.paused = True
+
+
+def batch_resume(batch: IngestBatch) -> None:
+    Document.objects.filter(batch=batch, status=Status.PENDING).update(waiting_since=timezone.now())
+    IngestBatch.objects.filter(pk=batch.pk).update(paused=False)
+    batch.paused = False
+    _take_up(batch)
+
+
+def batch_cancel(batch: IngestBatch) -> int:
+    """Takes the documents that are not done out of the queue; a worker at one of them writes nothing more.
+
+    Returns:
+        How many there were. What is searchable by now stays, and so do the files.
+    """
+    cancelled = 0
+    # Once more for what an archive was bringing in while this waited for it.
+    while found := _cancel_unfinished(batch):
+        cancelled += found
+    return cancelled
+
+
+def _cancel_unfinished(batch: IngestBatch) -> int:
+    rows = Document.objects.filter(batch=batch, status__in=UNFINISHED)
+    with transaction.atomic():
+        # In the order in which a worker locks those that it writes together.
+        ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+        return Document.objects.filter(pk__in=ids).update(
+            status=Status.CANCELLED, stage="", progress=0, lease=None, lease_until=None, updated_at=timezone.now()
+        )
+
+
+def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
+    """Has the failed documents processed once more, or the cancelled ones after all; returns how many there are."""
+    rows = Document.objects.filter(batch=batch, status=status)
+    without_file = rows.filter(file="").update(keep_chunks=True, **waiting(), updated_at=timezone.now())
+    count = without_file + rows.update(**waiting(), updated_at=timezone.now())
+    if count:
+        _take_up(batch)
+    return count
+
+
+def waiting_ids(batch_id: int, *, after: int, limit: int) -> list[int]:
+    """The next documents of an upload that wait, by id."""
+    rows = Document.objects.filter(batch=batch_id, status=Status.PENDING, pk__gt=after, batch__paused=False)
+    return list(rows.order_by("pk").values_list("pk", flat=True)[:limit])
+
+
+def _take_up(batch: IngestBatch) -> None:
+    transaction.on_commit(partial(batch_waiting.send, IngestBatch, batch_id=batch.pk))
+
+
+PIECE = 200
+"""How many files are taken in together."""
+MOST_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A file to take in.
+
+    Attributes:
+        name: with the folders that it lay in, "/" between them.
+        path: where its bytes are.
+        title: blank: what the upload's table says, else taken from the file.
+    """
+
+    name: str
+    path: Path
+    title: str = ""
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    tags: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of a piece: ids of the documents that are new, and those that held a file's bytes already, by its name."""
+
+    added: tuple[int, ...]
+    known: Mapping[str, int]
+
+
+def details_of(batch: IngestBatch, names: Iterable[str]) -> dict[str, FileDetails]:
+    """What the upload's table says of files, by their names: of the whole path, else of the last part."""
+    names = list(names)
+    asked = {*names, *map(source_of_name, names)}
+    rows = {row.name: row for row in FileDetails.objects.filter(batch=batch, name__in=asked)}
+    found = {name: rows.get(name) or rows.get(source_of_name(name)) for name in names}
+    return {name: row for name, row in found.items() if row is not None}
+
+
+def path_metadata(name: str) -> dict[str, str]:
+    """Where in its folder or archive a file lay, since the source of a document is the bare file name."""
+    return {"path": name} if "/" in name else {}
+
+
+def batch_add(
+    batch: IngestBatch,
+    file: "File[bytes]",
+    name: str,
+    *,
+    user: User | None,
+    source_type: str = Document.SourceType.BOOK,
+) -> Document:
+    """Takes one file of an upload in, as a browser sends them.
+
+    Args:
+        batch: the upload.
+        file: the content, read in pieces.
+        name: with the folders that it lay in.
+        user: who adds it.
+        source_type: what kind of source it is.
+
+    Raises:
+        AlreadyThere: the knowledge base holds the same bytes.
+        Rejected: the file is too large, or of a type that cannot be read.
+    """
+    details = details_of(batch, [name]).get(name)
+    return document_add(
+        knowledge_base=batch.knowledge_base,
+        file=file,
+        name=name,
+        user=user,
+        title=details.title if details else "",
+        metadata={**(details.metadata if details else {}), **path_metadata(name)},
+        tags=list(details.tags) if details else [],
+        source_type=source_type,
+        batch=batch,
+    )
+
+
+def take_in(
+    batch: IngestBatch,
+    files: Sequence[NewFile],
+    *,
+    user: User | None,
+    source_type: str = Document.SourceType.BOOK,
+    hold: Callable[[], None] = lambda: None,
+) -> Taken:
+    """Takes a piece of an upload in; workers make the documents searchable once the transaction commits.
+
+    Their types and sizes are the caller's matter.
+
+    Args:
+        batch: the upload.
+        files: the piece.
+        user: who adds them.
+        source_type: what kind of source they are.
+        hold: called first in the transaction; what it raises keeps the files out.
+    """
+    described = details_of(batch, [file.name for file in files])
+    digests = [_digest(file.path) for file in files]
+    for attempt in range(MOST_TRIES):
+        known = _known(batch, digests)
+        first = {digest: file for digest, file in reversed([*zip(digests, files, strict=True)]) if digest not in known}
+        drafts = [
+            _draft(batch, file, digest, described.get(file.name), user, source_type) for digest, file in first.items()
+        ]
+        try:
+            _store(drafts, list(first.values()), hold)
+        except IntegrityError:  # another upload has brought some of them in meanwhile
+            if attempt == MOST_TRIES - 1:
+                raise
+            continue
+        break
+    held = known | {document.sha256: document.pk for document in drafts}
+    again = {file.name: held[digest] for digest, file in zip(digests, files, strict=True) if first.get(digest) != file}
+    return Taken(tuple(document.pk for document in drafts), again)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return sha256_of(File(file))
+
+
+def _known(batch: IngestBatch, digests: Sequence[str]) -> dict[str, int]:
+    rows = Document.objects.filter(knowledge_base=batch.knowledge_base_id, sha256__in=digests)
+    return dict(rows.values_list("sha256", "pk"))
+
+
+def _draft(
+    batch: IngestBatch, file: NewFile, digest: str, details: FileDetails | None, user: User | None, source_type: str
+) -> Document:
+    return Document(
+        knowledge_base=batch.knowledge_base,
+        batch=batch,
+        title=file.title or (details.title if details else ""),
+        source=source_of_name(file.name),
+        source_type=source_type,
+        metadata={**(details.metadata if details else {}), **file.metadata},
+        tags=list(dict.fromkeys([*file.tags, *(details.tags if details else ())])),
+        size=file.path.stat().st_size,
+        sha256=digest,
+        created_by=user,
+    )
+
+
+def _store(drafts: Sequence[Document], files: Sequence[NewFile], hold: Callable[[], None]) -> None:
+    """Stores the bytes, then the rows; without the rows the bytes go again."""
+    stored: list[Document] = []
+    try:
+        for document, file in zip(drafts, files, strict=True):
+            with file.path.open("rb") as opened:
+                stored.append(document)
+                document.file.save(document.source, File(opened), save=False)
+        with transaction.atomic():
+            hold()
+            copy_rows(Document, drafts)
+            after_commit(_tell, drafts)
+    except BaseException:
+        for document in stored:
+            document.file.delete(save=False)
+        raise
+
+
+def _tell(created: Sequence[Document]) -> None:
+    """What a signal does for a document that is saved alone."""
+    if created:
+        documents_waiting.send(Document, ids=[document.pk for document in created])
+        BM25Store().expire(created[0].knowledge_base_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A file that became no document.
+
+    Attributes:
+        name: as it was sent.
+        code: stable.
+        message: a sentence to act on.
+        document_id: of the document that holds the same bytes, if that is why.
+    """
+
+    name: str
+    code: str
+    message: str
+    document_id: int | None = None
+
+
+def batch_add_files(
+    batch: IngestBatch,
+    files: Sequence[tuple[str, "File[bytes]"]],
+    *,
+    user: User | None,
+    source_type: str = Document.SourceType.BOOK,
+) -> list[Refused]:
+    """Takes files into an upload, each with the name, and the folders, that it is known by.
+
+    Returns:
+        Those that became no document; one that this upload has already is not among them, so that a request whose answer
+        was lost can be sent again.
+    """
+    refused = []
+    for name, file in files:
+        try:
+            batch_add(batch, file, name, user=user, source_type=source_type)
+        except AlreadyThere as error:
+            if not Document.objects.filter(pk=error.document_id, batch=batch).exists():
+                refused.append(Refused(name, "known", str(error), error.document_id))
+        except Rejected as error:
+            refused.append(Refused(name, error.code, str(error)))
+    return refused
+
+
+def note_message(note: dict[str, Any]) -> str:
+    """Why a file of an archive became no document, in the reader's language; blank where this version cannot tell."""
+    if note["code"] == "known":
+        return _("The same content is here already.")
+    templates = {code.value: message for code, message in MESSAGES.items()}
+    template = templates.get(note["code"])
+    return _(template).format(**note["params"]) if template else ""
+
+
+MOST_NOTES = 500
+"""How many of the files that became no document an upload names; it counts all."""
+
+
+class Hold(Protocol):
+    """A worker's hold on a document, which each call renews or finds lost."""
+
+    document: Document
+
+    def report(self, stage: Document.Stage, progress: int) -> None: ...
+
+    def lock(self) -> None: ...
+
+
+def expand_archive(job: Hold) -> None:
+    """Makes every file of an archive a document of the archive's upload; the archive's own document goes.
+
+    Documents that are there from an earlier attempt are found by their bytes and stay.
+
+    Raises:
+        ParseError: the archive is damaged, protected, empty or too large, or a path in it leads outside.
+        LeaseLost: the archive is no longer this worker's.
+    """
+    archive = job.document
+    batch = _batch_of(archive)
+    with _folder(archive) as folder:
+        with local_file(archive.file) as path:
+            unpacked = unpack(path, Path(folder), limits=_limits())
+        notes = [
+            {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
+            for each in unpacked.skipped
+        ]
+        for done, members in _pieces(unpacked):
+            taken = take_in(
+                batch,
+                [_file(archive, member) for member in members],
+                user=archive.created_by,
+                source_type=archive.source_type,
+                hold=job.lock,  # cancelled meanwhile, it brings nothing in
+            )
+            notes += _known_notes(archive, taken.known)
+            job.report(Document.Stage.PARSE, 100 * done // len(unpacked.members))
+    with transaction.atomic():
+        note(batch, notes)
+        job.lock()
+        archive.delete()
+
+
+def _folder(archive: Document) -> "tempfile.TemporaryDirectory[str]":
+    """An empty folder; what a worker that was killed has left of the same archive goes."""
+    prefix = f"zhiku-unpack-{Installation.objects.values_list('pk', flat=True).get()}-{archive.pk}-"
+    for left in Path(settings.FILE_UPLOAD_TEMP_DIR).glob(f"{prefix}*"):
+        shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=prefix, dir=settings.FILE_UPLOAD_TEMP_DIR)
+
+
+def note(batch: IngestBatch, notes: Sequence[dict[str, Any]]) -> None:
+    """Keeps with an upload which of its files became no document; belongs inside a transaction."""
+    row = IngestBatch.objects.select_for_update(no_key=True).get(pk=batch.pk)
+    row.notes = [*row.notes, *notes][:MOST_NOTES]
+    row.note_count = F("note_count") + len(notes)
+    row.save(update_fields=["notes", "note_count"])
+
+
+def _limits() -> ArchiveLimits:
+    return ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
+
+
+def _batch_of(archive: Document) -> IngestBatch:
+    """The archive's upload; one of its own where it came alone."""
+    if archive.batch is not None:
+        return archive.batch
+    batch = IngestBatch.objects.create(
+        knowledge_base=archive.knowledge_base, name=archive.source[:200], created_by=archive.created_by
+    )
+    Document.objects.filter(pk=archive.pk).update(batch=batch)
+    archive.batch = batch
+    return batch
+
+
+def _pieces(unpacked: Unpacked) -> Iterator[tuple[int, list[Member]]]:
+    """Pieces with how many members they and those before hold."""
+    members, done = iter(unpacked.members), 0
+    while piece := list(islice(members, PIECE)):
+        done += len(piece)
+        yield done, piece
+
+
+def _file(archive: Document, member: Member) -> NewFile:
+    return NewFile(member.name, member.path, metadata=_origin(archive, member.name), tags=archive.tags)
+
+
+def _origin(archive: Document, name: str) -> dict[str, Any]:
+    return {**archive.metadata, "archive": archive.source, "path": name}
+
+
+def _known_notes(archive: Document, known: Any) -> list[dict[str, Any]]:
+    """Notes of members whose bytes were there, unless it was an earlier attempt that brought them."""
+    rows = Document.objects.in_bulk(set(known.values()))
+    return [
+        {"name": name, "code": "known", "params": {}, "document": document_id}
+        for name, document_id in known.items()
+        if document_id in rows and not _is_of(rows[document_id], archive, name)
+    ]
+
+
+def _is_of(document: Document, archive: Document, name: str) -> bool:
+    same = {"archive": archive.source, "path": name}
+    return document.batch_id == archive.batch_id and same.items() <= document.metadata.items()

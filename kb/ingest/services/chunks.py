@@ -1,0 +1,530 @@
+"""What is done to many chunks at once: one statement a table, whatever their number; versions are the database's."""
+
+import copy
+import re
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from itertools import chain, pairwise
+from typing import Literal
+
+from django.db import connection, transaction
+from django.db.models import F, QuerySet
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.errors import NotVisible, Rejected
+from kb.content.models import Chunk, Document
+from kb.content.signals import chunks_replacing
+from kb.index.preparing import Prepared, replace_postings, replace_vectors, write_chunks
+from kb.index.services.writing import prepare_chunks, source_of, writing_chunks
+from kb.ingest.chunkers.drafts import hash_content
+from kb.ingest.chunkers.joining import joined, place_of, squeezed
+from kb.ingest.chunkers.matching import moved_place
+from kb.ingest.services.rechunk import own_to_chunk, share_questions
+from kb.providers.loaded import embedder
+from retrieval.errors import RetrievalError
+
+MOST_NAMED = 10
+
+# Positions count on without a gap, so that neighbours are found by them.
+_CLOSE_GAPS = """
+UPDATE kb_chunk c SET position = numbered.position
+FROM (
+    SELECT id, row_number() OVER (PARTITION BY document_id ORDER BY position) - 1 AS position
+    FROM kb_chunk WHERE document_id = ANY(%s::bigint[])
+) numbered
+WHERE c.id = numbered.id AND c.position <> numbered.position
+"""
+
+
+def chunks_change(
+    *, knowledge_base: KnowledgeBase, chunk_ids: Collection[int], action: Literal["enable", "disable", "delete"]
+) -> int:
+    """Does one thing to chunks of a knowledge base.
+
+    Returns:
+        How many were not so already.
+
+    Raises:
+        Rejected: some of them are not in the knowledge base; nothing was changed.
+    """
+    own = Chunk.objects.filter(knowledge_base=knowledge_base, pk__in=chunk_ids)
+    if foreign := sorted(set(chunk_ids).difference(own.values_list("pk", flat=True))):
+        message = _("These chunks are not in the knowledge base, and nothing was changed: %(ids)s.")
+        raise Rejected("unknown_chunks", message % {"ids": ", ".join(map(str, foreign[:MOST_NAMED]))})
+    if action == "delete":
+        return chunks_delete(chunk_ids=chunk_ids)
+    return chunks_set_enabled(chunk_ids=chunk_ids, enabled=action == "enable")
+
+
+def chunks_set_enabled(*, chunk_ids: Collection[int], enabled: bool) -> int:
+    """Switches chunks on or off; those that are so already are left alone.
+
+    Returns:
+        How many were switched.
+    """
+    with transaction.atomic():
+        rows = _locked(chunk_ids)
+        return int(rows.exclude(enabled=enabled).update(enabled=enabled, updated_at=timezone.now()))
+
+
+def chunks_delete(*, chunk_ids: Collection[int]) -> int:
+    """Deletes chunks with all that the indexes hold of them; the others of their documents move up.
+
+    A document that is processed again has them again: what is to stay out of searches is switched off.
+
+    Returns:
+        How many were deleted.
+    """
+    with transaction.atomic():
+        rows = _locked(chunk_ids)
+        documents = sorted(set(rows.order_by().values_list("document_id", flat=True)))
+        count, _by_model = rows.delete()
+        with connection.cursor() as cursor:
+            cursor.execute(_CLOSE_GAPS, [documents])
+    return int(count)
+
+
+def _locked(chunk_ids: Collection[int]) -> QuerySet[Chunk]:
+    """The chunks, of which the transaction holds the knowledge bases."""
+    rows = Chunk.objects.filter(pk__in=chunk_ids)
+    lock_knowledge_bases(rows.order_by().values_list("knowledge_base_id", flat=True).distinct())
+    return rows
+
+
+TEXT_CHARACTERS = 100_000
+KEYWORD_CHARACTERS = 300
+QUESTION_CHARACTERS = 2_000
+MOST_ENTRIES = 100
+
+
+def entries(given: Iterable[str]) -> list[str]:
+    """Keywords or questions as they are kept: each once, none blank."""
+    return list(dict.fromkeys(filter(None, map(str.strip, given))))
+
+
+def check_chunk(chunk: Chunk) -> None:
+    """Refuses what no chunk may be.
+
+    Raises:
+        Rejected: it has no text, or too much of something.
+    """
+    if not chunk.text.strip():
+        raise Rejected("blank_text", _("A chunk needs text: switch it off or delete its document instead."))
+    if len(chunk.text) > TEXT_CHARACTERS:
+        message = _("A chunk holds at most %(most)d characters, and this would have %(count)d: split it.")
+        raise Rejected("text_too_long", message % {"most": TEXT_CHARACTERS, "count": len(chunk.text)})
+    if max(len(chunk.questions), len(chunk.keywords)) > MOST_ENTRIES:
+        message = _("A chunk has at most %(most)d questions and as many keywords: leave some out.")
+        raise Rejected("too_many_entries", message % {"most": MOST_ENTRIES})
+    lengths = ((chunk.questions, QUESTION_CHARACTERS), (chunk.keywords, KEYWORD_CHARACTERS))
+    for texts, most in lengths:
+        if too_long := next((text for text in texts if len(text) > most), None):
+            message = _("“%(entry)s…” is longer than %(most)d characters: shorten it.")
+            raise Rejected("entry_too_long", message % {"entry": too_long[:40], "most": most})
+
+
+def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared]:
+    """What the indexes hold of chunks, which come with their document. A model runs: not inside a transaction.
+
+    Raises:
+        Rejected: the model is out of reach.
+    """
+    try:
+        return prepare_chunks(kb, [source_of(chunk) for chunk in chunks])
+    except RetrievalError as error:
+        raise Rejected("model_unavailable", str(error)) from error
+
+
+def unchanged_chunk(chunk: Chunk) -> Chunk:
+    """As `locked_chunks`, of one, which may have moved only: what a change begins with is what it was made from.
+
+    Raises:
+        NotVisible: it is gone.
+        Rejected: it has changed.
+    """
+    [locked] = locked_chunks(chunk.document, [chunk])
+    if (own_to_chunk(locked), locked.heading_path) != (own_to_chunk(chunk), chunk.heading_path):
+        raise changed_meanwhile()
+    return locked
+
+
+def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """The chunks of a document as they are now, in their order, until the transaction ends, which holds the knowledge base.
+
+    Raises:
+        NotVisible: one is gone.
+        Rejected: the document has another title than they were read with.
+    """
+    rows = Chunk.objects.select_for_update(of=("self",)).select_related("document").order_by("pk")
+    found = {row.pk: row for row in rows.filter(pk__in=[chunk.pk for chunk in chunks], document=document)}
+    if len(found) < len(chunks):
+        raise _gone()
+    if any(row.document.title != document.title for row in found.values()):
+        raise changed_meanwhile()
+    return [found[chunk.pk] for chunk in chunks]
+
+
+def require_there(chunk: Chunk) -> Chunk:
+    """The chunk as it is now.
+
+    Raises:
+        NotVisible: it is gone.
+    """
+    if (found := Chunk.objects.filter(pk=chunk.pk).first()) is None:
+        raise _gone()
+    present: Chunk = found
+    return present
+
+
+def unchanged_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
+    """As `locked_chunks`, and they are as they were read.
+
+    Raises:
+        NotVisible: one is gone.
+        Rejected: one has changed.
+    """
+    locked = locked_chunks(document, chunks)
+    if any(_state(now) != _state(then) for now, then in zip(locked, chunks, strict=True)):
+        raise changed_meanwhile()
+    return locked
+
+
+def changed_meanwhile() -> Rejected:
+    return Rejected(
+        "chunk_changed",
+        _(
+            "Somebody has changed the document or its chunks meanwhile, and nothing was done: look again, then repeat it."
+        ),
+    )
+
+
+def _gone() -> NotVisible:
+    return NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
+
+
+def _state(chunk: Chunk) -> tuple[object, ...]:
+    return (*own_to_chunk(chunk), chunk.position, chunk.parent_id, chunk.heading_path)
+
+
+def chunk_update(
+    chunk: Chunk,
+    *,
+    text: str,
+    enabled: bool,
+    questions: Sequence[str] | None = None,
+    keywords: Sequence[str] | None = None,
+    require: Callable[[Chunk], None] = lambda _chunk: None,
+) -> None:
+    """Changes a chunk and what the indexes hold of it.
+
+    Args:
+        chunk: read with its document and knowledge base.
+        text: the new one.
+        enabled: whether searches find it.
+        questions: which it answers; None: those it has.
+        keywords: that it is to be found by; none: they are extracted from its text again; None: those it has.
+        require: raises where the chunk, which is locked, is not as the caller wants it to be before the change.
+
+    Raises:
+        Rejected: the text is blank, something is too long, the model is out of reach, or somebody changed the chunk or the
+            document's title meanwhile; nothing was changed.
+        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
+        NotVisible: the chunk was deleted or replaced meanwhile.
+    """
+    wanted = _changed(chunk, text, questions, keywords)
+    if not _is_indexed_anew(chunk, wanted):
+        with transaction.atomic():
+            lock_knowledge_bases([chunk.knowledge_base_id])
+            require(require_there(chunk))
+            chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
+        return
+    _write_anew(chunk, wanted, enabled=enabled, require=require)
+
+
+def chunk_reindex(chunk: Chunk) -> None:
+    """Makes anew what the indexes hold of a chunk, which stays as it is.
+
+    Raises:
+        Rejected, Superseded, NotVisible: as `chunk_update`.
+    """
+    _write_anew(chunk, copy.copy(chunk), enabled=chunk.enabled)
+
+
+def _write_anew(
+    chunk: Chunk, wanted: Chunk, *, enabled: bool, require: Callable[[Chunk], None] = lambda _chunk: None
+) -> None:
+    model = embedder(chunk.knowledge_base.embedding_model)
+    [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
+    with writing_chunks(chunk.knowledge_base):
+        locked = unchanged_chunk(chunk)
+        require(locked)
+        if wanted.text != locked.text:
+            cut = locked.cut_text or locked.text
+            locked.text, locked.cut_text = wanted.text, "" if wanted.text == cut else cut
+        locked.questions, locked.own_questions = wanted.questions, wanted.own_questions
+        locked.keywords, locked.own_keywords = wanted.keywords, wanted.own_keywords
+        locked.enabled = enabled
+        locked.content_hash, locked.token_count = hash_content(locked.text), model.count_tokens(locked.text)
+        locked.save()
+        replace_postings([(locked, prepared.postings)])
+        replace_vectors([(locked, prepared)], model.model_id)
+
+
+def _changed(chunk: Chunk, text: str, questions: Sequence[str] | None, keywords: Sequence[str] | None) -> Chunk:
+    """The chunk as it is to be; nothing is written.
+
+    Raises:
+        Rejected: it cannot be so.
+    """
+    wanted = copy.copy(chunk)
+    wanted.text = text
+    if questions is not None and (asked := entries(questions)) != chunk.questions:
+        wanted.questions, wanted.own_questions = asked, True
+    if keywords is not None and (words := entries(keywords)) != chunk.keywords:
+        wanted.keywords, wanted.own_keywords = words, bool(words)
+    check_chunk(wanted)
+    return wanted
+
+
+def _is_indexed_anew(chunk: Chunk, wanted: Chunk) -> bool:
+    names = ("text", "questions", "own_questions", "keywords", "own_keywords")
+    return any(getattr(chunk, name) != getattr(wanted, name) for name in names)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbours:
+    """Chunks before and after one, both in the order of the document."""
+
+    previous: tuple[Chunk, ...]
+    following: tuple[Chunk, ...]
+
+
+def neighbours_of(chunk: Chunk, *, count: int = 1) -> Neighbours:
+    """So many chunks on either side, fewer at the ends of the document."""
+    siblings = Chunk.objects.filter(document=chunk.document_id)
+    before = siblings.filter(position__lt=chunk.position).order_by("-position")[:count]
+    after = siblings.filter(position__gt=chunk.position).order_by("position")[:count]
+    return Neighbours(tuple(reversed(before)), tuple(after))
+
+
+WRITTEN = (
+    "text",
+    "cut_text",
+    "own_cut",
+    "keywords",
+    "questions",
+    "own_keywords",
+    "own_questions",
+    "enabled",
+    "position",
+    "content_hash",
+    "token_count",
+    "updated_at",
+)
+
+
+def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[Chunk]) -> None:
+    """Writes neighbours anew; the first keeps its row, and the facts that were taken from the others.
+
+    Args:
+        document: theirs, with its knowledge base.
+        before: as they were read, in their order, without one between them.
+        after: what takes their place, in its order; the first is a copy of the first one before, the others are new.
+
+    Raises:
+        Rejected: one of them cannot be so, the model is out of reach, or somebody was faster; nothing was changed.
+        NotVisible: one of those before is gone.
+        Superseded: the knowledge base moved to another model meanwhile.
+    """
+    kb, (kept, *new) = document.knowledge_base, after
+    model = embedder(kb.embedding_model)
+    for chunk in after:
+        check_chunk(chunk)
+        chunk.document, chunk.knowledge_base = document, kb
+        chunk.content_hash = hash_content(chunk.text)
+    of_kept, *of_new = prepared_chunks(kb, after)
+    for chunk in after:
+        chunk.token_count = model.count_tokens(chunk.text)
+    with writing_chunks(kb):
+        unchanged_chunks(document, before)
+        _require_neighbours(document, before)
+        gone = [chunk.pk for chunk in before[1:]]
+        chunks_replacing.send(Chunk, kept=kept, gone=gone)
+        Chunk.objects.filter(pk__in=gone).delete()
+        first, last = before[0].position, before[-1].position
+        for position, chunk in enumerate(after, start=first):
+            chunk.position = position
+        following = Chunk.objects.filter(document=document, position__gt=last)
+        following.update(position=F("position") + first + len(after) - 1 - last)
+        kept.save(update_fields=WRITTEN)
+        replace_postings([(kept, of_kept.postings)])
+        replace_vectors([(kept, of_kept)], model.model_id)
+        write_chunks(new, of_new, model_id=model.model_id)
+
+
+def _require_neighbours(document: Document, chunks: Sequence[Chunk]) -> None:
+    between = Chunk.objects.filter(document=document, position__range=(chunks[0].position, chunks[-1].position))
+    if between.count() != len(chunks):
+        raise changed_meanwhile()
+
+
+MOST_MERGED = 50
+
+
+def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
+    """Makes one chunk of neighbours; what the end of one and the beginning of the next have in common is in it once.
+
+    It has the place, page and headings of the first, whose row stays; questions and a curator's keywords of all; and it
+    is enabled where one of them was. Cutting the document anew leaves it as it is.
+
+    Args:
+        document: with its knowledge base.
+        chunk_ids: two or more of its chunks that follow one another.
+
+    Raises:
+        NotVisible: one of them is not in the document.
+        Rejected: they cannot be merged, the model is out of reach, or somebody was faster; nothing was changed.
+        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
+    """
+    wanted = set(chunk_ids)
+    if not 1 < len(wanted) <= MOST_MERGED:
+        message = _("Choose from 2 to %(most)d chunks that follow one another.")
+        raise Rejected("merge_count", message % {"most": MOST_MERGED})
+    chunks = list(Chunk.objects.filter(document=document, pk__in=wanted).order_by("position"))
+    if len(chunks) < len(wanted):
+        raise NotVisible(_("Some of these chunks are not in the document: only chunks of one document are merged."))
+    _require_mergeable(document, chunks)
+    merged = _merged(chunks)
+    replace_chunks(document, chunks, [merged])
+    return merged
+
+
+def _require_mergeable(document: Document, chunks: Sequence[Chunk]) -> None:
+    places = (chunks[0].position, chunks[-1].position)
+    if Chunk.objects.filter(document=document, position__range=places).count() != len(chunks):
+        raise Rejected(
+            "not_adjacent", _("There are other chunks between these: choose chunks that follow one another.")
+        )
+    if len({chunk.parent_id for chunk in chunks}) > 1:
+        message = _(
+            "These chunks belong to different longer passages, of which a search returns one: merge chunks of one passage, "
+            "or choose a chunking strategy without longer passages."
+        )
+        raise Rejected("different_parents", message)
+
+
+def _merged(chunks: Sequence[Chunk]) -> Chunk:
+    merged = copy.copy(chunks[0])
+    merged.text = reduce(joined, [chunk.text for chunk in chunks])
+    cut = reduce(joined, [chunk.cut_text or chunk.text for chunk in chunks])
+    merged.cut_text = "" if cut == merged.text else cut
+    merged.own_cut = True
+    merged.enabled = any(chunk.enabled for chunk in chunks)
+    merged.questions = entries(chain.from_iterable(chunk.questions for chunk in chunks))
+    merged.own_questions = any(chunk.own_questions for chunk in chunks)
+    merged.keywords = entries(chain.from_iterable(chunk.keywords for chunk in chunks if chunk.own_keywords))
+    merged.own_keywords = bool(merged.keywords)
+    return merged
+
+
+MOST_PARTS = 100
+_SENTENCE_END = re.compile(r"(?:[。！？!?；;…]+[”’」』）》\"')\]]*|\.(?=\s)[\"')\]]*|\n)\s*")
+
+
+def chunk_split(*, chunk: Chunk, at: Sequence[int] = (), texts: Sequence[str] = ()) -> list[Chunk]:
+    """Makes several chunks of one; together they have its text.
+
+    Each question goes to the part that it has most in common with, and a curator's keywords to the parts that hold
+    them. Cutting the document anew leaves the parts as they are.
+
+    Args:
+        chunk: with its document and knowledge base.
+        at: offsets in its text, in characters, where parts begin; or
+        texts: of the parts, in their order, which differ from its text in white space at most.
+
+    Returns:
+        The parts; the first has the chunk's row.
+
+    Raises:
+        Rejected: there is no part on one side of an offset, the texts are another text, the model is out of reach, or
+            somebody was faster; nothing was changed.
+        NotVisible: the chunk is gone.
+        Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
+    """
+    places = _places(chunk.text, at) if at else _places_of_texts(chunk.text, texts)
+    parts = [_part(chunk, text) for text in _pieces(chunk.text, places)]
+    if chunk.cut_text:
+        for part, cut in zip(parts, _cut_pieces(chunk, places), strict=True):
+            part.cut_text = "" if cut == part.text else cut
+    share_questions(chunk, parts)
+    for part in parts[1:]:
+        part.pk = None
+    replace_chunks(chunk.document, [chunk], parts)
+    return parts
+
+
+def sentence_starts(text: str) -> list[int]:
+    """Where the sentences and lines of a text begin, but for the first: where a curator may want to split it."""
+    return [match.end() for match in _SENTENCE_END.finditer(text) if text[match.end() :].strip()]
+
+
+def _places(text: str, at: Sequence[int]) -> list[int]:
+    places = sorted(set(at))
+    pieces = _pieces(text, places) if places[0] > 0 and places[-1] < len(text) else []
+    if not pieces or not all(pieces):
+        raise Rejected("empty_part", _("A part would be empty: split between two words of the text."))
+    return _bounded(places)
+
+
+def _places_of_texts(text: str, texts: Sequence[str]) -> list[int]:
+    letters = [squeezed(each) for each in texts]
+    if len(letters) < 2 or not all(letters):
+        raise Rejected("empty_part", _("Give the texts of two or more parts, none of them empty."))
+    if "".join(letters) != squeezed(text):
+        raise Rejected(
+            "other_text", _("The parts are not the text of the chunk: change its text first, then split it.")
+        )
+    ends = [sum(map(len, letters[:count])) for count in range(1, len(letters))]
+    return _bounded([place_of(text, end) for end in ends])
+
+
+def _bounded(places: list[int]) -> list[int]:
+    if len(places) >= MOST_PARTS:
+        raise Rejected("too_many_parts", _("A chunk is split into at most %(most)d parts.") % {"most": MOST_PARTS})
+    return places
+
+
+def _pieces(text: str, places: Sequence[int]) -> list[str]:
+    return [text[start:end].strip() for start, end in pairwise([0, *places, len(text)])]
+
+
+def _part(chunk: Chunk, text: str) -> Chunk:
+    part = copy.copy(chunk)
+    part.text, part.cut_text, part.own_cut = text, "", True
+    part.questions, part.own_questions = [], False
+    part.keywords = [word for word in chunk.keywords if word in text] if chunk.own_keywords else []
+    part.own_keywords = bool(part.keywords)
+    return part
+
+
+def _cut_pieces(chunk: Chunk, places: Sequence[int]) -> list[str]:
+    """What each part was in the document.
+
+    A curator's addition was nothing there: it gets a character of its neighbour, by which the next cut knows it.
+    """
+    letters = squeezed(chunk.cut_text)
+    count = len(places) + 1
+    if len(letters) < count:
+        raise Rejected(
+            "too_many_parts", _("The document’s own text is too short for so many parts: split it into fewer.")
+        )
+    moved = [moved_place(chunk.text, chunk.cut_text, place) for place in places]
+    ends, before = list[int](), 0
+    for position, place in enumerate(moved, start=1):
+        before = min(max(len(squeezed(chunk.cut_text[:place])), before + 1), len(letters) - count + position)
+        ends.append(before)
+    return _pieces(chunk.cut_text, [place_of(chunk.cut_text, end) for end in ends])

@@ -1,0 +1,396 @@
+"""What a curator did, where a document's text is cut otherwise: edits, questions, keywords, and what is switched off."""
+
+import copy
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from kb.access.models import KnowledgeBase
+from kb.content.models import Chunk, ChunkParent, Document
+from kb.index.models import ChunkEmbedding, ChunkPostings
+from kb.index.preparing import ROWS_A_STATEMENT, Prepared, Source, replace_postings, replace_vectors, write_chunks
+from kb.index.services.writing import keyword_language, source_of, tokenizers_of
+from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content
+from kb.ingest.chunkers.joining import stream
+from kb.ingest.chunkers.matching import edited_part, holders, pairs
+from kb.ingest.chunkers.pinning import Pin, pin_texts
+from kb.providers.loaded import embedder
+
+SWITCHED_OFF_SHARE = 0.8
+"""A chunk that takes in chunks which were switched off is switched off too where they are so much of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survival:
+    """What becomes of the chunks that a document has.
+
+    Attributes:
+        kept: stay as rows, with their indexes.
+        new: are written.
+        gone: their text is in no chunk of its own any more.
+        edits_kept: of the texts that a curator had changed.
+        disabled_kept: of the chunks that were switched off.
+    """
+
+    kept: int = 0
+    new: int = 0
+    gone: int = 0
+    edits: int = 0
+    edits_kept: int = 0
+    disabled: int = 0
+    disabled_kept: int = 0
+
+
+def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
+    """Gives new chunks what a curator did to those that go, and counts where that was possible."""
+    if not any(map(is_touched, lost)):
+        return Survival(new=len(fresh))
+    cut = [chunk.cut_text or chunk.text for chunk in lost]
+    texts = [chunk.text for chunk in fresh]
+    inside: dict[int, list[int]] = defaultdict(list)
+    for position, holder in enumerate(holders(cut, texts)):
+        if holder is not None:
+            inside[holder].append(position)
+    parts: dict[int, list[int]] = defaultdict(list)
+    for position, holder in enumerate(holders(texts, cut)):
+        if holder is not None and position not in inside:
+            parts[holder].append(position)
+    for position, members in inside.items():
+        _take_in(fresh[position], [lost[each] for each in members])
+    for position, members in parts.items():
+        _share_out(lost[position], [fresh[each] for each in members])
+    carried = {each for members in inside.values() for each in members}.union(parts)
+    off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
+    return Survival(
+        new=len(fresh),
+        edits_kept=sum(bool(lost[each].cut_text) for each in carried),
+        disabled_kept=sum(not lost[each].enabled for each in off),
+    )
+
+
+def is_touched(chunk: Chunk) -> bool:
+    return bool(chunk.cut_text or chunk.own_questions or chunk.own_keywords or not chunk.enabled)
+
+
+def _take_in(whole: Chunk, members: Sequence[Chunk]) -> None:
+    """A larger chunk has the edits, questions and keywords of those that it holds."""
+    text = whole.text
+    for member in members:
+        if member.cut_text:
+            whole.text = whole.text.replace(member.cut_text, member.text, 1)
+        if member.own_questions:
+            whole.questions = list(dict.fromkeys([*whole.questions, *member.questions]))
+            whole.own_questions = True
+        if member.own_keywords:
+            whole.keywords = list(dict.fromkeys([*whole.keywords, *member.keywords]))
+            whole.own_keywords = True
+    _note_edit(whole, text)
+    off = sum(len(member.cut_text or member.text) for member in members if not member.enabled)
+    if off >= SWITCHED_OFF_SHARE * len(text):
+        whole.enabled = False
+
+
+def _share_out(whole: Chunk, members: Sequence[Chunk]) -> None:
+    """Smaller chunks have their part of the edit, and the questions and keywords that suit them."""
+    for member in members:
+        text = member.text
+        if whole.cut_text:
+            edited = edited_part(whole.cut_text, whole.text, text)
+            # The curator has deleted all of it: it stays, unseen, since a chunk needs text.
+            member.text, member.enabled = edited or text, bool(edited)
+            _note_edit(member, text)
+        member.enabled = member.enabled and whole.enabled
+        if whole.own_keywords:
+            member.keywords = [word for word in whole.keywords if word in member.text]
+            member.own_keywords = True
+    if whole.own_questions:
+        share_questions(whole, members)
+
+
+def share_questions(whole: Chunk, members: Sequence[Chunk]) -> None:
+    """Gives each question of a chunk to that of its parts which has most in common with it."""
+    for question in whole.questions:
+        best = max(members, key=lambda member: len(_bigrams(question) & _bigrams(member.text)))
+        best.questions = list(dict.fromkeys([*best.questions, question]))
+        best.own_questions = whole.own_questions
+
+
+def _note_edit(chunk: Chunk, text: str) -> None:
+    if chunk.text != text:
+        chunk.cut_text, chunk.content_hash = text, hash_content(chunk.text)
+
+
+def _bigrams(text: str) -> set[str]:
+    return {text[place : place + 2] for place in range(len(text) - 1)}
+
+
+HEADING_LENGTH = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Recut:
+    """A document's chunks as they will be.
+
+    Attributes:
+        before: the chunks as they were read, by id.
+        chunks: in order; those without an id are new, the others copies of rows.
+        drafts: what the chunks were made of: the strategy's, but for the passages that it may not cut.
+        parents: the passage that is returned in place of each, by position; one missing is returned itself.
+    """
+
+    before: Mapping[int, Chunk]
+    chunks: tuple[Chunk, ...]
+    drafts: tuple[ChunkDraft, ...]
+    parents: Mapping[int, ParentDraft]
+    survival: Survival = field(default_factory=Survival)
+
+
+def chunks_of(document: Document) -> list[Chunk]:
+    return list(Chunk.objects.filter(document=document).order_by("position", "pk"))
+
+
+def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDraft]) -> Recut:
+    """What drafts make of a document's chunks; nothing is written.
+
+    A chunk of the same text keeps its row. Where a text is cut otherwise, an edit goes with the text into a larger
+    chunk that holds it, or into the smaller ones that it holds; so do questions and keywords that a curator gave. Where
+    new chunks would divide such a text, it stays a chunk, and they lose their part of it. What a curator merged or split
+    stays as it is.
+
+    Args:
+        document: whose they are; new chunks get it as it is.
+        before: in their order.
+        drafts: in their order.
+    """
+    cut = [chunk.cut_text or chunk.text for chunk in before]
+    old_hashes = [
+        hash_content(text) if chunk.cut_text else chunk.content_hash for chunk, text in zip(before, cut, strict=True)
+    ]
+    drafts = _pinned(document, before, cut, old_hashes, drafts)
+    paired = pairs(old_hashes, [hash_content(draft.text) for draft in drafts])
+    chunks = [
+        _survivor(before[paired[position]], draft) if position in paired else _new_chunk(document, draft)
+        for position, draft in enumerate(drafts)
+    ]
+    fresh = [position for position in range(len(drafts)) if position not in paired]
+    lost = sorted(set(range(len(before))).difference(paired.values()))
+    carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
+    for chunk in chunks:
+        chunk.document = document
+    survival = _survival(before, [before[each] for each in paired.values()], carried)
+    return Recut(
+        {chunk.pk: chunk for chunk in before},
+        tuple(chunks),
+        tuple(drafts),
+        {draft.position: draft.parent for draft in drafts if draft.parent},
+        survival,
+    )
+
+
+def _pinned(
+    document: Document,
+    before: Sequence[Chunk],
+    cut: Sequence[str],
+    hashes: Sequence[str],
+    drafts: Sequence[ChunkDraft],
+) -> Sequence[ChunkDraft]:
+    """The drafts with the passages that a curator cut, and those that carry a curator's work which no draft would."""
+    if not any(chunk.own_cut or is_touched(chunk) for chunk in before):
+        return drafts
+    there = {hash_content(draft.text) for draft in drafts}
+    pins = [
+        Pin(text, start, always=chunk.own_cut)
+        for chunk, text, key, (start, _) in zip(before, cut, hashes, stream(cut).spans, strict=True)
+        if chunk.own_cut or (is_touched(chunk) and key not in there)
+    ]
+    return pin_texts(drafts, pins, embedder(document.knowledge_base.embedding_model).count_tokens) if pins else drafts
+
+
+def _survivor(chunk: Chunk, draft: ChunkDraft) -> Chunk:
+    kept = copy.copy(chunk)
+    kept.position, kept.page, kept.heading_path = draft.position, draft.page, stored_path(draft.heading_path)
+    if kept.cut_text:
+        kept.cut_text = draft.text
+    else:
+        kept.text, kept.token_count = draft.text, draft.token_count
+    if draft.questions and not kept.own_questions:
+        kept.questions = list(draft.questions)
+    return kept
+
+
+def _new_chunk(document: Document, draft: ChunkDraft) -> Chunk:
+    return Chunk(
+        knowledge_base_id=document.knowledge_base_id,
+        position=draft.position,
+        text=draft.text,
+        cut_text="",
+        page=draft.page,
+        heading_path=stored_path(draft.heading_path),
+        questions=list(draft.questions),
+        content_hash=hash_content(draft.text),
+        token_count=draft.token_count,
+    )
+
+
+def stored_path(heading_path: Iterable[str]) -> list[str]:
+    return [heading[:HEADING_LENGTH] for heading in heading_path]
+
+
+def _survival(before: Sequence[Chunk], kept: Sequence[Chunk], carried: Survival) -> Survival:
+    return Survival(
+        kept=len(kept),
+        new=carried.new,
+        gone=len(before) - len(kept),
+        edits=sum(bool(chunk.cut_text) for chunk in before),
+        edits_kept=carried.edits_kept + sum(bool(chunk.cut_text) for chunk in kept),
+        disabled=sum(not chunk.enabled for chunk in before),
+        disabled_kept=carried.disabled_kept + sum(not chunk.enabled for chunk in kept),
+    )
+
+
+logger = logging.getLogger(__name__)
+
+_WRITTEN = (
+    "position",
+    "text",
+    "cut_text",
+    "page",
+    "heading_path",
+    "keywords",
+    "questions",
+    "own_keywords",
+    "own_questions",
+    "enabled",
+    "content_hash",
+    "token_count",
+    "parent",
+)
+_OWN_TO_CHUNK = (
+    "pk",
+    "text",
+    "cut_text",
+    "keywords",
+    "questions",
+    "own_keywords",
+    "own_questions",
+    "own_cut",
+    "enabled",
+)
+
+
+class ChunksChanged(Exception):
+    """Somebody has changed a document's chunks since they were read: plan again."""
+
+
+def to_index(kb: KnowledgeBase, plan: Recut, *, is_retitled: bool) -> list[Chunk]:
+    """The chunks that are new, whose searchable text has changed, or that lack a part of the indexes."""
+    complete = _complete(kb, list(plan.before))
+    return [
+        chunk
+        for chunk in plan.chunks
+        if is_retitled
+        or chunk.pk not in complete
+        or (kb.ask_questions and not chunk.questions and not chunk.own_questions)
+        or _indexed(chunk) != _indexed(plan.before[chunk.pk])
+    ]
+
+
+def _indexed(chunk: Chunk) -> tuple[object, ...]:
+    own = chunk.keywords if chunk.own_keywords else None
+    return chunk.text, chunk.heading_path, chunk.questions, own
+
+
+def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
+    """The chunks of which every index holds what a search needs."""
+    postings = ChunkPostings.objects.filter(chunk__in=chunk_ids)
+    held = {*postings.values_list("chunk_id", "tokenizer_id")}
+    vectors = ChunkEmbedding.objects.filter(chunk__in=chunk_ids, model=kb.embedding_model)
+    held |= {*vectors.values_list("chunk_id", "kind")}
+    wanted = [str(cutter.id) for cutter in tokenizers_of(kb)] + [ChunkEmbedding.Kind.CONTENT.value]
+    if keyword_language(kb):
+        wanted.append(ChunkEmbedding.Kind.KEYWORDS.value)
+    return {pk for pk in chunk_ids if all((pk, each) in held for each in wanted)}
+
+
+def write_recut(document: Document, plan: Recut, prepared: Mapping[Source, Prepared], renewed: Sequence[Chunk]) -> None:
+    """Writes what has changed; belongs inside the caller's transaction, which holds the knowledge base.
+
+    Args:
+        document: with its knowledge base.
+        plan: of its chunks.
+        prepared: what the indexes hold of the renewed chunks.
+        renewed: those of the plan's chunks that are indexed anew.
+
+    Raises:
+        ChunksChanged: its chunks are no longer those that the plan was made of.
+    """
+    model_id = document.knowledge_base.embedding_model
+    current = Chunk.objects.select_for_update(no_key=True).filter(document=document).order_by("pk")
+    if {each.pk: own_to_chunk(each) for each in current} != {
+        pk: own_to_chunk(each) for pk, each in plan.before.items()
+    }:
+        raise ChunksChanged
+    stale_parents = _write_parents(document, plan)
+    kept = [chunk for chunk in plan.chunks if chunk.pk]
+    gone = set(plan.before).difference(chunk.pk for chunk in kept)
+    Chunk.objects.filter(pk__in=gone).delete()
+    changed = [chunk for chunk in kept if _row(chunk) != _row(plan.before[chunk.pk])]
+    for chunk in changed:
+        chunk.updated_at = timezone.now()
+    Chunk.objects.bulk_update(changed, [*_WRITTEN, "updated_at"], batch_size=ROWS_A_STATEMENT)
+    stale_parents.delete()
+    pairs_to_write = [(chunk, prepared[source_of(chunk)]) for chunk in renewed]
+    new = [(chunk, each) for chunk, each in pairs_to_write if not chunk.pk]
+    again = [(chunk, each) for chunk, each in pairs_to_write if chunk.pk]
+    write_chunks([chunk for chunk, _ in new], [each for _, each in new], model_id=model_id)
+    replace_postings((chunk, each.postings) for chunk, each in again)
+    replace_vectors(again, model_id)
+    survival = plan.survival
+    if lost := survival.edits - survival.edits_kept:
+        logger.warning("document %s was cut so that %d edited texts are in no chunk any more", document.pk, lost)
+
+
+def own_to_chunk(chunk: Chunk) -> tuple[object, ...]:
+    """What cutting its document anew must not lose: where it has changed since it was read, a plan is out of date."""
+    return tuple(getattr(chunk, name) for name in _OWN_TO_CHUNK)
+
+
+def _row(chunk: Chunk) -> tuple[object, ...]:
+    return tuple(chunk.parent_id if name == "parent" else getattr(chunk, name) for name in _WRITTEN)
+
+
+def _write_parents(document: Document, plan: Recut) -> QuerySet[ChunkParent]:
+    """Points the plan's chunks to their parents, of which those of the same text stay; the others are returned."""
+    drafts = {draft.position: draft for draft in plan.parents.values()}
+    present = list(ChunkParent.objects.filter(document=document).order_by("position", "pk"))
+    wanted = [_parent(document, draft) for _position, draft in sorted(drafts.items())]
+    again = pairs([_text_of(each) for each in present], [_text_of(each) for each in wanted])
+    for position, former in again.items():
+        wanted[position].pk = present[former].pk
+    ChunkParent.objects.bulk_create([each for each in wanted if not each.pk], batch_size=ROWS_A_STATEMENT)
+    moved = [wanted[each] for each, former in again.items() if wanted[each].position != present[former].position]
+    ChunkParent.objects.bulk_update(moved, ["position"], batch_size=ROWS_A_STATEMENT)
+    rows = {parent.position: parent for parent in wanted}
+    for chunk in plan.chunks:
+        draft = plan.parents.get(chunk.position)
+        chunk.parent = rows[draft.position] if draft else None
+    return ChunkParent.objects.filter(document=document).exclude(pk__in=[each.pk for each in wanted])
+
+
+def _parent(document: Document, draft: ParentDraft) -> ChunkParent:
+    return ChunkParent(
+        knowledge_base_id=document.knowledge_base_id,
+        document=document,
+        position=draft.position,
+        text=draft.text,
+        page=draft.page,
+        heading_path=stored_path(draft.heading_path),
+    )
+
+
+def _text_of(parent: ChunkParent) -> tuple[object, ...]:
+    return parent.text, parent.page, tuple(parent.heading_path)

@@ -1,0 +1,176 @@
+"""A table of titles, tags and metadata for the files of an upload, matched by their names."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Final
+
+from django.core.exceptions import ValidationError
+from django.utils.translation import gettext as _
+
+from kb.base.errors import NotVisible, Rejected
+from kb.base.text import is_storable, validate_metadata
+from kb.content.models import Document, FileDetails, IngestBatch
+from kb.ingest.formats.decode import decode
+from kb.ingest.parser.parsed import ParseError
+from kb.ingest.services.batches import details_of
+from kb.ingest.services.documents import document_held, document_update
+
+MOST_ROWS: Final = 50_000
+MOST_COLUMNS: Final = 200
+MOST_BYTES: Final = 10 * 1024**2
+NAME, TITLE, TAGS, METADATA = "filename", "title", "tags", "metadata"
+TAG_CHARACTERS: Final = 60
+_PLAIN_NUMBER: Final = re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")
+PIECE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A row of the table."""
+
+    name: str
+    title: str = ""
+    tags: tuple[str, ...] = ()
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_table(data: bytes) -> list[Described]:
+    """Reads CSV with a header: `filename`, and any of `title`, `tags` (between semicolons) and `metadata` (a JSON object).
+
+    Every further column is an entry of the metadata under its own name: as numbers where each of its cells is one, else as
+    texts. An empty cell says nothing.
+
+    Raises:
+        Rejected: it is too large, has no column `filename`, or a row cannot be taken, which is named.
+    """
+    if len(data) > MOST_BYTES:
+        raise Rejected("table_invalid", _("The table is larger than %(megabytes)s MB: split it.") % {"megabytes": 10})
+    try:
+        reader = csv.DictReader(io.StringIO(decode(data), newline=""), strict=True)
+        header = [(name or "").strip() for name in reader.fieldnames or ()]
+        reader.fieldnames = header
+        if NAME not in header:
+            raise Rejected("table_invalid", _("The table needs a column “filename”: add it as the first row says."))
+        if len(header) > MOST_COLUMNS:
+            message = _("The table has more than %(columns)s columns: leave out those that are not needed.")
+            raise Rejected("table_invalid", message % {"columns": MOST_COLUMNS})
+        named = ((line, row) for line, row in enumerate(reader, start=2) if (row[NAME] or "").strip())
+        rows = [_described(line, row) for line, row in islice(named, MOST_ROWS + 1)]
+        if len(rows) > MOST_ROWS:
+            raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
+        rows = _with_numbers(rows, {*header} - {NAME, TITLE, TAGS, METADATA})
+    except (ParseError, csv.Error) as error:
+        raise Rejected("table_invalid", _("The table cannot be read: save it as CSV in UTF-8.")) from error
+    return list({row.name: row for row in rows}.values())
+
+
+def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
+    """Keeps a table for the files that come, and gives those that are here what it says.
+
+    Returns:
+        How many documents are here that it names.
+    """
+    FileDetails.objects.bulk_create(
+        [
+            FileDetails(batch=batch, name=row.name, title=row.title, tags=list(row.tags), metadata=dict(row.metadata))
+            for row in rows
+        ],
+        batch_size=PIECE,
+        update_conflicts=True,
+        unique_fields=["batch", "name"],
+        update_fields=["title", "tags", "metadata"],
+    )
+    after = told = 0
+    while documents := list(Document.objects.filter(batch=batch, pk__gt=after).order_by("pk")[:PIECE]):
+        after = documents[-1].pk
+        told += _tell(batch, documents)
+    return told
+
+
+def _tell(batch: IngestBatch, documents: list[Document]) -> int:
+    names = {document.pk: document.metadata.get("path") or document.source for document in documents}
+    details = details_of(batch, [str(name) for name in names.values()])
+    found = [
+        (document, details[str(names[document.pk])]) for document in documents if str(names[document.pk]) in details
+    ]
+    for document, row in found:
+        if _changes(document, row):
+            with suppress(NotVisible), document_held(document) as held:  # deleted since, or changed
+                document_update(held, **_changes(held, row))
+    return len(found)
+
+
+def _changes(document: Document, row: FileDetails) -> dict[str, Any]:
+    """What a row says otherwise than the document."""
+    said: dict[str, Any] = {"metadata": {**document.metadata, **row.metadata}}
+    if row.title:
+        said["title"] = row.title
+    if row.tags:
+        said["tags"] = list(row.tags)
+    return {name: value for name, value in said.items() if getattr(document, name) != value}
+
+
+def _described(line: int, row: Mapping[str | None, Any]) -> Described:
+    cells = {str(name): value.strip() for name, value in row.items() if name and isinstance(value, str)}
+    if None in row:
+        raise _refused(line, _("it has more cells than the header"))
+    name = cells[NAME].replace("\\", "/").removeprefix("./")
+    tags = tuple(tag.strip() for tag in cells.get(TAGS, "").replace("；", ";").split(";") if tag.strip())
+    title = cells.get(TITLE, "")
+    if len(name) > 1_000 or len(title) > 500 or any(len(tag) > TAG_CHARACTERS for tag in tags) or len(tags) > 50:
+        raise _refused(line, _("a name, title or tag is too long, or there are more than 50 tags"))
+    if not all(map(is_storable, cells.values())):
+        raise _refused(line, _("it holds a character that cannot be stored"))
+    own = {key: value for key, value in cells.items() if key not in (NAME, TITLE, TAGS, METADATA) and value}
+    return Described(name, title, tags, {**_metadata(line, cells.get(METADATA, "")), **own})
+
+
+def _with_numbers(rows: list[Described], columns: Collection[str]) -> list[Described]:
+    """A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text."""
+    read = {
+        name: {row.name: _number(str(row.metadata[name])) for row in rows if name in row.metadata} for name in columns
+    }
+    numeric = {name: cells for name, cells in read.items() if None not in cells.values()}
+    return [
+        replace(
+            row,
+            metadata={
+                **row.metadata,
+                **{name: cells[row.name] for name, cells in numeric.items() if row.name in cells},
+            },
+        )
+        for row in rows
+    ]
+
+
+def _number(cell: str) -> int | float | None:
+    """None for a cell that would not be written like that as a number."""
+    if not _PLAIN_NUMBER.fullmatch(cell):
+        return None
+    value = float(cell) if "." in cell else int(cell)
+    return value if str(value) == cell else None
+
+
+def _metadata(line: int, cell: str) -> dict[str, Any]:
+    if not cell:
+        return {}
+    try:
+        value = json.loads(cell)
+        validate_metadata(value)
+    except (ValueError, RecursionError) as error:
+        raise _refused(line, _("“metadata” is not a JSON object")) from error
+    except ValidationError as error:
+        raise _refused(line, error.messages[0]) from error
+    read: dict[str, Any] = value
+    return read
+
+
+def _refused(line: int, why: str) -> Rejected:
+    message = _("Line %(line)s of the table cannot be taken: %(why)s. Mend it and upload the table again.")
+    return Rejected("table_invalid", message % {"line": line, "why": why})

@@ -1,0 +1,194 @@
+"""The audit log: who changed what, for owners of knowledge bases and superusers."""
+
+import json
+from datetime import date, datetime, time, timedelta
+from typing import Any, ClassVar
+
+from django import forms
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.admin.utils import display_for_value
+from django.db.models import DateTimeField, QuerySet
+from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from unfold.contrib.filters.admin import ChoicesDropdownFilter, DropdownFilter, FieldTextFilter, RangeDateFilter
+
+from kb.access.models import MODELS, AuditEntry
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
+
+
+def kind_in_words(kind: str) -> str:
+    """What an object is called; a kind that is unknown here by its code."""
+    return str(apps.get_model("kb", MODELS[kind])._meta.verbose_name) if kind in MODELS else kind
+
+
+def kinds_in_words() -> dict[str, str]:
+    """All kinds of objects."""
+    return {kind: kind_in_words(kind) for kind in MODELS}
+
+
+def field_in_words(kind: str, name: str) -> str:
+    """What a field is called; one that is gone, or never had a name for people, by its code."""
+    return str(getattr(field_of(kind, name), "verbose_name", name))
+
+
+def field_of(kind: str, name: str) -> Any:
+    """The field behind a name in the log, which leaves out the end of a column's; None where there is none any more."""
+    fields = apps.get_model("kb", MODELS[kind])._meta.fields if kind in MODELS else ()
+    return next((each for each in fields if name in {each.name, each.column.removesuffix("_id")}), None)
+
+
+def value_in_words(kind: str, name: str, value: Any) -> str:
+    """A value as the pages of its kind show it: choices by their label, times in the site's time zone."""
+    field = field_of(kind, name)
+    labels = dict(getattr(field, "flatchoices", ()))
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return _("yes") if value else _("no")
+    if isinstance(value, str | int) and value in labels:
+        return str(labels[value])
+    if isinstance(field, DateTimeField) and (moment := parse_datetime(str(value))):
+        return display_for_value(moment, "")
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return " · ".join(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+ACTION_LABELS = {"create": "success", "update": "info", "delete": "danger", "bind": "info", "unbind": "warning"}
+FIELDS_IN_LIST = 4
+VALUE_CHARACTERS = 2_001
+
+
+class KindFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("kind")
+    parameter_name = "kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return list(kinds_in_words().items())
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:  # noqa: ARG002
+        chosen = self.value()
+        return queryset.filter(object_type=chosen) if chosen in kinds_in_words() else queryset
+
+
+class DaysFilter(RangeDateFilter):  # type: ignore[misc]
+    """From the beginning of a day to the end of another, by the clock of this site."""
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:  # noqa: ARG002
+        first, last = (self._day(each) for each in ("from", "to"))
+        if first:
+            queryset = queryset.filter(at__gte=timezone.make_aware(datetime.combine(first, time.min)))
+        if last:
+            queryset = queryset.filter(at__lt=timezone.make_aware(datetime.combine(last + timedelta(days=1), time.min)))
+        return queryset
+
+    def _day(self, end: str) -> date | None:
+        given = self.used_parameters.get(f"{self.parameter_name}_{end}")
+        value = forms.DateField(required=False, localize=True)
+        try:
+            day: date | None = value.clean(given)
+        except forms.ValidationError:
+            return None
+        return day if day is None or day.year < 9_999 else None
+
+
+@admin.register(AuditEntry)
+class AuditEntryAdmin(ScopedModelAdmin):
+    """For reading only: the database writes it, and retention alone deletes from it."""
+
+    list_display = ("at", "who", "did", "kind", "named", "base", "changed", "how")
+    list_filter = (
+        ("knowledge_base", ScopedRelatedFilter),
+        ("username", FieldTextFilter),
+        ("action", ChoicesDropdownFilter),
+        KindFilter,
+        ("how", ChoicesDropdownFilter),
+        ("at", DaysFilter),
+    )
+    linked_lookups = frozenset({"object_id"})  # of an object's history
+    list_filter_submit = True
+    list_filter_sheet = True
+    search_fields = ("object_name", "object_id", "request_id")
+    search_help_text = gettext_lazy("Search by name, id or request")
+    actions = ()
+    show_full_result_count = False  # a second count of a table that grows long
+    change_form_outer_after_template = "operations/audit/changes.html"
+    fields: ClassVar[Any] = (
+        "at", "who", "did_in_words", "kind", "named", "object_id", "base", "how_it_came", "api_key", "address", "request_id",
+    )  # fmt: skip
+    readonly_fields: ClassVar[Any] = fields
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        entry = kwargs.get("obj")
+        if entry is not None:
+            context |= {"entry": entry, "differences": _differences(entry)}
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Columns -------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("user"))
+    def who(self, entry: AuditEntry) -> str:
+        name = entry.username or _("nobody is known")
+        return format_html('{} <code class="kb-mono">{}</code>', name, entry.api_key) if entry.api_key else name
+
+    @column(gettext_lazy("action"), label=ACTION_LABELS)
+    def did(self, entry: AuditEntry) -> tuple[str, str]:
+        return entry.action, entry.get_action_display()
+
+    @column(gettext_lazy("action"))
+    def did_in_words(self, entry: AuditEntry) -> str:
+        return entry.get_action_display()
+
+    @column(gettext_lazy("kind"))
+    def kind(self, entry: AuditEntry) -> str:
+        return kind_in_words(entry.object_type)
+
+    @column(gettext_lazy("name"))
+    def named(self, entry: AuditEntry) -> str:
+        if entry.object_name or entry.amount == 1:
+            return format_html('<span class="kb-name">{}</span>', Truncator(entry.object_name or "-").chars(80))
+        return ngettext("%(count)d row", "%(count)d rows", entry.amount) % {"count": entry.amount}
+
+    @column(gettext_lazy("knowledge base"))
+    def base(self, entry: AuditEntry) -> str:
+        return entry.knowledge_base_name or "-"
+
+    @column(gettext_lazy("fields"))
+    def changed(self, entry: AuditEntry) -> str:
+        if entry.action != AuditEntry.Action.UPDATE:
+            return "-"
+        names = [field_in_words(entry.object_type, name) for name in entry.changes]
+        more = len(names) - FIELDS_IN_LIST
+        return ", ".join(names[:FIELDS_IN_LIST]) + (f" +{more}" if more > 0 else "") or "-"
+
+    @column(gettext_lazy("by way of"))
+    def how_it_came(self, entry: AuditEntry) -> str:
+        how = entry.get_how_display()
+        return format_html('{} <code class="kb-mono">{}</code>', how, entry.via) if entry.via else how
+
+
+def _differences(entry: AuditEntry) -> list[dict[str, str]]:
+    return [
+        {
+            "field": field_in_words(entry.object_type, name),
+            "before": "" if secret else value_in_words(entry.object_type, name, before),
+            "after": _("changed; its value is not kept") if secret else value_in_words(entry.object_type, name, after),
+        }
+        for name, (before, after) in entry.changes.items()
+        for secret in [before is None and after is None]
+    ]

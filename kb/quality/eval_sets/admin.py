@@ -1,0 +1,581 @@
+"""Evaluation sets as files: the page that takes one in, and the download."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import urlencode
+
+from django import forms
+from django.contrib import admin, messages
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Page, Paginator
+from django.db import models
+from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.forms import ModelChoiceField
+from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.urls import URLPattern, reverse
+from django.utils.functional import cached_property
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.decorators.http import require_GET
+from django.views.generic import TemplateView
+from unfold.decorators import action
+from unfold.views import UnfoldModelAdminViewMixin
+from unfold.widgets import (
+    UnfoldAdminFileFieldWidget,
+    UnfoldAdminSelectWidget,
+    UnfoldAdminTextInputWidget,
+    UnfoldBooleanSwitchWidget,
+)
+
+from kb.access.models import KnowledgeBase
+from kb.base.errors import Rejected, ServiceError
+from kb.content.models import Chunk, Document
+from kb.graph.admin.concepts import GraphAdmin
+from kb.quality.debug.admin.judge import SESSION_KEY
+from kb.quality.debug.admin.log import debug_url
+from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
+from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade
+from kb.quality.eval_sets.services.queries import (
+    NAME_CHARACTERS,
+    eval_set_rename,
+    queries_add,
+    queries_delete,
+    query_update,
+)
+from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
+from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
+from kb.web.admin.rows import row_id, row_ids
+from kb.web.admin.scoped import column, principal
+from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
+from retrieval.eval.judged_sets import Layout
+
+FIELDS = {"name_taken": "replace", "name_too_long": "name"}
+
+
+class ImportForm(IntoKnowledgeBaseForm):
+    knowledge_base = forms.ModelChoiceField(
+        KnowledgeBase.objects.none(),
+        label=gettext_lazy("Knowledge base"),
+        widget=UnfoldAdminSelectWidget,
+        empty_label=gettext_lazy("Select value"),
+        help_text=gettext_lazy("Its documents are judged; they are known by their source."),
+    )
+    file = forms.FileField(
+        label=gettext_lazy("ZIP file"),
+        widget=UnfoldAdminFileFieldWidget({"accept": ".zip,application/zip"}),
+    )
+    name = forms.CharField(
+        label=gettext_lazy("Name of the set"),
+        required=False,
+        max_length=NAME_CHARACTERS,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=gettext_lazy("Blank: the name in the files."),
+    )
+    replace = forms.BooleanField(
+        label=gettext_lazy("Replace the queries and judgments of a set of this name"),
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+
+class ImportView(IntoKnowledgeBaseView):
+    title = gettext_lazy("Import an evaluation set")
+    template_name = "quality/eval_sets/import.html"
+    form_class = ImportForm
+
+    def get_initial(self) -> dict[str, Any]:
+        """The set too that a link names."""
+        return super().get_initial() | {"name": self.request.GET.get("name", "")}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(**kwargs, opts=self.model_admin.opts, has_knowledge_base=self.writable.exists())
+
+    def form_valid(self, form: ImportForm) -> HttpResponse:
+        given = form.cleaned_data
+        try:
+            done = eval_set_import_archive(
+                principal(self.request),
+                given["knowledge_base"],
+                given["file"],
+                given["name"],
+                replace=given["replace"],
+            )
+        except Rejected as error:
+            form.add_error(FIELDS.get(error.code, "file"), str(error))
+            return self.form_invalid(form)
+        words = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
+        counts = {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
+        messages.success(self.request, words % counts)
+        if done.missing:
+            messages.warning(self.request, _missing_in_words(done.missing))
+        return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[done.eval_set.pk]))
+
+
+def export_view(request: HttpRequest, eval_set: EvalSet) -> FileResponse:
+    """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
+    layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
+    archive = eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET)
+    return FileResponse(
+        archive,
+        as_attachment=True,
+        filename=archive_name(eval_set, layout),
+        content_type="application/zip",
+        headers={"X-Content-Type-Options": "nosniff"},
+    )
+
+
+def _missing_in_words(count: int) -> str:
+    words = ngettext(
+        "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
+        "source is uploaded.",
+        "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the same "
+        "source are uploaded.",
+        count,
+    )
+    return words % {"count": count}
+
+
+QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
+CHUNKS_READ = 2_000
+FILTERS = ("", "judged", "unanswerable", "unjudged")
+TAKEN_BACK = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """An option of a select field."""
+
+    value: str
+    label: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueryRow:
+    """A query of the table; `words` say what is judged."""
+
+    query: EvalQuery
+    url: str
+    debug_url: str
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class QueryTable:
+    q: str
+    choices: tuple[Option, ...]
+    page: "Page[Any]"
+    rows: tuple[QueryRow, ...]
+    previous_url: str
+    next_url: str
+    is_narrowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JudgmentRow:
+    """A judgment; `chunk_url` is blank, and `trouble` says why, where nothing in the knowledge base answers to it."""
+
+    judgment: Judgment
+    document_url: str
+    chunk_url: str
+    chunk: str
+    trouble: str
+    grades: tuple[Option, ...]
+
+
+class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
+    """A page of one set. Whoever sees the set sees it; only editors may post."""
+
+    permission_required = ()
+
+    @cached_property
+    def eval_set(self) -> Any:
+        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
+
+    @cached_property
+    def may_edit(self) -> bool:
+        return bool(self.model_admin.has_change_permission(self.request, self.eval_set))
+
+    @property
+    def url(self) -> str:
+        return set_url(self.eval_set)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            original=self.eval_set,
+            eval_set=self.eval_set,
+            kb=self.eval_set.knowledge_base,
+            may_edit=self.may_edit,
+        )
+
+    def post(self, request: HttpRequest, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        if not self.may_edit:
+            raise PermissionDenied
+        try:
+            return HttpResponseRedirect(self.write(request.POST))
+        except ServiceError as error:
+            messages.error(request, str(error))
+            return self.render_to_response(self.get_context_data(posted=request.POST))
+
+    def write(self, posted: QueryDict) -> str:
+        """Does what was posted; returns the page to go on to.
+
+        Raises:
+            ServiceError: it cannot be done; the message says what to do.
+        """
+        raise NotImplementedError
+
+
+class SetView(OfSetView):
+    """The set: its figures, its queries, and the forms that add some and rename it."""
+
+    template_name = "quality/eval_sets/page.html"
+
+    @property
+    def title(self) -> str:
+        return _("Evaluation set “%(name)s”") % {"name": self.eval_set.name}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            table=query_table(self.request, self.eval_set),
+            last_run=last_run_in_words(self.eval_set),
+        )
+
+    def write(self, posted: QueryDict) -> str:
+        caller = principal(self.request)
+        if posted.get("action") == "rename":
+            eval_set_rename(caller, self.eval_set, posted.get("name", ""))
+            messages.success(self.request, _("The set was renamed."))
+            return self.url
+        lines = posted.get("queries", "").splitlines()
+        added = queries_add(caller, self.eval_set, lines)
+        passed = sum(1 for line in lines if line.strip()) - added
+        messages.success(self.request, _added_in_words(added, passed))
+        return self.url
+
+
+class QueryView(OfSetView):
+    """One query with its judgments."""
+
+    template_name = "quality/eval_sets/query.html"
+
+    @property
+    def title(self) -> str:
+        return _("Query of “%(name)s”") % {"name": self.eval_set.name}
+
+    @cached_property
+    def query(self) -> EvalQuery:
+        found: EvalQuery | None = (
+            EvalQuery.objects.filter(eval_set=self.eval_set, pk=self.kwargs["query_id"])
+            .select_related("eval_set")
+            .first()
+        )
+        if found is None:
+            raise Http404
+        return found
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        rows = (
+            Judgment.objects.filter(query=self.query).select_related("document", "created_by").order_by("-grade", "pk")
+        )
+        page = Paginator(rows, JUDGMENTS_A_PAGE).get_page(self.request.GET.get("page"))
+        judgments = list(page.object_list)
+        for judgment in judgments:
+            judgment.query = self.query
+        return super().get_context_data(
+            **kwargs,
+            query=self.query,
+            page=page,
+            rows=judgment_rows(self.eval_set, judgments),
+            previous_url=_here({}, page.previous_page_number()) if page.has_previous() else "",
+            next_url=_here({}, page.next_page_number()) if page.has_next() else "",
+            set_url=self.url,
+            debug_url=_debug_url(self.eval_set, self.query.text),
+        )
+
+    def write(self, posted: QueryDict) -> str:
+        caller = principal(self.request)
+        if posted.get("action") == "judgments":
+            changed = judgments_regrade(caller, self.query, _grades(posted))
+            words = ngettext("%(count)d judgment was changed.", "%(count)d judgments were changed.", changed)
+            messages.success(self.request, words % {"count": changed})
+        else:
+            query_update(caller, self.query, text=posted.get("text", ""), answerable="answerable" in posted)
+            messages.success(self.request, _("The query was changed."))
+        return self.request.get_full_path()
+
+
+class DeleteQueriesView(OfSetView):
+    """Asks before queries are deleted: they come by GET, and go by POST."""
+
+    template_name = "quality/eval_sets/delete_queries.html"
+
+    @property
+    def title(self) -> str:
+        return _("Delete queries of “%(name)s”?") % {"name": self.eval_set.name}
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        if not self.may_edit:
+            raise PermissionDenied
+        if not row_ids(request.GET.getlist("query")):
+            messages.warning(request, _("Choose some queries first."))
+            return HttpResponseRedirect(self.url)
+        return super().get(request, *args, **kwargs)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        chosen = eval_query_overview(principal(self.request), self.eval_set).filter(
+            pk__in=row_ids(self.request.GET.getlist("query"))
+        )
+        queries = list(chosen.order_by("pk"))
+        return super().get_context_data(
+            **kwargs,
+            queries=queries,
+            judgment_count=sum(query.judgment_count for query in queries),
+            set_url=self.url,
+        )
+
+    def write(self, posted: QueryDict) -> str:
+        deleted = queries_delete(principal(self.request), self.eval_set, row_ids(posted.getlist("query")))
+        words = ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted)
+        messages.success(self.request, words % {"count": deleted})
+        return self.url
+
+
+def set_url(eval_set: EvalSet) -> str:
+    return reverse("admin:kb_evalset_change", args=[eval_set.pk])
+
+
+def judge_view(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
+    """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
+    request.session[SESSION_KEY] = eval_set.name
+    kb_id = eval_set.knowledge_base_id
+    if q := request.GET.get("q", ""):
+        return HttpResponseRedirect(debug_url([kb_id], q, None))
+    return HttpResponseRedirect(f"{reverse('admin:search_debug')}?{urlencode({'kb': kb_id})}")
+
+
+def last_run_in_words(eval_set: Any) -> str:
+    """The figures of the last run that is done; blank where there is none."""
+    figures = eval_set.last_figures or {}
+    parts = [
+        f"{label} {figures[name]:.3f}"
+        for name, label in (("recall@5", "Recall@5"), ("ndcg@10", "NDCG@10"))
+        if name in figures
+    ]
+    if eval_set.last_run_id and not parts:
+        return _("nothing measured")
+    return " · ".join(parts)
+
+
+def query_table(request: HttpRequest, eval_set: EvalSet) -> QueryTable:
+    """The queries that the URL asks for: `q` in the text or id, `show` one of FILTERS, `page`; three queries."""
+    q = request.GET.get("q", "").strip()
+    show = request.GET.get("show", "")
+    show = show if show in FILTERS else ""
+    rows = _narrowed(EvalQuery.objects.filter(eval_set=eval_set), q, show)
+    page = Paginator(rows.order_by("pk"), QUERIES_A_PAGE).get_page(request.GET.get("page"))
+    shown = [query.pk for query in page.object_list]
+    counted = eval_query_overview(principal(request), eval_set).filter(pk__in=shown).order_by("pk")
+    given = {name: value for name, value in (("q", q), ("show", show)) if value}
+    return QueryTable(
+        q=q,
+        choices=tuple(Option(value, label, value == show) for value, label in _filters_in_words().items()),
+        page=page,
+        rows=tuple(_row(eval_set, query) for query in counted),
+        previous_url=_here(given, page.previous_page_number()) if page.has_previous() else "",
+        next_url=_here(given, page.next_page_number()) if page.has_next() else "",
+        is_narrowed=bool(given),
+    )
+
+
+def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> tuple[JudgmentRow, ...]:
+    """Judgments with the documents and chunks of today that answer to them; at most two queries.
+
+    Args:
+        eval_set: whose they are.
+        judgments: with their query, its set, and their document.
+    """
+    if not judgments:
+        return ()
+    documents = Document.objects.filter(documents_judged(judgments), knowledge_base=eval_set.knowledge_base_id)
+    chunks = Chunk.objects.filter(document__in=documents).select_related("document").order_by("document_id", "position")
+    found = anchored_chunks(judgments, chunks[:CHUNKS_READ])
+    here = {chunk.document.source or chunk.document.title: chunk.document for chunk in found.values()}
+    return tuple(_judgment_row(each, found.get(each.pk), here.get(each.source)) for each in judgments)
+
+
+def _judgment_row(judgment: Judgment, chunk: Chunk | None, successor: Document | None) -> JudgmentRow:
+    document = judgment.document or successor
+    trouble = ""
+    if document is None:
+        trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
+    elif chunk is None:
+        trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
+    grades = [Option(str(grade), label, grade == judgment.grade) for grade, label in _grades_in_words().items()]
+    return JudgmentRow(
+        judgment=judgment,
+        document_url=reverse("admin:kb_document_change", args=[document.pk]) if document else "",
+        chunk_url=reverse("admin:kb_chunk_change", args=[chunk.pk]) if chunk and judgment.quote else "",
+        chunk=_("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else "",
+        trouble=trouble,
+        grades=(*grades, Option(TAKEN_BACK, _("take back"), is_chosen=False)),
+    )
+
+
+def _row(eval_set: EvalSet, query: Any) -> QueryRow:
+    return QueryRow(
+        query=query,
+        url=reverse("admin:kb_evalset_query", args=[eval_set.pk, query.pk]),
+        debug_url=_debug_url(eval_set, query.text),
+        words=_judged_in_words(query.judgment_count, query.relevant_count),
+    )
+
+
+def _debug_url(eval_set: EvalSet, text: str) -> str:
+    return f"{reverse('admin:kb_evalset_judge', args=[eval_set.pk])}?{urlencode({'q': text})}"
+
+
+def _judged_in_words(judged: int, relevant: int) -> str:
+    if not judged:
+        return _("no judgments")
+    words = ngettext(
+        "%(relevant)d relevant of %(count)d judgment", "%(relevant)d relevant of %(count)d judgments", judged
+    )
+    return words % {"relevant": relevant, "count": judged}
+
+
+def _added_in_words(added: int, passed: int) -> str:
+    words = ngettext("%(count)d query was added.", "%(count)d queries were added.", added) % {"count": added}
+    if not passed:
+        return words
+    known = ngettext("%(count)d line was there already.", "%(count)d lines were there already.", passed)
+    return f"{words} {known % {'count': passed}}"
+
+
+def _filters_in_words() -> Mapping[str, str]:
+    return {
+        "": _("all queries"),
+        "judged": _("with judgments"),
+        "unanswerable": _("without an answer"),
+        "unjudged": _("without judgments"),
+    }
+
+
+def _grades_in_words() -> Mapping[int, str]:
+    names = (_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant"))
+    return dict(enumerate(names[: MAX_GRADE + 1]))
+
+
+def _narrowed(rows: QuerySet[EvalQuery], q: str, show: str) -> QuerySet[EvalQuery]:
+    if q:
+        rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
+    has_judgments = Exists(Judgment.objects.filter(query=OuterRef("pk")))
+    if show == "judged":
+        return rows.filter(has_judgments)
+    if show == "unjudged":
+        return rows.filter(~has_judgments, answerable=True)
+    return rows.filter(answerable=False) if show == "unanswerable" else rows
+
+
+def _here(given: Mapping[str, str], page: int) -> str:
+    return f"?{urlencode({**given, 'page': page})}"
+
+
+def _grades(posted: QueryDict) -> dict[int, int | None]:
+    """The chosen grades by judgment id, of fields that are named "grade-ID"."""
+    chosen: dict[int, int | None] = {}
+    for name, value in posted.items():
+        prefix, _dash, judgment_id = name.partition("-")
+        is_grade = isinstance(value, str) and (value == TAKEN_BACK or (value.isdecimal() and len(value) < 3))
+        if prefix == "grade" and is_grade and (pk := row_id(judgment_id)) is not None:
+            chosen[pk] = None if value == TAKEN_BACK else int(str(value))
+    return chosen
+
+
+@admin.register(EvalSet)
+class EvalSetAdmin(GraphAdmin):
+    list_display = ("name", "knowledge_base", "queries", "judged", "unanswerable", "last_run")
+    search_fields = ("name",)
+    search_help_text = gettext_lazy("Search by name")
+    fields = ("knowledge_base", "name")
+    ordering: ClassVar[Any] = ("name", "pk")
+    actions_list: ClassVar[Any] = ["import_files"]
+    list_before_template = "quality/eval_sets/list_intro.html"
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[EvalSet]:
+        return eval_set_overview(principal(request)).order_by("name", "pk")
+
+    def formfield_for_foreignkey(
+        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelChoiceField[Any] | None":
+        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        if field is not None and (chosen := request.GET.get("kb", "")).isdecimal():
+            field.initial = chosen
+        return field
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("queries"), ordering="query_count")
+    def queries(self, eval_set: EvalSet) -> int:
+        return int(eval_set.query_count)  # type: ignore[attr-defined]
+
+    @column(gettext_lazy("with judgments"), ordering="judged_count")
+    def judged(self, eval_set: EvalSet) -> int:
+        return int(eval_set.judged_count)  # type: ignore[attr-defined]
+
+    @column(gettext_lazy("without an answer"), ordering="unanswerable_count")
+    def unanswerable(self, eval_set: EvalSet) -> int:
+        return int(eval_set.unanswerable_count)  # type: ignore[attr-defined]
+
+    @column(gettext_lazy("last run"), ordering="last_run_at")
+    def last_run(self, eval_set: Any) -> SafeString | str:
+        if eval_set.last_run_id is None:
+            return "–"
+        url = reverse("admin:kb_evalrun_change", args=[eval_set.last_run_id])
+        return format_html('<a href="{}" class="kb-link">{}</a>', url, last_run_in_words(eval_set))
+
+    # -- Pages -----------------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("import/", ImportView.as_view(model_admin=self), "import"),
+            self.page("<int:object_id>/export/", require_GET(self.export_view), "export"),
+            self.page("<int:object_id>/judge/", require_GET(self.judge_view), "judge"),
+            self.page("<int:object_id>/queries/delete/", DeleteQueriesView.as_view(model_admin=self), "queries_delete"),
+            self.page("<int:object_id>/queries/<int:query_id>/", QueryView.as_view(model_admin=self), "query"),
+            *super().get_urls(),
+        ]
+
+    def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
+        response: HttpResponse = SetView.as_view(model_admin=self)(request, object_id=object_id)
+        return response
+
+    def response_add(self, request: HttpRequest, obj: EvalSet, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
+        """To the set's page, where its queries are added."""
+        self.message_user(request, _("The evaluation set was made: add its queries."))
+        return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[obj.pk]))
+
+    def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
+        return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[object_id]))
+
+    def export_view(self, request: HttpRequest, object_id: int) -> Any:
+        return export_view(request, self.get_object_or_404(request, str(object_id)))
+
+    def judge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        return judge_view(request, self.get_object_or_404(request, str(object_id)))
+
+    @action(description=gettext_lazy("Import"), icon="upload_file", url_path="import-files")  # type: ignore[untyped-decorator]
+    def import_files(self, request: HttpRequest) -> HttpResponse:
+        chosen = request.GET.get("knowledge_base__id__exact", "")
+        return HttpResponseRedirect(
+            reverse("admin:kb_evalset_import") + (f"?kb={chosen}" if chosen.isdecimal() else "")
+        )
+
+    # -- Deletion --------------------------------------------------------------------------------------------------------
+    def delete_queryset(self, request: HttpRequest, queryset: QuerySet[EvalSet]) -> None:
+        # The counts of the list would be kept in the deletion's own queries.
+        super().delete_queryset(request, EvalSet.objects.filter(pk__in=list(queryset.values_list("pk", flat=True))))

@@ -1,0 +1,375 @@
+"""The curators' inbox: queries that failed, who mends them, and how far that is."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar, cast
+
+from django import forms
+from django.contrib import admin, messages
+from django.db.models import Q, QuerySet
+from django.forms import ModelChoiceField
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+from django.views.generic import FormView
+from unfold.contrib.filters.admin import DropdownFilter
+from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminSelectWidget, UnfoldAdminTextInputWidget, UnfoldBooleanSwitchWidget
+
+from kb.access.models import KnowledgeBase, Principal, User
+from kb.base.errors import Rejected, ServiceError
+from kb.quality.debug.admin.log import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
+from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
+from kb.quality.failed_queries.services import (
+    NewEvalSet,
+    assign,
+    assignable_user,
+    editable_by,
+    may_name_assignees,
+    set_state,
+    to_eval_query,
+)
+from kb.quality.models import EvalSet, FailedQuery
+from kb.search.models import SearchLog
+from kb.web.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
+
+
+class ToEvalSetForm(forms.Form):
+    """Which set, or a new one of which knowledge base; and whether there is anything to be found."""
+
+    target = forms.ChoiceField(label=gettext_lazy("Evaluation set"), widget=UnfoldAdminSelectWidget)
+    name = forms.CharField(
+        label=gettext_lazy("Name of the new set"),
+        max_length=NAME_CHARACTERS,
+        required=False,
+        widget=UnfoldAdminTextInputWidget({"placeholder": DEFAULT_SET}),
+    )
+    unanswerable = forms.BooleanField(
+        label=gettext_lazy("The knowledge base has no answer to it, and finding nothing is right"),
+        required=False,
+        widget=UnfoldBooleanSwitchWidget,
+    )
+
+    def __init__(self, caller: Principal, failed: FailedQuery, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        bases = list(KnowledgeBase.objects.editable_by(caller).filter(pk__in=failed.knowledge_base_ids))
+        sets = list(EvalSet.objects.filter(knowledge_base__in=bases).select_related("knowledge_base"))
+        self._targets: dict[str, EvalSet | KnowledgeBase] = {f"set-{each.pk}": each for each in sets}
+        self._targets |= {f"new-{kb.pk}": kb for kb in bases}
+        cast(forms.ChoiceField, self.fields["target"]).choices = [
+            (_("There are already"), [(f"set-{each.pk}", f"{each.knowledge_base} / {each}") for each in sets]),
+            (_("A new one"), [(f"new-{kb.pk}", _("A new one of “%(kb)s”") % {"kb": kb}) for kb in bases]),
+        ][0 if sets else 1 :]
+
+    def chosen(self) -> EvalSet | NewEvalSet:
+        chosen = self._targets[self.cleaned_data["target"]]
+        return chosen if isinstance(chosen, EvalSet) else NewEvalSet(chosen, self.cleaned_data["name"])
+
+
+class ToEvalSetView(FormView):  # type: ignore[type-arg]
+    template_name = "quality/failed_queries/to_set.html"
+    form_class = ToEvalSetForm
+    model_admin: Any = None
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        """Opens the page.
+
+        Raises:
+            Http404: the failed query does not exist for this user.
+            PermissionDenied: the user may see but not edit it.
+        """
+        self.failed = self.model_admin.get_object_or_404(request, str(kwargs["object_id"]), to_change=True)
+        return super().dispatch(request, *args, **kwargs)
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return {**super().get_form_kwargs(), "caller": principal(self.request), "failed": self.failed}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            **self.model_admin.admin_site.each_context(self.request),
+            title=_("To an evaluation set"),
+            failed=self.failed,
+            inbox_url=reverse("admin:kb_failedquery_changelist"),
+        )
+
+    def form_valid(self, form: ToEvalSetForm) -> HttpResponse:
+        answerable = not form.cleaned_data["unanswerable"]
+        try:
+            query = to_eval_query(principal(self.request), self.failed, form.chosen(), answerable=answerable)
+        except Rejected as error:
+            form.add_error(None, str(error))
+            return self.form_invalid(form)
+        sentence = _("“%(query)s” is in the evaluation set “%(set)s” now; it stays in the inbox until you resolve it.")
+        messages.success(self.request, sentence % {"query": query.text, "set": query.eval_set})
+        return HttpResponseRedirect(reverse("admin:kb_failedquery_changelist"))
+
+
+State, Reason = FailedQuery.State, FailedQuery.Reason
+
+WAITING = (State.OPEN, State.IN_PROGRESS)
+EVERY_STATE = "all"
+
+
+class StateFilter(DropdownFilter):  # type: ignore[misc]
+    """What waits for somebody, unless other states are asked for."""
+
+    title = gettext_lazy("state")
+    parameter_name = "state"
+    all_option = ("", gettext_lazy("open and in progress"))
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
+        return [*State.choices, (EVERY_STATE, _("all"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:  # noqa: ARG002
+        chosen = self.value()
+        if chosen == EVERY_STATE:
+            return queryset
+        return queryset.filter(state__in=[chosen] if chosen in State.values else WAITING)
+
+
+class ReasonFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("reason")
+    parameter_name = "reason"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
+        return Reason.choices
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:  # noqa: ARG002
+        chosen = self.value()
+        return queryset.filter(reasons__has_key=chosen) if chosen in Reason.values else queryset
+
+
+class AssigneeFilter(DropdownFilter):  # type: ignore[misc]
+    title = gettext_lazy("assignee")
+    parameter_name = "assignee"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
+        return [("mine", _("mine")), ("nobody", _("nobody")), ("others", _("others"))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
+        mine, nobody = Q(assignee=signed_in(request)), Q(assignee=None)
+        condition = {"mine": mine, "nobody": nobody, "others": ~mine & ~nobody}.get(self.value() or "")
+        return queryset if condition is None else queryset.filter(condition)
+
+
+def _complete(rows: Sequence[Any], request: HttpRequest) -> None:
+    """Gives each row `named`, see `name_knowledge_bases`, and `asked_for`: what its last search asked for, if it is kept.
+
+    Not joined in the list's own query: a long search log would then slow down its count.
+    """
+    name_knowledge_bases(rows, request)
+    searches = visible(SearchLog, request).filter(pk__in=[row.last_search_id for row in rows if row.last_search_id])
+    asked_for = dict(searches.values_list("pk", "trace__request"))
+    for row in rows:
+        row.asked_for = asked_for.get(row.last_search_id)
+
+
+class InboxChangeList(ChangeList):  # type: ignore[misc]
+    def get_results(self, request: HttpRequest) -> None:
+        super().get_results(request)
+        _complete(self.result_list, request)
+
+
+class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
+    """Names nobody whom the caller does not know: others are given a query by typing who they are."""
+
+    request: HttpRequest
+    assignee_name = forms.CharField(
+        label=gettext_lazy("Another assignee"),
+        help_text=gettext_lazy(
+            "The exact user name of a member of all its knowledge bases; their owners may name one."
+        ),
+        max_length=150,
+        required=False,
+        widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "off"}),
+    )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "assignee" in self.fields:
+            field = cast("ModelChoiceField[User]", self.fields["assignee"])
+            field.queryset = User.objects.filter(pk__in=[self.request.user.pk, self.instance.assignee_id])
+            field.empty_label = _("nobody")
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if name := values.get("assignee_name", "").strip():
+            try:
+                values["assignee"] = assignable_user(principal(self.request), self.instance.knowledge_base_ids, name)
+            except ServiceError as error:
+                self.add_error("assignee_name", str(error))
+        return values
+
+
+@admin.register(FailedQuery)
+class FailedQueryAdmin(ScopedModelAdmin):
+    form = FailedQueryForm
+    list_display = ("asked", "badges", "count", "last_seen", "searched", "standing", "opens")
+    list_select_related = ("assignee",)
+    list_filter = (StateFilter, ReasonFilter, AssigneeFilter, SearchedFilter)
+    list_filter_submit = True
+    search_fields = ("query",)
+    search_help_text = gettext_lazy("Search in the queries")
+    actions = ("assign_to_me", "resolve", "ignore", "open_again", "delete_selected")
+    ordering: ClassVar[Any] = ("-last_seen",)
+    list_before_template = "quality/failed_queries/about.html"
+    change_form_outer_before_template = "quality/failed_queries/panel.html"
+    fields = ("state", "assignee", "assignee_name", "badges", "count", "searched", "first_seen", "last_seen")
+    readonly_fields: ClassVar[Any] = ("badges", "count", "searched", "first_seen", "last_seen")
+
+    class Media:
+        css: ClassVar[Any] = {"all": ["kb/searches.css"]}
+
+    @staticmethod
+    def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:  # noqa: ARG004 - one for all
+        return editable_by(principal(request), rows)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - searches come in by themselves
+        return False
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return InboxChangeList
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        failed = super().get_object(request, object_id, from_field)
+        if failed is not None:
+            _complete([failed], request)
+            failed.may_name = may_name_assignees(principal(request), failed.knowledge_base_ids)
+        return failed
+
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> Sequence[Any]:
+        shown = super().get_fields(request, obj)
+        return [name for name in shown if name != "assignee_name" or getattr(obj, "may_name", False)]
+
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("<int:object_id>/to-evaluation-set/", ToEvalSetView.as_view(model_admin=self), "to_set"),
+            *super().get_urls(),
+        ]
+
+    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
+        context = {"title": _("Failed queries"), **(extra_context or {})}
+        response: HttpResponse = super().changelist_view(request, context)
+        return response
+
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> forms.Field | None:
+        field: forms.Field | None = super().formfield_for_dbfield(db_field, request, **kwargs)
+        if db_field.name == "assignee" and field is not None:
+            for name in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
+                setattr(field.widget, name, False)
+        return field
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        failed = kwargs.get("obj")
+        if failed is not None:
+            context |= {
+                "title": _("Failed query"),
+                "subtitle": None,
+                "failed": failed,
+                "debug_url": _debug_url(failed),
+                "to_set_url": _to_set_url(failed),
+                "may_change": self.has_change_permission(request, failed),
+                "show_save_and_continue": False,
+                "show_history": False,  # none is kept, see `log_change`
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    def save_model(self, request: HttpRequest, obj: FailedQuery, form: Any, change: Any) -> None:  # noqa: ARG002
+        rows, caller = FailedQuery.objects.filter(pk=obj.pk), principal(request)
+        if form.initial["assignee"] != obj.assignee_id:
+            assign(caller, rows, form.cleaned_data["assignee"])
+        if "state" in form.changed_data:
+            set_state(caller, rows, form.cleaned_data["state"])
+
+    def log_change(self, request: HttpRequest, obj: Any, message: Any) -> None:
+        """The history of the admin would keep a query's words longer than the search log does."""
+
+    def log_deletions(self, request: HttpRequest, queryset: Any) -> None:
+        """As `log_change`."""
+
+    @admin.action(description=gettext_lazy("Assign to me"), permissions=["change"])
+    def assign_to_me(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
+        allowed = self.only_granted(request, queryset, self.delete_grant)
+        done = 0 if allowed is None else assign(principal(request), allowed, signed_in(request))
+        message = ngettext("%(count)d query is yours now.", "%(count)d queries are yours now.", done)
+        self._told(request, message, done)
+
+    @admin.action(description=gettext_lazy("Resolve"), permissions=["change"])
+    def resolve(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
+        done = self._put(request, queryset, State.RESOLVED)
+        words = ngettext(
+            "%(count)d query is resolved; should it fail again, it opens again.",
+            "%(count)d queries are resolved; those that fail again open again.",
+            done,
+        )
+        self._told(request, words, done)
+
+    @admin.action(description=gettext_lazy("Ignore"), permissions=["change"])
+    def ignore(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
+        done = self._put(request, queryset, State.IGNORED)
+        words = ngettext(
+            "%(count)d query is ignored, also when it fails again.",
+            "%(count)d queries are ignored, also when they fail again.",
+            done,
+        )
+        self._told(request, words, done)
+
+    @admin.action(description=gettext_lazy("Open again"), permissions=["change"])
+    def open_again(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
+        done = self._put(request, queryset, State.OPEN)
+        self._told(request, ngettext("%(count)d query is open.", "%(count)d queries are open.", done), done)
+
+    def _put(self, request: HttpRequest, queryset: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
+        allowed = self.only_granted(request, queryset, self.delete_grant)
+        return 0 if allowed is None else set_state(principal(request), allowed, state)
+
+    def _told(self, request: HttpRequest, message: str, count: int) -> None:
+        if count:
+            self.message_user(request, message % {"count": count}, messages.SUCCESS)
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("query"), ordering="query")
+    def asked(self, failed: FailedQuery) -> str:
+        return format_html('<span class="kb-excerpt">{}</span>', Truncator(failed.query).chars(QUERY_CHARACTERS))
+
+    @column(gettext_lazy("reasons"))
+    def badges(self, failed: FailedQuery) -> SafeString:
+        return format_html('<span class="fq-badges">{}</span>', format_html_join("", BADGE, _counted(failed.reasons)))
+
+    @column(gettext_lazy("knowledge bases"))
+    def searched(self, failed: Any) -> str:
+        return ", ".join(failed.named.values()) or "-"
+
+    @column(gettext_lazy("state"), ordering="state")
+    def standing(self, failed: FailedQuery) -> SafeString:
+        badge = format_html(BADGE, failed.state, failed.get_state_display(), "")
+        return format_html('<span class="fq-cell">{}<small>{}</small></span>', badge, failed.assignee or "")
+
+    @column(gettext_lazy("next"))
+    def opens(self, failed: Any) -> SafeString:
+        links = ((_debug_url(failed), _("Search debug")), (_to_set_url(failed), _("To a set")))
+        return format_html(
+            '<span class="fq-links">{}</span>', format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
+        )
+
+
+def _counted(reasons: Mapping[str, int]) -> Iterable[Sequence[str]]:
+    """Each reason with its words and, where it struck more than once, how often."""
+    for reason in Reason:
+        if times := reasons.get(reason):
+            yield reason.value, str(reason.label), f" ×{times}" if times > 1 else ""
+
+
+def _debug_url(failed: Any) -> str:
+    return debug_url(failed.named, failed.query, failed.asked_for)
+
+
+def _to_set_url(failed: FailedQuery) -> str:
+    return reverse("admin:kb_failedquery_to_set", args=[failed.pk])

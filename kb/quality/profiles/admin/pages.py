@@ -1,0 +1,543 @@
+"""The page that compares two versions of profiles, or a version with the environment's defaults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlencode
+
+from django.contrib import messages
+from django.contrib.admin import AdminSite
+from django.core.exceptions import PermissionDenied
+from django.core.paginator import Paginator
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import URLPattern, path, reverse
+from django.utils.functional import cached_property
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+from django.views.generic import TemplateView
+from unfold.widgets import SELECT_CLASSES
+
+from kb.access.models import KnowledgeBase, Principal
+from kb.base.errors import NotAllowed, Rejected
+from kb.profiles.admin.choices import as_field_choices, profile_choices, profile_state, profile_value
+from kb.profiles.admin.setting_labels import changes_in_words, in_order, setting_label, value_in_words
+from kb.profiles.models import RetrievalProfile
+from kb.profiles.services import (
+    configuration_of,
+    create_version,
+    delete_draft,
+    differences,
+    moving_with,
+    publish,
+    reason_to_keep,
+)
+from kb.quality.profiles.admin.form import SHARED, ProfileForm
+from kb.quality.profiles.services import (
+    ProfileOverview,
+    VersionState,
+    profile_names,
+    profile_overview,
+    profile_overviews,
+    state_of,
+)
+from kb.web.admin.parts import add_part
+from kb.web.admin.rows import row_id
+from kb.web.admin.scoped import principal
+
+LIST = "admin:kb_retrievalprofile_changelist"
+PAGE = "admin:kb_retrievalprofile_change"
+ADD = "admin:kb_retrievalprofile_add"
+EDIT = "admin:kb_retrievalprofile_edit"
+PUBLISH = "admin:kb_retrievalprofile_publish"
+DELETE = "admin:kb_retrievalprofile_delete"
+DIFF = "admin:kb_retrievalprofile_diff"
+ENVIRONMENT = "environment"
+
+
+class ProfilePage(TemplateView):
+    """A page of profiles. Whoever may open the admin may open it; it shows what that user may see."""
+
+    admin_site: AdminSite | None = None
+    request: HttpRequest
+
+    @cached_property
+    def caller(self) -> Principal:
+        return principal(self.request)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        site = self.admin_site.each_context(self.request) if self.admin_site else {}
+        return super().get_context_data(**{**site, "list_url": reverse(LIST), **kwargs})
+
+
+class VersionPage(ProfilePage):
+    """A page of one version, which the URL names."""
+
+    @cached_property
+    def version(self) -> RetrievalProfile:
+        """The version of the URL; Http404 where it does not exist for this user."""
+        return visible_version(self.caller, self.kwargs["pk"])
+
+    @cached_property
+    def may_edit(self) -> bool:
+        return RetrievalProfile.objects.editable_by(self.caller).filter(pk=self.version.pk).exists()
+
+    def require_edit(self) -> None:
+        """Raises Http404 where the version does not exist for this user, PermissionDenied where it is not to change."""
+        if not self.may_edit:
+            raise PermissionDenied
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        page_url = reverse(PAGE, args=[self.version.pk])
+        return super().get_context_data(**{"version": self.version, "page_url": page_url, **kwargs})
+
+
+def visible_version(caller: Principal, pk: int) -> RetrievalProfile:
+    """The version with this id.
+
+    Raises:
+        Http404: it does not exist for this user.
+    """
+    visible = RetrievalProfile.objects.visible_to(caller)
+    found = visible.filter(pk=pk).select_related("knowledge_base", "created_by").first()
+    if found is None:
+        raise Http404
+    return found
+
+
+def diff_url(before: RetrievalProfile | None, after: RetrievalProfile) -> str:
+    """The page that compares two versions; None: the environment's defaults."""
+    parts = {"before": before.pk if before else ENVIRONMENT, "after": after.pk}
+    return f"{reverse(DIFF)}?{urlencode(parts)}"
+
+
+def copy_url(version: RetrievalProfile, kb: KnowledgeBase | None = None) -> str:
+    """The page that copies a version to a new profile, perhaps one of a knowledge base."""
+    parts = {"from": version.pk} | ({"kb": kb.pk} if kb else {})
+    return f"{reverse(ADD)}?{urlencode(parts)}"
+
+
+def try_url(version: RetrievalProfile) -> str:
+    """Search debug under this version."""
+    parts: dict[str, Any] = {"profile": profile_value(version.name, None if version.published else version.version)}
+    if version.knowledge_base_id:
+        parts["kb"] = version.knowledge_base_id
+    return f"{reverse('admin:search_debug')}?{urlencode(parts)}"
+
+
+def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, str]:
+    return {
+        "profile_url": reverse(PAGE, args=[kb.profile_id]),
+        "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
+    }
+
+
+add_part(KnowledgeBase, context=_of_knowledge_base)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownDifference:
+    """A setting that differs, in words; `before_set` says that the version sets it itself, likewise `after_set`."""
+
+    name: str
+    label: str
+    before: str
+    after: str
+    before_set: bool
+    after_set: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ShownSide:
+    """One of the two: a version, or with None the environment's defaults."""
+
+    version: RetrievalProfile | None
+    name: str
+    state: str
+    url: str
+
+
+def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[ShownDifference]:
+    """What differs, in the order of the form; None: the environment's defaults."""
+    first = before or RetrievalProfile(settings={})
+    found = {each.name: each for each in differences(first, after)}
+    return [
+        ShownDifference(
+            name,
+            setting_label(name),
+            value_in_words(name, found[name].before),
+            value_in_words(name, found[name].after),
+            name in first.settings,
+            name in after.settings,
+        )
+        for name in in_order(found)
+    ]
+
+
+class DiffView(ProfilePage):
+    """?before=ID&after=ID; `environment` stands for its defaults."""
+
+    template_name = "quality/profiles/diff.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        before, after = self._version("before"), self._version("after")
+        if after is None:
+            raise Http404
+        found = shown_differences(before, after)
+        may_edit = RetrievalProfile.objects.editable_by(self.caller).filter(pk=after.pk).exists()
+        return super().get_context_data(
+            **kwargs,
+            title=_("What differs between two versions"),
+            before=_side(before),
+            after=_side(after),
+            sides=[_side(before), _side(after)],
+            select_classes=" ".join(SELECT_CLASSES),
+            differences=found,
+            same_count=len(configuration_of(after.settings).as_dict()) - len(found),
+            options=self._options(before, after),
+            defaults=ENVIRONMENT,
+            swap_url=diff_url(after, before) if before else "",
+            publish_url=reverse(PUBLISH, args=[after.pk]) if may_edit and not after.published else "",
+        )
+
+    def _version(self, side: str) -> RetrievalProfile | None:
+        """None: the environment."""
+        asked = self.request.GET.get(side, "")
+        if asked == ENVIRONMENT:
+            return None
+        if (version_id := row_id(asked)) is None:
+            raise Http404
+        return visible_version(self.caller, version_id)
+
+    def _options(self, *chosen: RetrievalProfile | None) -> Any:
+        """The versions to choose from, by their ids."""
+        choices = profile_choices(self.caller)
+        offered = {choice.profile.pk for choice in choices}
+        further = [version for version in chosen if version and version.pk not in offered]
+        by_value = {choice.value: choice.profile.pk for choice in choices}
+        grouped = as_field_choices(choices)
+        options = [
+            (label, [(by_value[value], words) for value, words in inner])
+            if isinstance(inner, list)
+            else ("", [(by_value[label], inner)])
+            for label, inner in grouped
+        ]
+        return [*options, *(("", [(version.pk, str(version))]) for version in further)]
+
+
+def _side(version: RetrievalProfile | None) -> ShownSide:
+    if version is None:
+        return ShownSide(None, _("the environment’s defaults"), "", "")
+    return ShownSide(version, str(version), profile_state(version), reverse(PAGE, args=[version.pk]))
+
+
+class EditView(VersionPage):
+    """Settings that begin with those of a version and become the next one."""
+
+    template_name = "quality/profiles/form.html"
+
+    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        return super().get(*args, **kwargs)
+
+    def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        form = ProfileForm(request.POST, self.version)
+        if form.is_valid():
+            saved = create_version(
+                self.caller,
+                self.version.name,
+                form.settings,
+                description=form.cleaned_data["description"],
+                knowledge_base=self.version.knowledge_base,
+            )
+            return _saved(request, saved)
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        newest = RetrievalProfile.objects.versions_of(self.version).order_by("-version").defer("settings")[0]
+        title = _("Edit “%(name)s”, beginning with version %(version)d")
+        kwargs.setdefault("form", ProfileForm(None, self.version))
+        return super().get_context_data(
+            **kwargs,
+            title=title % {"name": self.version.name, "version": self.version.version},
+            newest=newest if newest.pk != self.version.pk else None,
+            next_version=newest.version + 1,
+        )
+
+
+class AddView(ProfilePage):
+    """A new profile, which may begin with the settings of a version: ?from=ID, and for a knowledge base: ?kb=ID."""
+
+    template_name = "quality/profiles/form.html"
+
+    @cached_property
+    def base(self) -> RetrievalProfile | None:
+        pk = row_id(self.request.GET.get("from", ""))
+        return None if pk is None else visible_version(self.caller, pk)
+
+    @cached_property
+    def places(self) -> list[KnowledgeBase]:
+        return list(KnowledgeBase.objects.editable_by(self.caller).order_by("name", "pk"))
+
+    @property
+    def may_share(self) -> bool:
+        return bool(self.caller.user.is_superuser)
+
+    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        self._require_place()
+        return super().get(*args, **kwargs)
+
+    def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        self._require_place()
+        form = self._form(request.POST)
+        if form.is_valid():
+            try:
+                return _saved(request, self._create(form))
+            except (Rejected, NotAllowed) as error:
+                form.add_error("name", str(error))
+        return self.render_to_response(self.get_context_data(form=form), status=400)
+
+    def _create(self, form: ProfileForm) -> RetrievalProfile:
+        name, place = form.cleaned_data["name"], form.place_chosen
+        if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
+            message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
+            raise Rejected("profile_name_taken", message % {"name": name})
+        return create_version(
+            self.caller,
+            name,
+            form.settings,
+            description=form.cleaned_data["description"],
+            knowledge_base=place,
+        )
+
+    def _require_place(self) -> None:
+        if not (self.places or self.may_share):
+            raise PermissionDenied
+
+    def _form(self, data: Any = None) -> ProfileForm:
+        asked = self.request.GET.get("kb", "")
+        initial = {"place": asked or ("" if self.places else SHARED)}
+        return ProfileForm(data, self.base, places=self.places, may_share=self.may_share, initial=initial)
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        title = _("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile")
+        kwargs.setdefault("form", self._form())
+        page_url = reverse(PAGE, args=[self.base.pk]) if self.base else ""
+        return super().get_context_data(**kwargs, title=title, page_url=page_url, is_new=True)
+
+
+def _saved(request: HttpRequest, saved: RetrievalProfile) -> HttpResponse:
+    words = _("“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version.")
+    messages.success(request, words % {"profile": saved})
+    return HttpResponseRedirect(reverse(PAGE, args=[saved.pk]))
+
+
+BASES_LISTED = 20
+
+
+class PublishView(VersionPage):
+    """Says which knowledge bases will move and what will differ; publishes on POST."""
+
+    template_name = "quality/profiles/publish.html"
+
+    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        return super().get(*args, **kwargs)
+
+    def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        try:
+            moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
+        except NotAllowed as error:
+            raise PermissionDenied from error
+        words = ngettext(
+            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
+            "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
+            moved,
+        )
+        messages.success(request, words % {"profile": self.version, "count": moved})
+        return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        published = RetrievalProfile.objects.versions_of(self.version).filter(published=True).first()
+        is_back = published is not None and published.version > self.version.version
+        title = _("Roll back to “%(profile)s”?") if is_back else _("Publish “%(profile)s”?")
+        moving = moving_with(self.version)
+        total = moving.count()
+        seen = list(moving.visible_to(self.caller)[:BASES_LISTED]) if total else []
+        return super().get_context_data(
+            **kwargs,
+            title=title % {"profile": self.version},
+            published=published,
+            is_published=self.version.published,
+            is_back=is_back,
+            differences=shown_differences(published, self.version),
+            moving=seen,
+            moving_unseen=total - len(seen),
+            adopting=self._adopting(),
+        )
+
+    def _adopting(self) -> dict[str, Any] | None:
+        """The knowledge base whose own profile it is, where it searches by another one, and what will differ there."""
+        kb = self.version.knowledge_base
+        if kb is None or kb.profile.is_version_of_same(self.version):
+            return None
+        return {"kb": kb, "changes": changes_in_words(differences(kb.profile, self.version))}
+
+
+class DeleteView(VersionPage):
+    """Asks before a draft is deleted, or says why it is kept."""
+
+    template_name = "quality/profiles/delete.html"
+
+    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        return super().get(*args, **kwargs)
+
+    def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
+        self.require_edit()
+        name = str(self.version)
+        try:
+            delete_draft(self.caller, self.version)
+        except Rejected as error:
+            messages.error(request, str(error))
+            return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
+        except NotAllowed as error:
+            raise PermissionDenied from error
+        messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": name})
+        left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
+        return HttpResponseRedirect(reverse(PAGE, args=[left.pk]) if left else reverse(LIST))
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        title = _("Delete the draft “%(profile)s”?") % {"profile": self.version}
+        return super().get_context_data(**kwargs, title=title, reason=reason_to_keep(self.version))
+
+
+ROWS_A_PAGE = 50
+VERSIONS_A_PAGE = 20
+BASES_SHOWN = 5
+STATE_LABELS = {VersionState.PUBLISHED: "success", VersionState.DRAFT: "warning", VersionState.EARLIER: ""}
+
+
+@dataclass(frozen=True, slots=True)
+class VersionRow:
+    """One version on the page of its profile; a blank URL is that of what the caller may not do."""
+
+    version: RetrievalProfile
+    state: str
+    label: str
+    description: str
+    changes: tuple[str, ...]
+    is_first: bool
+    is_chosen: bool
+    diff_url: str
+    try_url: str
+    edit_url: str = ""
+    publish_url: str = ""
+    delete_url: str = ""
+    is_earlier: bool = False
+
+
+class ProfileListView(ProfilePage):
+    template_name = "quality/profiles/list.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        page = Paginator(profile_names(self.caller), ROWS_A_PAGE).get_page(self.request.GET.get("page"))
+        return super().get_context_data(
+            **kwargs,
+            title=_("Retrieval profiles"),
+            page=page,
+            rows=profile_overviews(self.caller, list(page.object_list)),
+            shown=BASES_SHOWN,
+            add_url=reverse(ADD) if may_add(self.caller) else "",
+        )
+
+
+class ProfileView(VersionPage):
+    """All versions of the profile whose version the URL names."""
+
+    template_name = "quality/profiles/page.html"
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        overview = profile_overview(self.caller, self.version)
+        rows = RetrievalProfile.objects.versions_of(self.version).select_related("created_by")
+        versions = list(rows.order_by("-version"))
+        page = Paginator(versions, VERSIONS_A_PAGE).get_page(self._page_number(versions))
+        older = [*versions[1:], None]
+        return super().get_context_data(
+            **kwargs,
+            title=self.version.name,
+            overview=overview,
+            description=described(overview.live),
+            page=page,
+            rows=[
+                self._row(versions[place], older[place], overview)
+                for place in range(page.start_index() - 1, page.end_index())
+            ],
+            shown=BASES_SHOWN,
+            may_edit=self.may_edit,
+            edit_url=reverse(EDIT, args=[overview.newest.pk]) if self.may_edit else "",
+            copy_url=copy_url(overview.live) if self.may_edit or may_add(self.caller) else "",
+            compare_url=diff_url(None, overview.newest),
+        )
+
+    def _page_number(self, versions: Sequence[RetrievalProfile]) -> Any:
+        """The page that was asked for, else the one with the version of the URL."""
+        newer = sum(version.version > self.version.version for version in versions)
+        return self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1
+
+    def _row(self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview) -> VersionRow:
+        state, args = state_of(version), [version.pk]
+        found = differences(before or RetrievalProfile(settings={}), version)
+        links: dict[str, Any] = {}
+        if self.may_edit:
+            links["edit_url"] = reverse(EDIT, args=args)
+            if state is not VersionState.PUBLISHED:
+                links["publish_url"] = reverse(PUBLISH, args=args)
+            if state is VersionState.DRAFT:
+                links["delete_url"] = reverse(DELETE, args=args)
+        return VersionRow(
+            version=version,
+            state=profile_state(version),
+            label=STATE_LABELS[state],
+            description=described(version),
+            changes=tuple(changes_in_words(found)),
+            is_first=before is None,
+            is_chosen=version.pk == self.version.pk and version not in (overview.newest, overview.live),
+            diff_url=diff_url(before, version),
+            try_url=try_url(version),
+            is_earlier=overview.published is not None and version.version < overview.published.version,
+            **links,
+        )
+
+
+def described(version: RetrievalProfile) -> str:
+    """What a version says of itself; the sentences of the built-in ones are translated."""
+    return _(version.description) if version.description else ""
+
+
+def may_add(caller: Principal) -> bool:
+    """Whether the caller may make any profile."""
+    return bool(caller.user.is_superuser or KnowledgeBase.objects.editable_by(caller).exists())
+
+
+def profile_urls(site: AdminSite) -> list[URLPattern]:
+    """The pages' routes among those of an admin site; a version's address leads to its profile."""
+
+    def page(route: str, view: type[ProfilePage], name: str) -> URLPattern:
+        pattern: URLPattern = path(
+            f"retrieval-profiles/{route}",
+            site.admin_view(view.as_view(admin_site=site)),
+            name=name.removeprefix("admin:"),
+        )
+        return pattern
+
+    return [
+        page("", ProfileListView, LIST),
+        page("add/", AddView, ADD),
+        page("diff/", DiffView, DIFF),
+        page("<int:pk>/", ProfileView, PAGE),
+        page("<int:pk>/edit/", EditView, EDIT),
+        page("<int:pk>/publish/", PublishView, PUBLISH),
+        page("<int:pk>/delete/", DeleteView, DELETE),
+    ]

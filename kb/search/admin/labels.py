@@ -1,0 +1,166 @@
+"""What the pages call the stages and channels of a search."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from django.utils.text import capfirst
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, pgettext
+
+from kb.access.models import KnowledgeBase
+from kb.base.messages import degradation_as_json
+from kb.content.models import Document
+from retrieval.candidates import channel_weights
+from retrieval.config import RetrievalConfig
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.scope import Scope
+from retrieval.trace import Degradation, DegradationCode
+
+CHANNELS = ("vector", "bm25", "question", "web", "external")
+STAND_INS = ("fts", "lexical")
+
+
+_STAGES = {
+    "analysis": gettext_lazy("Analysis"),
+    "channels": gettext_lazy("Channels"),
+    "vector": gettext_lazy("Vector"),
+    "bm25": gettext_lazy("BM25"),
+    "question": gettext_lazy("Question"),
+    "web": gettext_lazy("Live sources"),
+    "external": gettext_lazy("External sources"),
+    "fts": gettext_lazy("Full text"),
+    "lexical": gettext_lazy("N-grams"),
+    "passages": gettext_lazy("Passages"),
+    "dedupe": gettext_lazy("Deduplication"),
+    "fusion": gettext_lazy("Fusion"),
+    "fused": gettext_lazy("Fused"),
+    "rerank": gettext_lazy("Rerank"),
+    "gate": gettext_lazy("Gate"),
+    "selection": gettext_lazy("Selection"),
+    "facts": gettext_lazy("Graph facts"),
+    "other": gettext_lazy("Other"),
+}
+
+
+def stage_label(stage: str) -> str:
+    kind, _colon, source = stage.partition(":")
+    return source if source and kind in ("web", "external") else str(_STAGES.get(stage, stage))
+
+
+def fusion_in_words(config: RetrievalConfig) -> str:
+    if config.fusion == "weighted":
+        return _("weighted sum of min-max normalised scores")
+    return _("RRF, k = %(k)d") % {"k": config.rrf_k}
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+def source_caps(config: RetrievalConfig) -> Mapping[str, int]:
+    """How many results each kind of source may have, where they are capped."""
+    return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
+
+
+def source_label(kind: str) -> str:
+    return str(dict(Document.SourceType.choices).get(kind, kind))
+
+
+def with_figure(name: str, figure: object) -> str:
+    """A name and its figure, as in "BM25 0.4"."""
+    return _("%(name)s %(figure)s") % {"name": name, "figure": figure}
+
+
+def listed(parts: Iterable[str]) -> str:
+    """Parts of one sentence, one after the other."""
+    return pgettext("between the members of a list", ", ").join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Degradations of one kind.
+
+    Attributes:
+        details: one sentence for each place it struck, with the remedy, in pieces of words and of code.
+        reasons: what it means here.
+    """
+
+    code: str
+    heading: str
+    details: tuple[tuple[tuple[str, bool], ...], ...]
+    reasons: tuple[str, ...] = ()
+
+
+def notices(
+    degraded: Iterable[Degradation], scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]
+) -> tuple[Notice, ...]:
+    """Degradations, grouped by code, in the order in which they were met."""
+    details: dict[str, list[str]] = {}
+    for degradation in degraded:
+        details.setdefault(str(degradation.code), []).append(degradation_as_json(degradation)["detail"])
+    return tuple(
+        Notice(code, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
+        for code, found in details.items()
+    )
+
+
+def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
+    """A sentence, with what stands between backticks told apart."""
+    return tuple((words, bool(index % 2)) for index, words in enumerate(capfirst(detail).split("`")) if words)
+
+
+def degradation_heading(code: str) -> str:
+    """What a code means; one that this version does not know shows as it is written."""
+    headings: Mapping[str, str] = {
+        DegradationCode.BM25_INDEX_BUILDING: _("Searched without keywords: the keyword index is still being built"),
+        DegradationCode.BM25_DEPENDENCIES_MISSING: _("Searched without keywords: packages are missing"),
+        DegradationCode.BM25_POSTINGS_OUTDATED: _("Searched without keywords: the keyword index is out of date"),
+        DegradationCode.CHANNEL_FAILED: _("A channel failed"),
+        DegradationCode.CHANNEL_TIMEOUT: _("A channel did not answer in time"),
+        DegradationCode.EMBEDDER_FAILED: _("Searched without vectors: the model gave no usable vector"),
+        DegradationCode.EMBEDDER_TIMEOUT: _("Searched without vectors: the model did not answer in time"),
+        DegradationCode.EXTERNAL_LEFT_OUT: _("Searched without the live and external sources"),
+        DegradationCode.EXTERNAL_NOT_CONFIGURED: _("A live or external source is not set up as it must be"),
+        DegradationCode.EXTERNAL_QUOTA: _("A live or external source has been asked too often"),
+        DegradationCode.EXTERNAL_REFUSED: _("A live or external source does not let this server in"),
+        DegradationCode.EXTERNAL_TIMEOUT: _("A live or external source did not answer in time"),
+        DegradationCode.EXTERNAL_UNAVAILABLE: _("A live or external source is out of reach or failed"),
+        DegradationCode.FACTS_FAILED: _("Searched without the facts of the graph"),
+        DegradationCode.HASHING_EMBEDDER: _("Searched without an embedding model: vectors compare words, not meaning"),
+        DegradationCode.LLM_NOT_CONFIGURED: _("No language model is configured"),
+        DegradationCode.LLM_STREAM_BROKEN: _("The language model’s answer broke off"),
+        DegradationCode.LLM_TIMEOUT: _("The language model did not answer in time"),
+        DegradationCode.LLM_UNAVAILABLE: _("The language model is out of reach"),
+        DegradationCode.LLM_UNUSABLE: _("The language model’s answer was of no use"),
+        DegradationCode.MODEL_CIRCUIT_OPEN: _("A model failed repeatedly and is left alone for a while"),
+        DegradationCode.MODEL_UNAVAILABLE: _("Searched without vectors: the embedding model cannot be loaded"),
+        DegradationCode.RERANKER_FAILED: _("A reranker failed: the next one in the chain was asked"),
+        DegradationCode.RERANKER_TIMEOUT: _("A reranker was too slow: the next one in the chain was asked"),
+        DegradationCode.RERANKER_UNAVAILABLE: _("A reranker cannot be had: the next one in the chain was asked"),
+        DegradationCode.SHARED_CACHE_UNAVAILABLE: _("Searched without the shared cache"),
+        DegradationCode.STORE_BEHIND: _("Searched in PostgreSQL: the store has many changes to take in"),
+        DegradationCode.STORE_UNAVAILABLE: _("Searched in PostgreSQL: the store is out of reach or failed"),
+        DegradationCode.THRESHOLD_NOT_APPLIED: _("The threshold was not applied: the scores are of another scale"),
+    }
+    return headings.get(code) or code.replace("_", " ").capitalize()
+
+
+def _reasons(code: str, scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]) -> tuple[str, ...]:
+    if code != DegradationCode.HASHING_EMBEDDER:
+        return ()
+    meaning = _(
+        "The hashing embedder needs no model: its vectors tell which words and word parts two texts share. A question "
+        "that is worded differently from the text is not found by it. At the usual weight it would push better keyword "
+        "matches down, and so a knowledge base on it starts with a profile in which keywords lead."
+    )
+    hashed = [scope for scope in scopes if scope.space == HASHING_MODEL_ID]
+    return (meaning, *(_weights_in_force(scope, bases[scope.kb_id]) for scope in hashed))
+
+
+def _weights_in_force(scope: Scope, kb: KnowledgeBase) -> str:
+    weights = channel_weights(scope.config)
+    return _("In “%(kb)s” this search weighed vectors %(vector)s and keywords %(keyword)s.") % {
+        "kb": kb.name,
+        "vector": f"{weights['vector']:g}",
+        "keyword": f"{weights['bm25']:g}",
+    }

@@ -1,0 +1,454 @@
+"""The form of a web source, which is checked as its service checks it."""
+
+import uuid
+from collections.abc import Sequence
+from typing import Any, ClassVar, Final
+
+from django import forms
+from django.conf import settings
+from django.contrib import admin, messages
+from django.contrib.postgres.forms import SimpleArrayField
+from django.core.exceptions import ValidationError
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.template.loader import render_to_string
+from django.urls import URLPattern, reverse
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext, pgettext_lazy
+from django.views.decorators.http import require_GET, require_POST
+from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.views import ChangeList
+from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
+
+from kb.access.models import KnowledgeBase
+from kb.base.errors import Rejected
+from kb.base.net.settings import web_client
+from kb.content.models import Document
+from kb.sources.connectors.listing import MOST_PATTERNS
+from kb.sources.models import WebPage, WebSource
+from kb.sources.web.services.pages import Preview, web_source_preview
+from kb.sources.web.services.sources import (
+    UNFINISHED,
+    error_in_words,
+    held_back,
+    web_source_accept,
+    web_source_cancel,
+    web_source_check,
+    web_source_create,
+    web_source_delete,
+    web_source_request,
+    web_source_update,
+)
+from kb.web.admin.rows import count_of, row_ids
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
+
+FIELD_OF: Final = {
+    "url_refused": "url",
+    "include_invalid": "include",
+    "exclude_invalid": "exclude",
+    "name_taken": "name",
+    "live_invalid": "live",
+}
+
+
+class LinesField(forms.CharField):
+    """Several texts, one a line."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(required=False, widget=UnfoldAdminTextareaWidget({"rows": 3, "spellcheck": "false"}), **kwargs)
+
+    def prepare_value(self, value: Any) -> Any:
+        return "\n".join(value) if isinstance(value, list) else value
+
+    def to_python(self, value: Any) -> Any:
+        lines = value if isinstance(value, list) else (value or "").splitlines()
+        return [line for line in map(str.strip, lines) if line]
+
+    def validate(self, value: Any) -> None:
+        if len(value) > MOST_PATTERNS or any(len(line) > 300 for line in value):
+            raise ValidationError(_("Give at most 50 lines of at most 300 characters."))
+
+    def run_validators(self, value: Any) -> None:
+        """Those of a text do not fit a list."""
+
+    def has_changed(self, initial: Any, data: Any) -> bool:
+        return bool((initial or []) != self.to_python(data))
+
+
+class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
+    request: HttpRequest
+    include = LinesField(
+        label=gettext_lazy("Only addresses like"),
+        help_text=gettext_lazy(
+            "Regular expressions, one a line, such as /docs/. None: any of the same host; of a feed, any at all."
+        ),
+    )
+    exclude = LinesField(
+        label=gettext_lazy("No addresses like"), help_text=gettext_lazy("Regular expressions, one a line.")
+    )
+    tags = SimpleArrayField(
+        forms.CharField(max_length=60),
+        label=gettext_lazy("Tags"),
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=gettext_lazy("Of its documents, separated by commas."),
+    )
+
+    class Meta:
+        model = WebSource
+        fields = (
+            "knowledge_base",
+            "name",
+            "kind",
+            "url",
+            "every_minutes",
+            "enabled",
+            "live",
+            "tags",
+            "max_pages",
+            "max_depth",
+            "include",
+            "exclude",
+        )
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        if "knowledge_base" in self.fields:
+            offered: Any = self.fields["knowledge_base"]
+            offered.queryset = KnowledgeBase.objects.editable_by(principal(self.request))
+        words = {
+            "kind": _("A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."),
+            "url": _("Of the page, the sitemap, the first page or the feed."),
+            "enabled": _("Off: it is read only when somebody asks for it."),
+            "max_depth": _("Of a crawl: how many links from the first page it goes."),
+        }
+        for name, help_text in words.items():
+            if name in self.fields:
+                self.fields[name].help_text = help_text
+
+    def clean(self) -> dict[str, Any]:
+        values = super().clean() or {}
+        if self.errors:
+            return values
+        known_kb = self.instance.knowledge_base if self.instance.knowledge_base_id else None
+        source = WebSource(pk=self.instance.pk, **({"knowledge_base": known_kb} | values))
+        try:
+            web_source_check(source)
+        except Rejected as error:
+            self.add_error(FIELD_OF.get(error.code), str(error))
+        return values
+
+
+LABELS = {
+    WebSource.Status.NEVER: "info",
+    WebSource.Status.WAITING: "info",
+    WebSource.Status.RUNNING: "info",
+    WebSource.Status.DONE: "success",
+    WebSource.Status.CANCELLED: "warning",
+    WebSource.Status.FAILED: "danger",
+}
+COUNTED = {
+    "added": gettext_lazy("new: %(count)d"),
+    "changed": gettext_lazy("changed: %(count)d"),
+    "unchanged": gettext_lazy("unchanged: %(count)d"),
+    "duplicate": gettext_lazy("same as another document: %(count)d"),
+    "refused": gettext_lazy("refused by robots.txt: %(count)d"),
+    "failed": gettext_lazy("failed: %(count)d"),
+    "gone": gettext_lazy("gone: %(count)d"),
+    "deleted": gettext_lazy("deleted: %(count)d"),
+}
+
+
+def counts_in_words(source: WebSource) -> list[str]:
+    return [words % {"count": source.counts[name]} for name, words in COUNTED.items() if source.counts.get(name)]
+
+
+def unfinished_ids(sources: Sequence[WebSource]) -> str:
+    """The sources that a page has to ask about again, as the value of a query parameter."""
+    return ",".join(str(source.pk) for source in sources if source.status in UNFINISHED)
+
+
+def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
+    """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
+    context = {
+        "source": source,
+        "label": _label(source),
+        "counts": counts_in_words(source),
+        "error": error_in_words(source.error, source.error_code, source.error_params),
+        "swap": swap,
+    }
+    return render_to_string("sources/web/state.html", context)
+
+
+def _label(source: WebSource) -> str:
+    """A run that came to its end and could not read something is no plain success."""
+    is_done = source.status == WebSource.Status.DONE
+    return (
+        "warning"
+        if is_done and (source.counts.get("failed") or source.counts.get("gone"))
+        else LABELS[WebSource.Status(source.status)]
+    )
+
+
+def schedule_in_words(source: WebSource) -> str:
+    if source.every_minutes is None or not source.enabled:
+        return _("only when asked for")
+    minutes = source.every_minutes
+    if minutes % 1_440 == 0:
+        return _("every %(count)d days") % {"count": minutes // 1_440} if minutes > 1_440 else _("every day")
+    if minutes % 60 == 0:
+        return _("every %(count)d hours") % {"count": minutes // 60} if minutes > 60 else _("every hour")
+    return _("every %(count)d minutes") % {"count": minutes}
+
+
+KEEP = "keep"
+
+
+class SourceChangeList(ChangeList):  # type: ignore[misc]
+    @property
+    def unfinished_ids(self) -> str:
+        return unfinished_ids(self.result_list)
+
+
+@admin.register(WebSource)
+class WebSourceAdmin(ScopedModelAdmin):
+    form = WebSourceForm
+    list_display = ("title", "kind", "knowledge_base", "state", "pages", "schedule", "next_run_at")
+    list_filter = (
+        ("knowledge_base", ScopedRelatedFilter),
+        ("kind", ChoicesDropdownFilter),
+        ("status", ChoicesDropdownFilter),
+    )
+    list_filter_submit = True
+    list_select_related = ("knowledge_base",)
+    search_fields = ("name", "url")
+    search_help_text = gettext_lazy("Search by name or address")
+    actions = ("run_now",)
+    list_before_template = "sources/web/empty.html"
+    list_after_template = "sources/web/poll.html"
+    change_form_outer_before_template = "sources/web/panel.html"
+    change_form_after_template = "sources/web/test.html"
+    delete_confirmation_template = "sources/web/delete_confirmation.html"
+    warn_unsaved_form = True
+    fieldsets: ClassVar[Any] = (
+        (None, {"fields": ("knowledge_base", "name", "kind", "url", "every_minutes", "enabled", "live", "tags")}),
+        (gettext_lazy("Which pages"), {"fields": ("max_pages", "max_depth", "include", "exclude")}),
+    )
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[WebSource]:
+        rows: QuerySet[WebSource] = super().get_queryset(request)
+        return rows.annotate(page_count=count_of(WebPage, "source"))
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
+        return SourceChangeList
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        return () if obj is None else ("knowledge_base",)
+
+    # -- Pages of its own ------------------------------------------------------------------------------------------------
+    def get_urls(self) -> list[URLPattern]:
+        return [
+            self.page("progress/", require_GET(self.progress_view), "progress"),
+            self.page("test/", require_POST(self.test_view), "test"),
+            self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
+            self.page("<int:object_id>/run/", require_POST(self.run_view), "run"),
+            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
+            self.page("<int:object_id>/accept/", require_POST(self.accept_view), "accept"),
+            *super().get_urls(),
+        ]
+
+    def progress_view(self, request: HttpRequest) -> HttpResponse:
+        """The states of sources that were unfinished, for a page that polls; it asks again while one still is."""
+        asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
+        sources = list(self.get_queryset(request).filter(pk__in=asked))
+        cells = [state_cell(each, swap=True) for each in sources]
+        context: dict[str, Any] = {"cells": cells, "unfinished_ids": unfinished_ids(sources)}
+        if "form" in request.GET:
+            context |= {"on_form": True, "panels": [self._panel(request, each) for each in sources]}
+        return render(request, "sources/web/progress.html", context)
+
+    def _panel(self, request: HttpRequest, source: WebSource) -> dict[str, Any]:
+        """What the buttons above the form depend on."""
+        return {
+            "source": source,
+            "is_unfinished": source.status in UNFINISHED,
+            "may_change": self.has_change_permission(request, source),
+            "pages_url": pages_url(source),
+            "held_back": held_back(source).count(),
+        }
+
+    def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
+        """What the form's source would take; nothing is saved."""
+        stored = self.get_object_or_404(request, str(object_id), to_change=True) if object_id else None
+        form_class = self.get_form(request, stored, change=stored is not None)
+        values = request.POST.copy()
+        values["name"] = values.get("name") or uuid.uuid4().hex  # it may be named later
+        form = form_class(values, instance=stored)
+        if not form.is_valid():
+            return render(request, "sources/web/preview.html", {"form": form})
+        preview = web_source_preview(form.instance, web_client())
+        return render(request, "sources/web/preview.html", {"preview": preview, **_in_words(preview)})
+
+    def run_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        source = self.get_object_or_404(request, str(object_id), to_change=True)
+        if web_source_request(source):
+            self.message_user(request, _("The source is read now."), messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
+
+    def cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        source = self.get_object_or_404(request, str(object_id), to_change=True)
+        web_source_cancel(source)
+        self.message_user(request, _("The run ends with the page at hand; what it has read stays."))
+        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
+
+    def accept_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+        source = self.get_object_or_404(request, str(object_id), to_change=True)
+        web_source_accept(source)
+        message = _("The source is read now, and what was held back is done where the site still shows the same.")
+        self.message_user(request, message, messages.SUCCESS)
+        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        source = kwargs.get("obj")
+        context["test_url"] = reverse("admin:kb_websource_test")
+        if source is not None:
+            panel = self._panel(request, source)
+            may_change = panel["may_change"]
+            context |= panel | {
+                "state": state_cell(source),
+                "unfinished_ids": unfinished_ids([source]),
+                "show_save_and_add_another": False,
+                "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
+                "test_url": reverse("admin:kb_websource_test_again", args=[source.pk]) if may_change else "",
+            }
+        response: HttpResponse = super().render_change_form(request, context, **kwargs)
+        return response
+
+    # -- Writes ----------------------------------------------------------------------------------------------------------
+    def save_model(self, request: HttpRequest, obj: WebSource, form: Any, change: Any) -> None:
+        values = form.cleaned_data
+        if change:
+            stored = WebSource.objects.get(pk=obj.pk)
+            web_source_update(stored, **{name: values[name] for name in form.changed_data})
+            return
+        created = web_source_create(user=signed_in(request), **values)
+        obj.pk, obj._state.adding = created.pk, False
+
+    def delete_model(self, request: HttpRequest, obj: WebSource) -> None:
+        web_source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
+
+    def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
+        documents = (
+            Document.objects.filter(web_page__source=int(object_id))
+            if object_id.isdecimal()
+            else Document.objects.none()
+        )
+        context = {"document_count": documents.count(), **(extra_context or {})}
+        response: HttpResponse = super().delete_view(request, object_id, context)
+        return response
+
+    @admin.action(description=gettext_lazy("Read now"), permissions=["change"])
+    def run_now(self, request: HttpRequest, queryset: QuerySet[WebSource]) -> None:
+        editable = self.only_granted(request, queryset, "editable_by")
+        begun = [source for source in (editable or []) if web_source_request(source)]
+        message = ngettext("%(count)d source is read now.", "%(count)d sources are read now.", len(begun))
+        self.message_user(request, message % {"count": len(begun)}, messages.SUCCESS if begun else messages.INFO)
+
+    # -- Columns ---------------------------------------------------------------------------------------------------------
+    @column(gettext_lazy("name"), ordering="name")
+    def title(self, source: WebSource) -> str:
+        text = '<span class="kb-name">{}</span><small class="kb-block kb-mono">{}</small>'
+        return format_html(text, source.name, shortened(source.url))
+
+    @column(gettext_lazy("status"), ordering="status")
+    def state(self, source: WebSource) -> SafeString:
+        return state_cell(source)
+
+    @column(gettext_lazy("pages"), ordering="page_count")
+    def pages(self, source: Any) -> str:
+        return format_html('<a href="{}" class="kb-link">{}</a>', pages_url(source), source.page_count)
+
+    @column(gettext_lazy("schedule"), ordering="every_minutes")
+    def schedule(self, source: WebSource) -> str:
+        return schedule_in_words(source)
+
+
+@admin.register(WebPage)
+class WebPageAdmin(ScopedModelAdmin):
+    """Pages with their states, to read only: their source keeps them."""
+
+    list_display = ("address", "state_label", "kept_as", "what_happened", "fetched_at", "source")
+    list_display_links = None
+    list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
+    list_filter_submit = True
+    list_select_related = ("source", "document")
+    search_fields = ("url", "title")
+    search_help_text = gettext_lazy("Search by address or title")
+    show_full_result_count = False
+    actions = ()
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    @column(pgettext_lazy("of the web", "page"), ordering="url")
+    def address(self, page: WebPage) -> str:
+        text = '<span class="kb-name">{}</span><a class="kb-link kb-block kb-mono" href="{}" rel="noreferrer">{}</a>'
+        return format_html(text, page.title, page.url, shortened(page.url))
+
+    @column(
+        gettext_lazy("state"),
+        ordering="state",
+        label={
+            WebPage.State.KEPT.value: "success",
+            WebPage.State.UNCHANGED.value: "success",
+            WebPage.State.REFUSED.value: "warning",
+            WebPage.State.DUPLICATE.value: "warning",
+            WebPage.State.GONE.value: "warning",
+            WebPage.State.FAILED.value: "danger",
+        },
+    )
+    def state_label(self, page: WebPage) -> tuple[str, str]:
+        return page.state, page.get_state_display()
+
+    @column(gettext_lazy("document"))
+    def kept_as(self, page: WebPage) -> str:
+        if page.document is None:
+            return "–"
+        url = reverse("admin:kb_document_change", args=[page.document.pk])
+        return format_html('<a href="{}" class="kb-link">{}</a>', url, page.document)
+
+    @column(gettext_lazy("what happened"))
+    def what_happened(self, page: WebPage) -> str:
+        words = error_in_words(page.error, page.error_code, page.error_params)
+        if page.state == WebPage.State.GONE and page.document_id is not None:
+            hours = int(settings.WEB_DELETE_AFTER_HOURS)
+            next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.")
+            words = f"{words} {next_time % {'hours': hours}}".strip()
+        return format_html('<span class="kb-excerpt">{}</span>', words)
+
+
+def pages_url(source: WebSource) -> str:
+    return f"{reverse('admin:kb_webpage_changelist')}?source__id__exact={source.pk}"
+
+
+def shortened(url: str) -> str:
+    return url if len(url) <= 90 else f"{url[:60]}…{url[-28:]}"
+
+
+def _in_words(preview: Preview) -> dict[str, Any]:
+    def words(error: Any) -> str:
+        return error_in_words(str(error), error.code, error.params) if error else ""
+
+    return {
+        "error": words(preview.error),
+        "rows": [{"page": page, "error": words(page.error)} for page in preview.pages],
+    }

@@ -1,0 +1,356 @@
+"""What lists are narrowed and sorted by: filters that take what they name and nothing that could be turned into it."""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, ClassVar
+
+import django_filters
+from django import forms
+from django.core import signing
+from django.db.models import Model, Q, QuerySet
+from django.utils.translation import gettext_lazy as _
+from drf_spectacular.utils import OpenApiParameter
+from rest_framework.exceptions import ValidationError
+from rest_framework.pagination import BasePagination
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.utils.urls import remove_query_param, replace_query_param
+
+from kb.access.models import KnowledgeBase
+from kb.base.errors import NotVisible
+from kb.base.filter_values import InvalidFilter, read_time
+from kb.base.text import storable
+from kb.web.api.authentication import principal_of
+from kb.web.api.fields import MAX_ID
+
+CURSOR, PAGE_SIZE = "cursor", "page_size"
+DEFAULT_PAGE_SIZE, MOST_ROWS = 50, 200
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a list is sorted by; rows that are equal in it stand in the order of their keys, in the same direction.
+
+    Attributes:
+        field: which no row lacks.
+        descending: the largest first.
+        key: what no two rows have in common.
+    """
+
+    field: str
+    descending: bool = False
+    key: str = "pk"
+
+    @classmethod
+    def parse(cls, text: str, key: str = "pk") -> "Order":
+        return cls(text.removeprefix("-"), text.startswith("-"), key)
+
+    def __str__(self) -> str:
+        return f"-{self.field}" if self.descending else self.field
+
+    def sorted(self, rows: QuerySet[Any], *, backwards: bool) -> QuerySet[Any]:
+        sign = "-" if self.descending != backwards else ""
+        return rows.order_by(f"{sign}{self.field}", f"{sign}{self.key}")
+
+    def beyond(self, rows: QuerySet[Any], place: "Place") -> QuerySet[Any]:
+        """The rows after a place, or before it. The first condition alone lets an index be used."""
+        side = "lt" if self.descending != place.backwards else "gt"
+        tie = Q(**{self.field: place.value, f"{self.key}__{side}": place.key})
+        return rows.filter(
+            Q(**{f"{self.field}__{side}e": place.value}) & (Q(**{f"{self.field}__{side}": place.value}) | tie)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A row that a page lies beside.
+
+    Attributes:
+        value: its own of what the list is sorted by.
+        key: its own of what no two have in common.
+        backwards: the page ends before the row.
+    """
+
+    value: Any
+    key: Any
+    backwards: bool = False
+
+
+class Cursors(BasePagination):
+    """Pages of `{"next", "previous", "results"}`; nothing is counted.
+
+    A cursor is signed, and serves only lists of the same rows in the same order.
+    """
+
+    def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
+        self.request = request
+        self.order: Order = getattr(view, "order", None) or Order("pk")
+        self.kind = str(queryset.model._meta.label_lower)
+        size = _page_size(request)
+        place = self._place(request.query_params.get(CURSOR))
+        rows = self.order.sorted(queryset, backwards=bool(place and place.backwards))
+        found = list((self.order.beyond(rows, place) if place else rows)[: size + 1])
+        page, has_more = found[:size], len(found) > size
+        is_backwards = place is not None and place.backwards
+        if is_backwards:
+            page.reverse()
+        self.has_next = is_backwards or has_more
+        self.has_previous = has_more if is_backwards else place is not None
+        self.page = page
+        return page
+
+    def get_paginated_response(self, data: Any) -> Response:
+        following = self._link(self.page[-1], backwards=False) if self.page and self.has_next else None
+        previous = self._link(self.page[0], backwards=True) if self.page and self.has_previous else None
+        return Response({"next": following, "previous": previous, "results": data})
+
+    def get_paginated_response_schema(self, schema: Mapping[str, Any]) -> dict[str, Any]:
+        link = {"type": ["string", "null"], "format": "uri"}
+        return {
+            "type": "object",
+            "required": ["next", "previous", "results"],
+            "properties": {
+                "next": {**link, "description": "The page after this one; null: this is the last."},
+                "previous": {**link, "description": "The page before this one; null: this is the first."},
+                "results": schema,
+            },
+        }
+
+    def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:  # noqa: ARG002 - likewise
+        size = {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE}
+        return [
+            {
+                "name": CURSOR,
+                "in": "query",
+                "required": False,
+                "description": "Where the page begins: as `next` and `previous` of a page have it. No other is valid.",
+                "schema": {"type": "string"},
+            },
+            {
+                "name": PAGE_SIZE,
+                "in": "query",
+                "required": False,
+                "description": "How many results a page has.",
+                "schema": size,
+            },
+        ]
+
+    def _place(self, cursor: str | None) -> Place | None:
+        if cursor is None:
+            return None
+        try:
+            order, value, key, backwards = signing.loads(cursor, salt=self._salt)
+        except (signing.BadSignature, ValueError) as error:
+            message = _(
+                "This cursor is of another list, or none: follow “next” and “previous” of a page, or leave it out."
+            )
+            raise ValidationError({CURSOR: [message]}) from error
+        if order != str(self.order):
+            message = _(
+                "This cursor is of a list in the order “%(order)s”: ask for that, or begin anew without a cursor."
+            )
+            raise ValidationError({CURSOR: [message % {"order": order}]})
+        return Place(value, key, backwards)
+
+    def _link(self, row: Any, *, backwards: bool) -> str:
+        value = getattr(row, self.order.field)
+        told = value if isinstance(value, int | str) else str(value)
+        key = getattr(row, self.order.key)
+        cursor = signing.dumps(
+            [str(self.order), told, key if isinstance(key, int) else str(key), backwards],
+            salt=self._salt,
+            compress=True,
+        )
+        bare = remove_query_param(self.request.build_absolute_uri(), CURSOR)
+        return replace_query_param(bare, CURSOR, cursor)
+
+    @property
+    def _salt(self) -> str:
+        return f"kb.web.api.lists:{self.kind}"
+
+
+def _page_size(request: Request) -> int:
+    value = request.query_params.get(PAGE_SIZE)
+    if value is None:
+        return DEFAULT_PAGE_SIZE
+    if not (value.isascii() and value.isdigit() and len(value) < 10 and 0 < int(value) <= MOST_ROWS):
+        raise ValidationError({PAGE_SIZE: [_("Give a number from 1 to %(most)s.") % {"most": MOST_ROWS}]})
+    return int(value)
+
+
+ORDERING = "ordering"
+MOST_CHARACTERS = 500
+_WHOLE = re.compile(r"[0-9]{1,19}")
+
+
+class WholeField(forms.Field):
+    def to_python(self, value: Any) -> int | None:
+        if value in self.empty_values:
+            return None
+        if not _WHOLE.fullmatch(value) or not 1 <= int(value) <= MAX_ID:
+            raise forms.ValidationError(_("Give a whole number from 1."))
+        return int(value)
+
+
+class MomentField(forms.Field):
+    def to_python(self, value: Any) -> datetime | None:
+        if value in self.empty_values:
+            return None
+        try:
+            return read_time("created_after", value)
+        except InvalidFilter as error:
+            raise forms.ValidationError(str(error)) from error
+
+
+class TextField(forms.CharField):
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(max_length=MOST_CHARACTERS, strip=False, **kwargs)
+
+    def to_python(self, value: Any) -> str:
+        return storable(super().to_python(value) or "")
+
+
+class _Described:
+    """A filter that says in the OpenAPI description what it takes."""
+
+    schema: ClassVar[dict[str, Any]] = {}
+    extra: dict[str, Any]
+
+    def described(self) -> dict[str, Any]:
+        return self.schema
+
+
+class Whole(_Described, django_filters.Filter):  # type: ignore[misc]
+    field_class = WholeField
+    schema = {"type": "integer", "minimum": 1, "maximum": MAX_ID}
+
+
+class Text(_Described, django_filters.Filter):  # type: ignore[misc]
+    field_class = TextField
+    schema = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS}
+
+
+class Moment(_Described, django_filters.Filter):  # type: ignore[misc]
+    field_class = MomentField
+    schema = {"type": "string", "format": "date-time"}
+
+
+class OneOf(_Described, django_filters.ChoiceFilter):  # type: ignore[misc]
+    """One of the values; `choices` are their names for programs."""
+
+    def __init__(self, values: Iterable[str], **kwargs: Any) -> None:
+        self.values = list(values)
+        super().__init__(choices=[(value, value) for value in self.values], null_label=None, **kwargs)
+
+    def described(self) -> dict[str, Any]:
+        return {"type": "string", "enum": self.values}
+
+
+class Flag(_Described, django_filters.TypedChoiceFilter):  # type: ignore[misc]
+    schema = {"type": "boolean"}
+
+    def __init__(self, **kwargs: Any) -> None:
+        choices = [("true", "true"), ("false", "false")]
+        super().__init__(choices=choices, coerce=lambda value: value == "true", **kwargs)
+
+
+class Related(Whole):
+    """The id of a row that the caller may see; another is 404.
+
+    Attributes:
+        rows: what a principal may see.
+        narrowed: the rows of the list that go with the found one; None: those that refer to it by the field's name.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[Any], QuerySet[Any]],
+        narrowed: Callable[[QuerySet[Any], Any], QuerySet[Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self.rows = rows
+        self.narrowed = narrowed
+        super().__init__(**kwargs)
+
+    def filter(self, qs: QuerySet[Any], value: int | None) -> QuerySet[Any]:
+        if value is None:
+            return qs
+        found: Model | None = self.rows(principal_of(self.parent.request)).filter(pk=value).first()
+        if found is None:
+            raise NotVisible(_("There is no such object."))
+        narrowed: QuerySet[Any] = self.narrowed(qs, found) if self.narrowed else super().filter(qs, found)
+        return narrowed
+
+
+class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
+    """The parameters of a list.
+
+    Attributes:
+        orders: what it may be sorted by, each with a leading - for the largest first; the first is the default.
+        key: what tells rows apart that are equal in it.
+    """
+
+    orders: ClassVar[tuple[str, ...]] = ("id",)
+    key: ClassVar[str] = "pk"
+
+    @classmethod
+    def parameters(cls) -> list[OpenApiParameter]:
+        """What the OpenAPI description says of them."""
+        told = [
+            OpenApiParameter(name, each.described(), description=str(each.extra.get("help_text", "")))
+            for name, each in cls.base_filters.items()
+        ]
+        orders = {"type": "string", "enum": list(cls.orders), "default": cls.orders[0]}
+        return [*told, OpenApiParameter(ORDERING, orders, description="What it is sorted by; -: the largest first.")]
+
+
+def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) -> tuple[QuerySet[Any], Order]:
+    """The rows that the parameters of the URL ask for, and their order.
+
+    Raises:
+        ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
+        NotVisible: one names an object that the caller may not see.
+    """
+    names = [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE]
+    require_known(request, names)
+    ordering = request.query_params.get(ORDERING, filters.orders[0])
+    if ordering not in filters.orders:
+        message = _("It cannot be sorted by this: choose from %(known)s.")
+        raise ValidationError({ORDERING: [message % {"known": ", ".join(filters.orders)}]})
+    given = filters(request.query_params, queryset=rows, request=request)
+    if not given.is_valid():
+        raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
+    narrowed: QuerySet[Any] = given.qs
+    return narrowed, Order.parse(ordering, filters.key)
+
+
+def require_known(request: Request, names: Iterable[str]) -> None:
+    """Refuses parameters of the URL that are unknown, given twice or blank: none of them may pass for the default.
+
+    Raises:
+        ValidationError: there are such ones.
+    """
+    known = sorted(names)
+    errors: dict[str, list[Any]] = {}
+    for name, values in request.query_params.lists():
+        if name not in known:
+            told = ", ".join(known)
+            message = _("Unknown parameter: choose from %(known)s.") % {"known": told} if known else _("It takes none.")
+            errors[name[:100]] = [message]
+        elif len(values) > 1:
+            errors[name] = [_("Give it once.")]
+        elif not values[0]:
+            errors[name] = [_("Give it a value, or leave it out.")]
+    if errors:
+        raise ValidationError(errors)
+
+
+def knowledge_bases_of(principal: Any) -> QuerySet[Any]:
+    return KnowledgeBase.objects.visible_to(principal)
+
+
+class Created(django_filters.FilterSet):  # type: ignore[misc]
+    created_after = Moment(field_name="created_at", lookup_expr="gte", help_text="Created then or later.")
+    created_before = Moment(field_name="created_at", lookup_expr="lt", help_text="Created before that.")
