@@ -215,7 +215,18 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
             if result is _AWAITS_BODY:
                 self._await_more(conn)
             elif result:
-                self._await_next(conn)
+                conn.begin()
+                if conn.arrival.has_head:
+                    self.enqueue_req(conn)
+                elif len(conn.arrival):
+                    self._await_more(conn)
+                else:
+                    conn.sock.settimeout(0)
+                    conn.set_timeout()
+                    if not self.alive:
+                        conn.timeout = min(conn.timeout, time.monotonic() + STOP_KEEPALIVE_LINGER)
+                    self.keepalived_conns.append(conn)
+                    self.poller.register(conn.sock, EVENT_READ, partial(self.on_client_socket_readable, conn))
             else:
                 self._linger(conn)
         except (OSError, ValueError):  # the socket is closed already
@@ -227,20 +238,6 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         self.poller.register(conn.sock, EVENT_READ, partial(self._on_arrival, conn))
         self.arriving[conn] = None
         self._on_arrival(conn, conn.sock)  # mostly it is there
-
-    def _await_next(self, conn: Connection) -> None:
-        conn.begin()
-        if conn.arrival.has_head:
-            self.enqueue_req(conn)
-        elif len(conn.arrival):
-            self._await_more(conn)
-        else:
-            conn.sock.settimeout(0)
-            conn.set_timeout()
-            if not self.alive:
-                conn.timeout = min(conn.timeout, time.monotonic() + STOP_KEEPALIVE_LINGER)
-            self.keepalived_conns.append(conn)
-            self.poller.register(conn.sock, EVENT_READ, partial(self.on_client_socket_readable, conn))
 
     def _on_arrival(self, conn: Connection, sock: socket.socket) -> None:
         if conn not in self.arriving:  # dropped for another since the loop woke

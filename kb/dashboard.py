@@ -38,7 +38,8 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     """Adds the figures of what the caller may see."""
     caller = principal(request)
     bases = list(_bases(caller))
-    by_status = _by_status(caller)
+    counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
+    by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
     sight = Sight.of(caller, tuple(kb.pk for kb in bases))
     statistics = search_statistics(sight)
     waiting, mine = waiting_failures(sight, caller)
@@ -77,11 +78,6 @@ def _bases(caller: Principal) -> QuerySet[Any]:
     bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).only("pk")
     counted: QuerySet[Any] = bases.annotate(chunk_count=count_of(Chunk, "knowledge_base"), is_editable=Exists(editable))
     return counted
-
-
-def _by_status(caller: Principal) -> dict[str, int]:
-    counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
-    return dict.fromkeys(Document.Status.values, 0) | dict(counts)
 
 
 def _searches(statistics: SearchStatistics) -> Chart:

@@ -244,7 +244,8 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
         ModelUnavailable: offline, not a hub id, or the hub does not know it.
         httpx.HTTPError: the hub cannot be reached.
     """
-    if _is_offline():
+    flags = (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("TRANSFORMERS_OFFLINE"))
+    if any((flag or "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags):
         raise ModelUnavailable(Message(gettext_noop("HF_HUB_OFFLINE is set: unset it to reach the hub")))
     if not _HUB_ID.fullmatch(model_id):
         raise ModelUnavailable(
@@ -253,10 +254,11 @@ def _hub_files(model_id: str, hub: str, timeout_s: float) -> dict[str, int | Non
                 model_id=model_id,
             )
         )
+    token = os.environ.get("HF_TOKEN")
     response = httpx.get(
         f"{hub}/api/models/{model_id}",
         params={"blobs": "true"},
-        headers=_authorization(),
+        headers={"Authorization": f"Bearer {token}"} if token else {},
         timeout=timeout_s,
         follow_redirects=True,
     )
@@ -317,18 +319,8 @@ def _network_errors() -> tuple[type[Exception], ...]:
     return (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL, OSError, *HfHubHTTPError.__bases__)
 
 
-def _authorization() -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token else {}
-
-
 def _endpoint(endpoint: str | None) -> str:
     return (endpoint or os.environ.get("HF_ENDPOINT") or DEFAULT_ENDPOINT).rstrip("/")
-
-
-def _is_offline() -> bool:
-    flags = (os.environ.get("HF_HUB_OFFLINE"), os.environ.get("TRANSFORMERS_OFFLINE"))
-    return any((flag or "").upper() in {"1", "ON", "YES", "TRUE"} for flag in flags)
 
 
 def _one_line(error: BaseException) -> str:

@@ -42,7 +42,13 @@ def ensure(*, durable: bool = True) -> bool:
     with _locked(directory):
         if _configured():  # another thread was first
             return False
-        _keep_private(directory)
+        # Takes the directory and the uploads from other users, also those of an older version; PostgreSQL's may pass through
+        allowed = {directory: 0o711 if os.geteuid() == 0 else 0o700, directory / "media": 0o700}
+        for path, mode in allowed.items():
+            with contextlib.suppress(
+                FileNotFoundError, PermissionError
+            ):  # not there yet, or another user's to decide on
+                path.chmod(path.stat().st_mode & mode)
         postgres, redis = Postgres(directory / "postgres", durable=durable), Redis(directory / "redis")
         started = [redis.start(), postgres.start()]
         os.environ |= {
@@ -71,14 +77,6 @@ def running() -> bool:
     """Whether both servers of the data directory answer."""
     directory = data_dir()
     return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
-
-
-def _keep_private(directory: Path) -> None:
-    """Takes the directory and the uploads from other users, also those of an older version; PostgreSQL's may pass through."""
-    allowed = {directory: 0o711 if os.geteuid() == 0 else 0o700, directory / "media": 0o700}
-    for path, mode in allowed.items():
-        with contextlib.suppress(FileNotFoundError, PermissionError):  # not there yet, or another user's to decide on
-            path.chmod(path.stat().st_mode & mode)
 
 
 def _configured() -> bool:

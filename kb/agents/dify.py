@@ -222,19 +222,16 @@ class RetrievalSerializer(serializers.Serializer[Any]):
         data: dict[str, Any] = self.validated_data
         setting = data.get("retrieval_setting") or {}
         filters: Filters | None = (data.get("metadata_condition") or {}).get("filters")
+        text = data["knowledge_id"]
+        number = int(text) if _ID.fullmatch(text.strip()) else 0
+        if not 0 < number <= MAX_ID:
+            raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": text})
         return SearchRequest(
             query=data["query"],
-            knowledge_base_ids=[_knowledge_base_id(data["knowledge_id"])],
+            knowledge_base_ids=[number],
             overrides={name: value for name, value in setting.items() if value is not None},
             filters=None if filters is None or filters.is_empty else filters,
         )
-
-
-def _knowledge_base_id(text: str) -> int:
-    number = int(text) if _ID.fullmatch(text.strip()) else 0
-    if not 0 < number <= MAX_ID:
-        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": text})
-    return number
 
 
 class DifyRetrievalView(ApiView):

@@ -32,7 +32,11 @@ def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callabl
     """
     if not rows:
         return
-    fields = [field for field in model._meta.concrete_fields if not _is_left_to_database(field, rows)]
+    fields = [
+        field
+        for field in model._meta.concrete_fields
+        if not isinstance(getattr(rows[0], field.attname), DatabaseDefault)
+    ]
     quote = connection.ops.quote_name
     table, columns = quote(model._meta.db_table), ", ".join(quote(str(field.column)) for field in fields)
     with connection.cursor() as cursor:
@@ -56,10 +60,6 @@ def lexemes_text(lexemes: Sequence[str]) -> str:
 
 def _doubled(lexeme: str) -> str:
     return lexeme.replace("\\", "\\\\").replace("'", "''")
-
-
-def _is_left_to_database(field: "models.Field[Any, Any]", rows: Sequence[models.Model]) -> bool:
-    return isinstance(getattr(rows[0], field.attname), DatabaseDefault)
 
 
 def _value(field: "models.Field[Any, Any]", row: models.Model, texts: Mapping[str, Callable[[Any], str]]) -> Any:
@@ -227,7 +227,8 @@ def add_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
     pairs = list(pairs)
     former = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs], model=model_id)
     former.exclude(kind=ChunkEmbedding.Kind.CONTENT).delete()
-    _write_all_vectors(pairs, model_id)
+    for kind, of_kind in _by_kind(pairs):
+        write_vectors(of_kind, model_id, kind)
 
 
 def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
@@ -237,11 +238,6 @@ def _give_terms(chunk: Chunk, prepared: Prepared) -> bool:
     if prepared.questions is not None:
         chunk.questions = list(prepared.questions)
     return former != (chunk.keywords, chunk.questions)
-
-
-def _write_all_vectors(pairs: Sequence[tuple[Chunk, Prepared]], model_id: str) -> None:
-    for kind, of_kind in _by_kind(pairs):
-        write_vectors(of_kind, model_id, kind)
 
 
 def _by_kind(

@@ -303,7 +303,8 @@ def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
         try:
             _run(session, statement)
         except DatabaseError as error:
-            if not _lacks_resources(error):
+            state: str | None = getattr(error.__cause__, "sqlstate", None)
+            if not bool(state and state.startswith(NO_RESOURCES)):
                 raise
             logger.warning("%s: %s. It is built again by one process.", space.index_name, error)
             _run(session, DROP.format(name=sql.Identifier(space.index_name)))
@@ -346,11 +347,6 @@ def _watched(spaces: list[VectorSpace], on_progress: OnProgress) -> Iterator[Non
         watcher.join()
     if total:
         on_progress(total, total)
-
-
-def _lacks_resources(error: DatabaseError) -> bool:
-    state: str | None = getattr(error.__cause__, "sqlstate", None)
-    return bool(state and state.startswith(NO_RESOURCES))
 
 
 def _set(session: BaseDatabaseWrapper, options: dict[str, int]) -> None:

@@ -152,26 +152,20 @@ def external_channels(
                 breaker=_breaker(WEB, source.pk, source.url),
             )
     for external in held.external:
-        yield _external_channel(kb, external, config, language)
-
-
-def _external_channel(
-    kb: KnowledgeBase, source: SearchProvider, config: RetrievalConfig, language: str
-) -> ExternalChannel:
-    try:
-        provider: ExternalProvider = _InLanguage(provider_of(source), language)
-    except ChannelUnavailable as error:
-        provider = _CannotBeAsked(source, error)
-    return ExternalChannel(
-        EXTERNAL,
-        kb.pk,
-        provider,
-        weight=config.external_weight if source.weight is None else source.weight,
-        most=config.external_top_k,
-        timeout_ms=source.timeout_ms,
-        executor=_threads(),
-        breaker=_breaker(EXTERNAL, source.pk, repr(sorted(source.settings.items()))),
-    )
+        try:
+            provider: ExternalProvider = _InLanguage(provider_of(external), language)
+        except ChannelUnavailable as error:
+            provider = _CannotBeAsked(external, error)
+        yield ExternalChannel(
+            EXTERNAL,
+            kb.pk,
+            provider,
+            weight=config.external_weight if external.weight is None else external.weight,
+            most=config.external_top_k,
+            timeout_ms=external.timeout_ms,
+            executor=_threads(),
+            breaker=_breaker(EXTERNAL, external.pk, repr(sorted(external.settings.items()))),
+        )
 
 
 logger = logging.getLogger(__name__)

@@ -74,17 +74,13 @@ def answer_once(
             answer = make(*prepared)
             _keep(held, answer)
     except BaseException:
-        _give_up(held)
+        # Lets the request be sent again; where the connection is lost, over another one as soon as the database is there
+        try:
+            held.filter(status=None).delete()
+        except Error:
+            threading.Thread(target=_give_up_later, args=(held,), name="idempotency", daemon=True).start()
         raise
     return answer, False
-
-
-def _give_up(held: QuerySet[IdempotencyKey]) -> None:
-    """Lets the request be sent again; where the connection is lost, over another one as soon as the database is there."""
-    try:
-        held.filter(status=None).delete()
-    except Error:
-        threading.Thread(target=_give_up_later, args=(held,), name="idempotency", daemon=True).start()
 
 
 def _give_up_later(held: QuerySet[IdempotencyKey]) -> None:

@@ -154,7 +154,16 @@ class OpenAIEmbedder:
                 )
             ) from error
         vectors = unit_vectors(self._parse(body, len(texts)), model_id=self.model_id)
-        self._check_dimension(vectors.shape[1])
+        dimension = vectors.shape[1]
+        with self._lock:
+            before, self._dimension = self._dimension, dimension
+        # Which of the two is wrong is not known, so the newer one counts from now on.
+        if before not in (None, dimension):
+            raise self._unusable(
+                Message(
+                    gettext_noop("has {dimension} dimensions after {before} before"), dimension=dimension, before=before
+                )
+            )
         return vectors
 
     def _post(self, texts: list[str], patience: _Patience) -> Any:
@@ -213,17 +222,6 @@ class OpenAIEmbedder:
         if vectors.ndim != 2 or vectors.shape[1] == 0:
             raise self._unusable(Message(gettext_noop("holds no vectors of numbers")))
         return vectors
-
-    def _check_dimension(self, dimension: int) -> None:
-        with self._lock:
-            before, self._dimension = self._dimension, dimension
-        # Which of the two is wrong is not known, so the newer one counts from now on.
-        if before not in (None, dimension):
-            raise self._unusable(
-                Message(
-                    gettext_noop("has {dimension} dimensions after {before} before"), dimension=dimension, before=before
-                )
-            )
 
     def _unusable(self, fault: str) -> UnusableVectors:
         return UnusableVectors(

@@ -140,7 +140,18 @@ def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, docu
         write_json_lines(directory / "queries.jsonl", records)
         write_qrels(directory, qrels)
     else:
-        _write_trec(directory, judged, qrels)
+        _write_lines(
+            directory / "topics.tsv", (f"{_encoded(each.id)}\t{' '.join(each.text.split())}" for each in judged.queries)
+        )
+        _write_lines(
+            directory / "qrels.txt",
+            (
+                f"{_encoded(query_id)} 0 {_encoded(source)} {grade}"
+                for query_id, grades in qrels.items()
+                for source, grade in grades.items()
+            ),
+        )
+        _write_lines(directory / _UNANSWERABLE, (_encoded(each.id) for each in judged.queries if not each.answerable))
     if apart:
         write_json_lines(directory / _PASSAGES, map(_passage_record, apart))
 
@@ -234,21 +245,6 @@ def _has_encoded_ids(directory: Path) -> bool:
     path = directory / "meta.json"
     meta = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
     return isinstance(meta, dict) and meta.get("ids") == _ENCODED["ids"]
-
-
-def _write_trec(directory: Path, judged: JudgedSet, qrels: Mapping[str, Mapping[str, int]]) -> None:
-    _write_lines(
-        directory / "topics.tsv", (f"{_encoded(each.id)}\t{' '.join(each.text.split())}" for each in judged.queries)
-    )
-    _write_lines(
-        directory / "qrels.txt",
-        (
-            f"{_encoded(query_id)} 0 {_encoded(source)} {grade}"
-            for query_id, grades in qrels.items()
-            for source, grade in grades.items()
-        ),
-    )
-    _write_lines(directory / _UNANSWERABLE, (_encoded(each.id) for each in judged.queries if not each.answerable))
 
 
 def _write_lines(path: Path, lines: Iterable[str]) -> None:

@@ -114,7 +114,8 @@ class CrossEncoderReranker:
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
         self._refuse_after_failed_load()
-        if self._is_hopeless(len(job.candidates), deadline):
+        now, pace = self._clock(), self._pace
+        if pace is not None and now < pace.kept_until and now + pace.seconds_per_pair * len(job.candidates) > deadline:
             raise out_of_time(self.model_id)
         pairs = [(job.analysis.text, text_of(candidate)) for candidate in job.candidates]
         scores = ask(self._guard, partial(self._predict, pairs, deadline), deadline)
@@ -134,18 +135,11 @@ class CrossEncoderReranker:
                 return None
             rows = order[start : start + self._batch_size]
             scores[rows] = self._predict_batch(model, [pairs[row] for row in rows])
-            self._note_pace(began, len(rows))
+            now, kept = self._clock(), self._pace
+            seconds = (now - began) / len(rows)
+            if kept is None or now >= kept.kept_until or seconds < kept.seconds_per_pair:
+                self._pace = _Pace(seconds, now + PACE_KEPT_S)
         return scores
-
-    def _is_hopeless(self, count: int, deadline: float) -> bool:
-        now, pace = self._clock(), self._pace
-        return pace is not None and now < pace.kept_until and now + pace.seconds_per_pair * count > deadline
-
-    def _note_pace(self, began: float, count: int) -> None:
-        now, kept = self._clock(), self._pace
-        seconds = (now - began) / count
-        if kept is None or now >= kept.kept_until or seconds < kept.seconds_per_pair:
-            self._pace = _Pace(seconds, now + PACE_KEPT_S)
 
     def _predict_batch(self, model: Any, pairs: list[_Pair]) -> NDArray[np.float64]:
         try:
@@ -205,7 +199,10 @@ class CrossEncoderReranker:
             otherwise=Message(gettext_noop("set RERANKER_MODEL= to go without")),
             cache_dir=self._cache_dir,
         )
-        if not _is_cross_encoder(model):
+        # The library puts an untrained head on an embedding model and says so in its log only
+        architectures = model.config.architectures or ()
+        has_head = len(model) > 1 or any(each.endswith("ForSequenceClassification") for each in architectures)
+        if not (has_head and model.num_labels == 1):
             raise ModelUnavailable(
                 Message(
                     gettext_noop(
@@ -217,10 +214,3 @@ class CrossEncoderReranker:
                 )
             )
         return model
-
-
-def _is_cross_encoder(model: Any) -> bool:
-    """The library puts an untrained head on an embedding model and says so in its log only."""
-    architectures = model.config.architectures or ()
-    has_head = len(model) > 1 or any(each.endswith("ForSequenceClassification") for each in architectures)
-    return has_head and model.num_labels == 1

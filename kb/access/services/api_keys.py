@@ -176,7 +176,12 @@ def api_key_use(secret: str) -> ApiKey | None:
     """The key of a secret, with its user, and a note that it was used; None where it is unknown, revoked or expired."""
     key = _usable_key(secret)
     if key is not None:
-        _note_use(key)
+        # Keeps the time of use, at most once a minute however many processes see the key at once
+        now = timezone.now()
+        stale = now - LAST_USE_EVERY
+        if key.last_used_at is None or key.last_used_at < stale:
+            due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
+            ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
     return key
 
 
@@ -188,15 +193,6 @@ def _usable_key(secret: str) -> ApiKey | None:
     if key is None or not key.is_valid(secret) or key.has_expired or not key.user.is_active:
         return None
     return key
-
-
-def _note_use(key: ApiKey) -> None:
-    """Keeps the time of use, at most once a minute however many processes see the key at once."""
-    now = timezone.now()
-    stale = now - LAST_USE_EVERY
-    if key.last_used_at is None or key.last_used_at < stale:
-        due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
-        ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
 
 
 def logins_unlock(users: Iterable[User]) -> int:

@@ -230,7 +230,7 @@ class Question:
 
     def _answer(self, text: str, **fields: Any) -> Answer:
         result = self.outcome.result
-        total = _milliseconds_since(self.started)
+        total = round((time.perf_counter() - self.started) * 1_000, 3)
         writing = max(0.0, round(total - result.timings_ms["total"], 3))
         default = {
             "sources": self.sources,
@@ -251,7 +251,16 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
     outcome = search(principal, _search_request(request))
     language = outcome.knowledge_bases[0].language
-    context = _pack(outcome)
+    # The results under the budget; an estimate of the tokens is the same whichever models are loaded
+    config = outcome.wiring.config
+    context = pack(
+        [Fragment.of_hit(hit) for hit in outcome.result.hits],
+        max_tokens=config.context_tokens,
+        max_chunk_chars=config.max_chunk_chars,
+        max_sources=config.max_source_count,
+        count_tokens=estimate_tokens,
+        language=outcome.result.analysis.language,
+    )
     return Question(
         principal=principal,
         request=request,
@@ -282,19 +291,6 @@ def _no_answer(knowledge_bases: Sequence[KnowledgeBase]) -> str:
     return sentences.pop() if len(sentences) == 1 else ""
 
 
-def _pack(outcome: SearchOutcome) -> Context:
-    """The results under the budget; an estimate of the tokens is the same whichever models are loaded."""
-    config = outcome.wiring.config
-    return pack(
-        [Fragment.of_hit(hit) for hit in outcome.result.hits],
-        max_tokens=config.context_tokens,
-        max_chunk_chars=config.max_chunk_chars,
-        max_sources=config.max_source_count,
-        count_tokens=estimate_tokens,
-        language=outcome.result.analysis.language,
-    )
-
-
 def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
     hits = {hit.passage.chunk_id: hit for hit in outcome.result.hits}
     packed = [(citation, hits[citation.chunk_id]) for citation in context.citations if citation.chunk_id in hits]
@@ -314,10 +310,6 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
         )
         for citation, hit in packed
     )
-
-
-def _milliseconds_since(started: float) -> float:
-    return round((time.perf_counter() - started) * 1_000, 3)
 
 
 Pieces = Generator[str, None, None]

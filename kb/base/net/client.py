@@ -131,7 +131,10 @@ class WebClient:
             etag, last_modified = etag or ask.etag, last_modified or ask.last_modified
             return Fetched(str(url), not_modified=True, etag=etag, last_modified=last_modified)
         _check_status(url.host, response)
-        media_type, charset = _content_type(_header(response, "content-type"))
+        # Media type and charset; a server that names none most often means a page
+        message = Message()
+        message["Content-Type"] = _header(response, "content-type") or "text/html"
+        media_type, charset = message.get_content_type(), (message.get_content_charset() or "")
         if ask.types is not None and media_type not in ask.types:
             raise FetchError(FetchCode.BAD_TYPE, type=media_type[:100])
         content = _content(url.host, response, ask.max_bytes or self.max_bytes)
@@ -196,10 +199,3 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
 def _header(response: httpcore.Response, name: str) -> str:
     wanted = name.encode()
     return next((value.decode("latin-1") for key, value in response.headers if key.lower() == wanted), "")
-
-
-def _content_type(header: str) -> tuple[str, str]:
-    """Media type and charset; a server that names none most often means a page."""
-    message = Message()
-    message["Content-Type"] = header or "text/html"
-    return message.get_content_type(), (message.get_content_charset() or "")

@@ -56,7 +56,10 @@ def note(route: str, method: str, status: int, started: float, **caller: Any) ->
     """
     seconds = time.perf_counter() - started
     observe_request(route, method, status, seconds)
-    _note_connections()
+    # Each process counts its own, since the one that is scraped sees no other's pool
+    pool = getattr(connection, "_connection_pools", {}).get(connection.alias)
+    if pool is not None:
+        observe_pool(pool.get_stats())
     line = {
         **context.fields(),
         "method": method,
@@ -68,13 +71,6 @@ def note(route: str, method: str, status: int, started: float, **caller: Any) ->
     # Probes and scrapes come every few seconds.
     level = logging.DEBUG if route in {"api:health", "api:ready", "metrics"} else logging.INFO
     logger.log(level, "%s %s %d", method, route, status, extra={"zhiku": line})
-
-
-def _note_connections() -> None:
-    """Each process counts its own, since the one that is scraped sees no other's pool."""
-    pool = getattr(connection, "_connection_pools", {}).get(connection.alias)
-    if pool is not None:
-        observe_pool(pool.get_stats())
 
 
 def route_of(request: HttpRequest) -> str:

@@ -122,7 +122,17 @@ def _write_concept(concept: Concept, changes: dict[str, Any]) -> None:
     concept.save()
     for kind, texts in terms.items():
         if texts is not None:
-            _replace_terms(concept, kind, texts)
+            concept.terms.filter(kind=kind).delete()
+            taken = set(concept.terms.values_list("key", flat=True))
+            for text in texts:
+                key = normalized_key(text)
+                if not key:
+                    raise Rejected("blank_name", _("A word for a concept needs visible characters."))
+                if key in taken:
+                    message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
+                    raise Rejected("term_known", message % {"term": text})
+                taken.add(key)
+                ConceptTerm(concept=concept, text=text, kind=kind).save()
 
 
 def _check(concept: Concept) -> None:
@@ -138,17 +148,3 @@ def _check(concept: Concept) -> None:
         concept.clean()
     except ValidationError as error:
         raise Rejected("invalid_parent", " ".join(error.messages)) from error
-
-
-def _replace_terms(concept: Concept, kind: ConceptTerm.Kind, texts: Sequence[str]) -> None:
-    concept.terms.filter(kind=kind).delete()
-    taken = set(concept.terms.values_list("key", flat=True))
-    for text in texts:
-        key = normalized_key(text)
-        if not key:
-            raise Rejected("blank_name", _("A word for a concept needs visible characters."))
-        if key in taken:
-            message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
-            raise Rejected("term_known", message % {"term": text})
-        taken.add(key)
-        ConceptTerm(concept=concept, text=text, kind=kind).save()

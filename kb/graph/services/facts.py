@@ -115,7 +115,11 @@ def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
     for fact in facts:
         before = (fact.subject, fact.object)
         was_circular = fact.subject_key == fact.object_key
-        _rename(fact, keys, name)
+        key = normalized_key(name)
+        if fact.subject_key in keys:
+            fact.subject, fact.subject_key = name, key
+        if fact.object_key in keys:
+            fact.object, fact.object_key = name, key
         identity = (fact.subject_key, fact.predicate, fact.object_key)
         if fact.subject_key == fact.object_key and not was_circular:
             circular.append(fact)
@@ -137,14 +141,6 @@ def rewrite_facts(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
     # Each fact that stays has a place of its own, which none of the others has left to take another's.
     GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
     return plan
-
-
-def _rename(fact: GraphFact, keys: Collection[str], name: str) -> None:
-    key = normalized_key(name)
-    if fact.subject_key in keys:
-        fact.subject, fact.subject_key = name, key
-    if fact.object_key in keys:
-        fact.object, fact.object_key = name, key
 
 
 def _move_sources(united: Sequence[tuple[GraphFact, int]]) -> None:

@@ -137,17 +137,23 @@ class UploadView(IntoKnowledgeBaseView):
             else:
                 document_add(file=file, name=file.name or "", **common)
         except AlreadyThere as error:
-            self._say_known(values["title"] if file is None else file.name or "", error.document_id)
+            known = Document.objects.get(pk=error.document_id)
+            link = format_html(
+                '<a href="{}">{}</a>', reverse("admin:kb_document_change", args=[error.document_id]), known
+            )
+            messages.warning(
+                self.request,
+                format_html(
+                    _("“{}” is here already, as {}: nothing was added."),
+                    values["title"] if file is None else file.name or "",
+                    link,
+                ),
+            )
             return False
         except Rejected as error:
             messages.error(self.request, str(error))
             return False
         return True
-
-    def _say_known(self, name: str, document_id: int) -> None:
-        known = Document.objects.get(pk=document_id)
-        link = format_html('<a href="{}">{}</a>', reverse("admin:kb_document_change", args=[document_id]), known)
-        messages.warning(self.request, format_html(_("“{}” is here already, as {}: nothing was added."), name, link))
 
 
 UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)

@@ -101,7 +101,14 @@ def _read(document: Any) -> ParsedDocument:
     title = ""
     for block in _blocks(document.element.body):
         if block.tag == _W_TBL:
-            _add_table(outline, block)
+            joined = False
+            for row in block.iter(_W_TR):
+                if next(row.iterancestors(_W_TBL)) is not block:
+                    continue  # a row of a nested table, whose text is in its cell
+                cells = [text_of(cell) for cell in row.iter(_W_TC) if next(cell.iterancestors(_W_TR)) is row]
+                if any(cells):
+                    outline.block(" | ".join(cells), joined=joined)
+                    joined = True
         elif level := styles.heading_level(block):
             outline.heading(level, text_of(block))
         else:
@@ -121,17 +128,6 @@ def _blocks(body: Element) -> Iterator[Element]:
             yield child
         elif child.tag != _W_SECTPR:
             yield from _blocks(child)
-
-
-def _add_table(outline: Outline, table: Element) -> None:
-    joined = False
-    for row in table.iter(_W_TR):
-        if next(row.iterancestors(_W_TBL)) is not table:
-            continue  # a row of a nested table, whose text is in its cell
-        cells = [text_of(cell) for cell in row.iter(_W_TC) if next(cell.iterancestors(_W_TR)) is row]
-        if any(cells):
-            outline.block(" | ".join(cells), joined=joined)
-            joined = True
 
 
 class _Styles:

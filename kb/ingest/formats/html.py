@@ -195,7 +195,9 @@ class _Writer:
         if level := self.dialect.heading_level(element):
             self.outline.heading(level, self._take())
         elif element.tag in _CELLS:
-            self._end_cell()
+            while self._buffer and not self._buffer[-1].strip():
+                self._buffer.pop()
+            self._buffer.append(_CELL_BREAK)
         elif _is_block(element):
             self._break()
 
@@ -210,11 +212,6 @@ class _Writer:
             self.flush()
         elif self._buffer and not self._buffer[-1].endswith(("\n", _CELL_BREAK)):
             self._buffer.append("\n")
-
-    def _end_cell(self) -> None:
-        while self._buffer and not self._buffer[-1].strip():
-            self._buffer.pop()
-        self._buffer.append(_CELL_BREAK)
 
     def _take(self) -> str:
         text = "".join(self._buffer).rstrip(f" \n{_CELL_BREAK}").replace(_CELL_BREAK, " | ")

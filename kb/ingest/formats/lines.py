@@ -68,7 +68,9 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
     """Groups the lines of one page by spacing, indent, size, list marks and short last lines."""
     if not lines:
         return []
-    step = _usual_step(lines)
+    steps = [above.baseline - below.baseline for above, below in pairwise(lines)]
+    down = [step for step in steps if step > 0]
+    step = median_low(down) if len(down) > 1 else 0.0
     full = sorted(line.width for line in lines)[3 * len(lines) // 4]
     groups = [[lines[0]]]
     for index in range(1, len(lines)):
@@ -81,12 +83,6 @@ def paragraphs(lines: Sequence[Line]) -> list[str]:
 def _joined(lines: Sequence[Line]) -> str:
     texts = [line.text for line in lines]
     return "\n".join(texts) if lines[0].tabular else join_lines(texts)
-
-
-def _usual_step(lines: Sequence[Line]) -> float:
-    steps = [above.baseline - below.baseline for above, below in pairwise(lines)]
-    down = [step for step in steps if step > 0]
-    return median_low(down) if len(down) > 1 else 0.0
 
 
 def _starts_paragraph(lines: Sequence[Line], index: int, step: float, full: float) -> bool:

@@ -47,7 +47,8 @@ class Bookmarks:
         Yields:
             The path, the lines of its heading if they are on the page, and the lines below.
         """
-        path, heading, start = self._before(page), range(0), 0
+        earlier = bisect_left(self._pages, page)
+        path, heading, start = (self._on_page[self._pages[earlier - 1]][-1] if earlier else ()), range(0), 0
         for own in self._on_page.get(page, ()):
             found = _find(lines, own[-1], start)
             if found:
@@ -60,10 +61,6 @@ class Bookmarks:
         if page not in self._on_page:
             insort(self._pages, page)
         self._on_page.setdefault(page, []).append(path)
-
-    def _before(self, page: int) -> Path:
-        earlier = bisect_left(self._pages, page)
-        return self._on_page[self._pages[earlier - 1]][-1] if earlier else ()
 
 
 def _find(lines: Sequence[Line], title: str, start: int) -> range:

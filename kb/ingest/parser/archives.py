@@ -167,18 +167,16 @@ def _check(entries: list[tuple[str, zipfile.ZipInfo]], limits: ArchiveLimits) ->
     if len(entries) > limits.files:
         raise ParseError(ErrorCode.TOO_MANY_FILES, files=limits.files)
     for name, entry in entries:
-        if _leads_outside(name) or stat.S_ISLNK(entry.external_attr >> 16):
+        path = PurePosixPath(name)
+        if (path.is_absolute() or ".." in path.parts or name[1:2] == ":" or "\0" in name) or stat.S_ISLNK(
+            entry.external_attr >> 16
+        ):
             raise ParseError(ErrorCode.UNSAFE_ARCHIVE, name=name)
         if entry.flag_bits & _ENCRYPTED_FLAG:
             raise ParseError(ErrorCode.PROTECTED, format="ZIP")
     total = sum(entry.file_size for _, entry in entries)
     if total > limits.total_bytes or any(_is_bomb(entry) for _, entry in entries):
         raise _too_much(limits)
-
-
-def _leads_outside(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.is_absolute() or ".." in path.parts or name[1:2] == ":" or "\0" in name
 
 
 def _is_bomb(entry: zipfile.ZipInfo) -> bool:

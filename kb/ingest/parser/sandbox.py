@@ -303,12 +303,6 @@ def bind(limits: Limits, *, writable: Path | None = None) -> BinaryIO:
     """
     answer_pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    _apply_limits(limits)
-    confine(writable)
-    return answer_pipe
-
-
-def _apply_limits(limits: Limits) -> None:
     seconds = math.ceil(limits.seconds) + 1
     for kind, value in (
         (resource.RLIMIT_CPU, seconds),
@@ -323,6 +317,8 @@ def _apply_limits(limits: Limits) -> None:
         hard = resource.getrlimit(kind)[1]
         lowered = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(kind, (lowered, lowered))
+    confine(writable)
+    return answer_pipe
 
 
 def answer(job: str, file: BinaryIO, arguments: Mapping[str, Any]) -> bytes:

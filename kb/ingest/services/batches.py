@@ -427,7 +427,7 @@ def expand_archive(job: Hold) -> None:
     with _folder(archive) as folder:
         with local_file(archive.file) as path:
             unpacked = unpack(path, Path(folder), limits=_limits())
-        notes = [
+        notes: list[dict[str, Any]] = [
             {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
             for each in unpacked.skipped
         ]
@@ -439,7 +439,13 @@ def expand_archive(job: Hold) -> None:
                 source_type=archive.source_type,
                 hold=job.lock,  # cancelled meanwhile, it brings nothing in
             )
-            notes += _known_notes(archive, taken.known)
+            # Notes of members whose bytes were there, unless it was an earlier attempt that brought them
+            rows = Document.objects.in_bulk(set(taken.known.values()))
+            notes += [
+                {"name": name, "code": "known", "params": {}, "document": document_id}
+                for name, document_id in taken.known.items()
+                if document_id in rows and not _is_of(rows[document_id], archive, name)
+            ]
             job.report(Document.Stage.PARSE, 100 * done // len(unpacked.members))
     with transaction.atomic():
         note(batch, notes)
@@ -493,16 +499,6 @@ def _file(archive: Document, member: Member) -> NewFile:
 
 def _origin(archive: Document, name: str) -> dict[str, Any]:
     return {**archive.metadata, "archive": archive.source, "path": name}
-
-
-def _known_notes(archive: Document, known: Any) -> list[dict[str, Any]]:
-    """Notes of members whose bytes were there, unless it was an earlier attempt that brought them."""
-    rows = Document.objects.in_bulk(set(known.values()))
-    return [
-        {"name": name, "code": "known", "params": {}, "document": document_id}
-        for name, document_id in known.items()
-        if document_id in rows and not _is_of(rows[document_id], archive, name)
-    ]
 
 
 def _is_of(document: Document, archive: Document, name: str) -> bool:

@@ -236,7 +236,8 @@ def chunk_update(
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
     wanted = _changed(chunk, text, questions, keywords)
-    if not _is_indexed_anew(chunk, wanted):
+    names = ("text", "questions", "own_questions", "keywords", "own_keywords")
+    if not any(getattr(chunk, name) != getattr(wanted, name) for name in names):
         with transaction.atomic():
             lock_knowledge_bases([chunk.knowledge_base_id])
             require(require_there(chunk))
@@ -288,11 +289,6 @@ def _changed(chunk: Chunk, text: str, questions: Sequence[str] | None, keywords:
         wanted.keywords, wanted.own_keywords = words, bool(words)
     check_chunk(wanted)
     return wanted
-
-
-def _is_indexed_anew(chunk: Chunk, wanted: Chunk) -> bool:
-    names = ("text", "questions", "own_questions", "keywords", "own_keywords")
-    return any(getattr(chunk, name) != getattr(wanted, name) for name in names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +347,9 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
         chunk.token_count = model.count_tokens(chunk.text)
     with writing_chunks(kb):
         unchanged_chunks(document, before)
-        _require_neighbours(document, before)
+        between = Chunk.objects.filter(document=document, position__range=(before[0].position, before[-1].position))
+        if between.count() != len(before):
+            raise changed_meanwhile()
         gone = [chunk.pk for chunk in before[1:]]
         chunks_replacing.send(Chunk, kept=kept, gone=gone)
         Chunk.objects.filter(pk__in=gone).delete()
@@ -364,12 +362,6 @@ def replace_chunks(document: Document, before: Sequence[Chunk], after: Sequence[
         replace_postings([(kept, of_kept.postings)])
         replace_vectors([(kept, of_kept)], model.model_id)
         write_chunks(new, of_new, model_id=model.model_id)
-
-
-def _require_neighbours(document: Document, chunks: Sequence[Chunk]) -> None:
-    between = Chunk.objects.filter(document=document, position__range=(chunks[0].position, chunks[-1].position))
-    if between.count() != len(chunks):
-        raise changed_meanwhile()
 
 
 MOST_MERGED = 50

@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -64,7 +64,22 @@ def read_table(data: bytes) -> list[Described]:
         rows = [_described(line, row) for line, row in islice(named, MOST_ROWS + 1)]
         if len(rows) > MOST_ROWS:
             raise Rejected("table_invalid", _("The table has more than %(rows)s rows: split it.") % {"rows": MOST_ROWS})
-        rows = _with_numbers(rows, {*header} - {NAME, TITLE, TAGS, METADATA})
+        # A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text
+        read = {
+            name: {row.name: _number(str(row.metadata[name])) for row in rows if name in row.metadata}
+            for name in ({*header} - {NAME, TITLE, TAGS, METADATA})
+        }
+        numeric = {name: cells for name, cells in read.items() if None not in cells.values()}
+        rows = [
+            replace(
+                row,
+                metadata={
+                    **row.metadata,
+                    **{name: cells[row.name] for name, cells in numeric.items() if row.name in cells},
+                },
+            )
+            for row in rows
+        ]
     except (ParseError, csv.Error) as error:
         raise Rejected("table_invalid", _("The table cannot be read: save it as CSV in UTF-8.")) from error
     return list({row.name: row for row in rows}.values())
@@ -129,24 +144,6 @@ def _described(line: int, row: Mapping[str | None, Any]) -> Described:
         raise _refused(line, _("it holds a character that cannot be stored"))
     own = {key: value for key, value in cells.items() if key not in (NAME, TITLE, TAGS, METADATA) and value}
     return Described(name, title, tags, {**_metadata(line, cells.get(METADATA, "")), **own})
-
-
-def _with_numbers(rows: list[Described], columns: Collection[str]) -> list[Described]:
-    """A column of nothing but numbers compares as numbers; one with leading zeros or units among them is text."""
-    read = {
-        name: {row.name: _number(str(row.metadata[name])) for row in rows if name in row.metadata} for name in columns
-    }
-    numeric = {name: cells for name, cells in read.items() if None not in cells.values()}
-    return [
-        replace(
-            row,
-            metadata={
-                **row.metadata,
-                **{name: cells[row.name] for name, cells in numeric.items() if row.name in cells},
-            },
-        )
-        for row in rows
-    ]
 
 
 def _number(cell: str) -> int | float | None:

@@ -42,7 +42,10 @@ class Command(KnowledgeBaseCommand):
             self._cut_anew(options)
             return
         if any(options[name] for name in ("no_swap", *CHANGES)):
-            self._require_one_base(options)
+            if not options["kb"] or not options["embeddings"] or options["bm25"]:
+                raise CommandError("a change of the model is one knowledge base's: add --kb NAME and --embeddings")
+            if options["no_swap"] != bool(options["model"]):
+                raise CommandError("--model goes with --no-swap, and not with --swap, --rollback and --drop-old")
         if any(options[name] for name in CHANGES):
             self._change(self.knowledge_base(options), options)
             return
@@ -74,12 +77,6 @@ class Command(KnowledgeBaseCommand):
         kb = self.knowledge_base(options)
         count = documents_recut(Document.objects.filter(knowledge_base=kb))
         self.stdout.write(f"{kb.name}: {count} documents wait for a worker to be cut anew")
-
-    def _require_one_base(self, options: dict[str, Any]) -> None:
-        if not options["kb"] or not options["embeddings"] or options["bm25"]:
-            raise CommandError("a change of the model is one knowledge base's: add --kb NAME and --embeddings")
-        if options["no_swap"] != bool(options["model"]):
-            raise CommandError("--model goes with --no-swap, and not with --swap, --rollback and --drop-old")
 
     def _change(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         """Swaps, goes back or drops; what was written since the vectors were built is embedded first, in this process."""

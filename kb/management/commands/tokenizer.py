@@ -46,7 +46,8 @@ class Command(KnowledgeBaseCommand):
         kb = self.knowledge_base(options)
         changes = {name: options[name] for name in SETTINGS if options[name] is not None}
         if changes and self._change(kb, changes) and not options["no_wait"]:
-            self._tokenize(kb)
+            with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
+                follow_to_target(kb, on_progress=bar.update)
         kb.refresh_from_db()
         tokens = {} if options["text"] is None else tokens_as_json(kb, options["text"])
         if options["json"]:
@@ -66,10 +67,6 @@ class Command(KnowledgeBaseCommand):
             if isinstance(wanted[name], Path):
                 wanted[name] = _text_of(wanted[name])
         return tokenizer_change(kb, read_settings(**wanted))
-
-    def _tokenize(self, kb: KnowledgeBase) -> None:
-        with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
-            follow_to_target(kb, on_progress=bar.update)
 
     def _show(self, kb: KnowledgeBase) -> None:
         state = tokenizer_as_json(kb)

@@ -77,7 +77,23 @@ def first_start(stdout: Output) -> None:
     choice = choose_model(stdout)
     password = secrets.token_urlsafe(12)
     with transaction.atomic():
-        _add_demos(User.objects.create_superuser(ADMIN, password=password), choice.model)
+        admin = User.objects.create_superuser(ADMIN, password=password)
+        for demo in DEMOS:
+            kb = knowledge_base_create(
+                name=demo.name,
+                owner=admin,
+                embedding_model=choice.model,
+                language=demo.language,
+                description=demo.description,
+            )
+            for file in demo_files(demo.folder):
+                document_add(
+                    knowledge_base=kb,
+                    file=ContentFile(file.read_bytes()),
+                    name=file.name,
+                    user=admin,
+                    source_type=SOURCE_TYPES.get(file.name, Document.SourceType.BOOK),
+                )
     line = "=" * 60
     stdout.write(
         f"\n{line}\n  user name: {ADMIN}\n  password:  {password}\n"
@@ -129,21 +145,6 @@ def _advice(choice: ModelChoice) -> str:
         f"The demo runs degraded, on the hashing embedder, which compares words and not meaning: {model} is not used "
         f"({choice.reason}). To change that:\n" + "\n".join(f"  {step}" for step in steps)
     )
-
-
-def _add_demos(admin: User, model: str) -> None:
-    for demo in DEMOS:
-        kb = knowledge_base_create(
-            name=demo.name, owner=admin, embedding_model=model, language=demo.language, description=demo.description
-        )
-        for file in demo_files(demo.folder):
-            document_add(
-                knowledge_base=kb,
-                file=ContentFile(file.read_bytes()),
-                name=file.name,
-                user=admin,
-                source_type=SOURCE_TYPES.get(file.name, Document.SourceType.BOOK),
-            )
 
 
 def demo_files(language: str) -> Iterator[Traversable]:

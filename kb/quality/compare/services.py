@@ -139,7 +139,13 @@ def compare_runs(before: EvalRun, after: EvalRun) -> Comparison:
     Raises:
         Rejected: they are of different sets, one is not done, or they have no query in common.
     """
-    _check_comparable(before, after)
+    if before.eval_set_id != after.eval_set_id:
+        words = _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
+        raise Rejected("different_sets", words % {"first": before.eval_set.name, "second": after.eval_set.name})
+    for run in (before, after):
+        if run.status != EvalRun.Status.DONE:
+            words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
+            raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
     first, second = _rows(before), _rows(after)
     common = [key for key in first if key in second]
     if not common:
@@ -164,16 +170,6 @@ def compare_runs(before: EvalRun, after: EvalRun) -> Comparison:
         models=_differences(before.model_ids, after.model_ids),
         same_content=(before.kb_version, before.content_version) == (after.kb_version, after.content_version),
     )
-
-
-def _check_comparable(before: EvalRun, after: EvalRun) -> None:
-    if before.eval_set_id != after.eval_set_id:
-        words = _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
-        raise Rejected("different_sets", words % {"first": before.eval_set.name, "second": after.eval_set.name})
-    for run in (before, after):
-        if run.status != EvalRun.Status.DONE:
-            words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-            raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
 
 
 def _rows(run: EvalRun) -> dict[str, EvalRunQuery]:
@@ -339,7 +335,25 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
         NoChannelAvailable: no channel could answer one of them.
     """
     first, second = _search(principal, a, "a"), _search(principal, b, "b")
-    return SearchComparison(first, second, _compared_results(first, second), _setting_differences(first, second))
+    in_a, in_b = _placed(first), _placed(second)
+    cut_a, cut_b = _cuts(first.result), _cuts(second.result)
+    return SearchComparison(
+        first,
+        second,
+        tuple(
+            ComparedResult(
+                hit=(in_b.get(chunk_id) or in_a[chunk_id])[1],
+                rank_a=in_a[chunk_id][0] if chunk_id in in_a else None,
+                rank_b=in_b[chunk_id][0] if chunk_id in in_b else None,
+                score_a=in_a[chunk_id][1].score if chunk_id in in_a else None,
+                score_b=in_b[chunk_id][1].score if chunk_id in in_b else None,
+                cut_in_a="" if chunk_id in in_a else cut_a.get(chunk_id, NOT_FOUND),
+                cut_in_b="" if chunk_id in in_b else cut_b.get(chunk_id, NOT_FOUND),
+            )
+            for chunk_id in dict.fromkeys((*in_a, *in_b))
+        ),
+        _setting_differences(first, second),
+    )
 
 
 def _search(principal: Principal, request: SearchRequest, side: str) -> SearchOutcome:
@@ -347,23 +361,6 @@ def _search(principal: Principal, request: SearchRequest, side: str) -> SearchOu
         return search(principal, dataclasses.replace(request, explain=True, log=False))
     except InvalidConfiguration as error:
         raise InvalidSide(side, error) from error
-
-
-def _compared_results(a: SearchOutcome, b: SearchOutcome) -> tuple[ComparedResult, ...]:
-    in_a, in_b = _placed(a), _placed(b)
-    cut_a, cut_b = _cuts(a.result), _cuts(b.result)
-    return tuple(
-        ComparedResult(
-            hit=(in_b.get(chunk_id) or in_a[chunk_id])[1],
-            rank_a=in_a[chunk_id][0] if chunk_id in in_a else None,
-            rank_b=in_b[chunk_id][0] if chunk_id in in_b else None,
-            score_a=in_a[chunk_id][1].score if chunk_id in in_a else None,
-            score_b=in_b[chunk_id][1].score if chunk_id in in_b else None,
-            cut_in_a="" if chunk_id in in_a else cut_a.get(chunk_id, NOT_FOUND),
-            cut_in_b="" if chunk_id in in_b else cut_b.get(chunk_id, NOT_FOUND),
-        )
-        for chunk_id in dict.fromkeys((*in_a, *in_b))
-    )
 
 
 def _placed(outcome: SearchOutcome) -> dict[int, tuple[int, Hit]]:

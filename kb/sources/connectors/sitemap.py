@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any, Final
+from typing import Final
 
 from lxml import etree
 
@@ -118,19 +118,15 @@ def xml_sitemap(content: bytes, base: str) -> Sitemap:
                 if address and (url := normal(address, base)) is not None:
                     found[root].append(url)
                 address = ""
-            _let_go(element, parent)
+            # Forgets an element and those before it, which have been read: millions of empty ones would fill the memory
+            element.clear()
+            while element.getprevious() is not None:
+                del parent[0]
     except etree.XMLSyntaxError as error:
         raise FetchError(FetchCode.NOT_A_SITEMAP) from error
     if root not in {"urlset", "sitemapindex"}:
         raise FetchError(FetchCode.NOT_A_SITEMAP)
     return Sitemap(tuple(found["url"]), tuple(found["sitemap"]))
-
-
-def _let_go(element: Any, parent: Any) -> None:
-    """Forgets an element and those before it, which have been read: millions of empty ones would fill the memory."""
-    element.clear()
-    while element.getprevious() is not None:
-        del parent[0]
 
 
 def plain_sitemap(content: bytes) -> Sitemap:

@@ -38,7 +38,16 @@ def login(request: HttpRequest) -> HttpResponse:
         return _refused(request, spent.resets_in_s, {"seconds": spent.resets_in_s})
     response = admin.site.login(request)
     if response.status_code == HTTPStatus.FOUND and request.user.is_authenticated:
-        _remember(response, name, device or secrets.token_hex(8))
+        digest = name_digest(name)
+        response.set_cookie(
+            _cookie(digest),
+            signing.dumps({"name": digest, "device": (device or secrets.token_hex(8))}, salt=_SALT),
+            max_age=DEVICE_SECONDS,
+            path=reverse("admin:login"),
+            secure=settings.SESSION_COOKIE_SECURE,
+            httponly=True,
+            samesite="Strict",
+        )
     return response
 
 
@@ -66,19 +75,6 @@ def _device(request: HttpRequest, name: str) -> str:
     except signing.BadSignature:
         return ""
     return str(kept["device"]) if kept["name"] == digest else ""
-
-
-def _remember(response: HttpResponse, name: str, device: str) -> None:
-    digest = name_digest(name)
-    response.set_cookie(
-        _cookie(digest),
-        signing.dumps({"name": digest, "device": device}, salt=_SALT),
-        max_age=DEVICE_SECONDS,
-        path=reverse("admin:login"),
-        secure=settings.SESSION_COOKIE_SECURE,
-        httponly=True,
-        samesite="Strict",
-    )
 
 
 def _cookie(digest: str) -> str:

@@ -159,19 +159,15 @@ def _apply_batch(kb_id: int, store: str) -> bool:
         try:
             _write(target, kb, changes)
         except _CopyLost:
-            _refill_lost(kb, store)
+            # What has changed alone would make a copy that looks complete until it is counted
+            logger.warning("%s has lost its copy of knowledge base %s: filling it anew", store, kb.pk)
+            with transaction.atomic():
+                locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk).first()
+                if locked is not None and store in (locked.store, locked.target_store):
+                    refill(kb.pk, store)
             return True
     _settle(kb_id, store, changes)
     return True
-
-
-def _refill_lost(kb: KnowledgeBase, store: str) -> None:
-    """What has changed alone would make a copy that looks complete until it is counted."""
-    logger.warning("%s has lost its copy of knowledge base %s: filling it anew", store, kb.pk)
-    with transaction.atomic():
-        locked = KnowledgeBase.objects.select_for_update(no_key=True).filter(pk=kb.pk).first()
-        if locked is not None and store in (locked.store, locked.target_store):
-            refill(kb.pk, store)
 
 
 def _oldest(kb_id: int, store: str) -> _Changes | None:

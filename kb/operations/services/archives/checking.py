@@ -99,18 +99,15 @@ def _settings(manifest: Mapping[str, Any]) -> Settings:
 
 
 def _check_profile(profile: Mapping[str, Any]) -> None:
-    _check_profile_name(profile["name"])
-    is_number = isinstance(profile["version"], int) and 0 < profile["version"] <= MAX_VERSION
-    if not is_number or not isinstance(profile["description"], str) or not isinstance(profile["is_own"], bool):
-        raise WrongRow("profile")
-    check_profile_settings(profile["settings"])
-
-
-def _check_profile_name(name: Any) -> None:
+    name = profile["name"]
     if not isinstance(name, str) or not 0 < len(name.strip()) <= MAX_NAME_CHARACTERS:
         raise WrongRow("profile")
     if not name.isprintable() or NOT_IN_NAMES & set(name):
         raise WrongRow("profile")
+    is_number = isinstance(profile["version"], int) and 0 < profile["version"] <= MAX_VERSION
+    if not is_number or not isinstance(profile["description"], str) or not isinstance(profile["is_own"], bool):
+        raise WrongRow("profile")
+    check_profile_settings(profile["settings"])
 
 
 def rows_of(archive: Archive, table: Table, resolve: Resolve, kb_id: int) -> Iterator[tuple[int, Any]]:
@@ -153,7 +150,18 @@ def check_rows(archive: Archive, on_row: OnRow) -> Contents:
         for _size, row in rows_of(archive, table, resolve, 0):
             contents.add(row)
             on_row()
-    _refuse_circles(contents.wider)
+    # Every concept leads, by its wider ones, to one that has none
+    is_sound = bytearray(len(contents.wider))
+    for start in range(len(contents.wider)):
+        path: list[int] = []
+        each = start
+        while each >= 0 and not is_sound[each]:
+            if len(path) == len(contents.wider):  # longer than any way without a circle
+                raise damaged(_("a concept is wider than itself"))
+            path.append(each)
+            each = contents.wider[each]
+        for met in path:
+            is_sound[met] = 1
     return Contents(contents.titles, contents.keyword_chunks, contents.questions, contents.characters, contents.longest)
 
 
@@ -181,21 +189,6 @@ class _Contents:
             self.questions += len(row.questions)
             self.longest = max(self.longest, len(row.text), len(row.cut_text or ""))
             self.characters += len(self.titles[row.document_id]) + sum(map(len, row.heading_path)) + len(row.text)
-
-
-def _refuse_circles(wider: "array[int]") -> None:
-    """Every concept leads, by its wider ones, to one that has none."""
-    is_sound = bytearray(len(wider))
-    for start in range(len(wider)):
-        path: list[int] = []
-        each = start
-        while each >= 0 and not is_sound[each]:
-            if len(path) == len(wider):  # longer than any way without a circle
-                raise damaged(_("a concept is wider than itself"))
-            path.append(each)
-            each = wider[each]
-        for met in path:
-            is_sound[met] = 1
 
 
 @dataclass(frozen=True, slots=True)

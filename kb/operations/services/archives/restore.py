@@ -164,7 +164,15 @@ class _Restoring:
         staged = self._staged(contents, folder)
         kb_id = _reserved_id()
         try:
-            self._store_originals(kb_id)
+            storage = Document._meta.get_field("file").storage
+            for original in originals(self._archive):
+                name = upload_path(
+                    Document(knowledge_base_id=kb_id, sha256=original.sha256), f"original.{original.suffix or 'bin'}"
+                )
+                part = file_part(original.document, original.suffix)
+                with self._archive.entry(part, size=original.size, sha256=original.sha256) as stream:
+                    self._files[original.document] = storage.save(name, _Original(stream))
+                self._advance(1)
             kb = self._write(kb_id, owner, staged)
         except BaseException:
             with suppress(FilesUnavailable):  # what went wrong first is what the caller is told
@@ -197,17 +205,6 @@ class _Restoring:
             return wanted.dimension == self._model.dimension
         except RetrievalError as error:
             raise Rejected("model_unavailable", str(error)) from error
-
-    def _store_originals(self, kb_id: int) -> None:
-        storage = Document._meta.get_field("file").storage
-        for original in originals(self._archive):
-            name = upload_path(
-                Document(knowledge_base_id=kb_id, sha256=original.sha256), f"original.{original.suffix or 'bin'}"
-            )
-            part = file_part(original.document, original.suffix)
-            with self._archive.entry(part, size=original.size, sha256=original.sha256) as stream:
-                self._files[original.document] = storage.save(name, _Original(stream))
-            self._advance(1)
 
     def _write(self, kb_id: int, owner: User, staged: Staged) -> KnowledgeBase:
         """Everything in one transaction, in which no model runs.

@@ -136,21 +136,17 @@ def _complete_document(document: Document) -> None:
     if not isinstance(document.remarks, list):
         raise WrongRow("remarks")
     for remark in document.remarks:
-        _check_remark(remark)
-
-
-def _check_remark(remark: Any) -> None:
-    try:
-        params = remark["params"]
-        is_plain = all(isinstance(each, str | int) for each in params.values())
-        if (
-            remark.keys() != {"code", "params"}
-            or not is_plain
-            or not Remark(RemarkCode(remark["code"]), params).message
-        ):
-            raise WrongRow("remarks")
-    except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
-        raise WrongRow("remarks") from error
+        try:
+            params = remark["params"]
+            is_plain = all(isinstance(each, str | int) for each in params.values())
+            if (
+                remark.keys() != {"code", "params"}
+                or not is_plain
+                or not Remark(RemarkCode(remark["code"]), params).message
+            ):
+                raise WrongRow("remarks")
+        except (TypeError, AttributeError, KeyError, IndexError, ValueError) as error:
+            raise WrongRow("remarks") from error
 
 
 def _complete_chunk(chunk: Chunk) -> None:

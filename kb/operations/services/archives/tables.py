@@ -52,13 +52,24 @@ class TableWriter:
         with self._chunk_indexes() if is_chunks else nullcontext() as indexes:
             for lines, rows in numbered(in_pieces(rows_of(self._archive, table, resolve, self._kb.pk))):
                 if table.model is Concept:
-                    wider += _taken_wider(lines, rows)
+                    # Takes the wider concepts, which may come later, out of rows; returns the lines of both
+                    taken = [
+                        (line, row.parent_id)
+                        for line, row in zip(lines, rows, strict=True)
+                        if row.parent_id is not None
+                    ]
+                    for row in rows:
+                        row.parent_id = None
+                    wider += taken
                 ids.extend(self._created(table, lines, rows))
                 if indexes is not None:
                     indexes.write(lines, rows)
                 on_rows(len(rows))
         self._ids[table.name] = ids
-        _write_wider(ids, wider)
+        if not all(0 <= line < len(ids) for _narrow, line in wider):
+            raise damaged("a concept has no such wider one")
+        concepts = [Concept(pk=ids[narrow], parent_id=ids[line]) for narrow, line in wider]
+        Concept.objects.bulk_update(concepts, ["parent"], batch_size=ROWS_A_STATEMENT)
 
     def _created(self, table: Table, lines: range, rows: Sequence[Any]) -> list[int]:
         """Inserts rows; returns their ids."""
@@ -106,18 +117,3 @@ class _ChunkIndexes:
     def finish(self) -> None:
         for vectors in self._vectors.values():
             vectors.finish()
-
-
-def _taken_wider(lines: range, rows: Sequence[Concept]) -> list[tuple[int, int]]:
-    """Takes the wider concepts, which may come later, out of rows; returns the lines of both."""
-    taken = [(line, row.parent_id) for line, row in zip(lines, rows, strict=True) if row.parent_id is not None]
-    for row in rows:
-        row.parent_id = None
-    return taken
-
-
-def _write_wider(ids: "array[int]", wider: list[tuple[int, int]]) -> None:
-    if not all(0 <= line < len(ids) for _narrow, line in wider):
-        raise damaged("a concept has no such wider one")
-    concepts = [Concept(pk=ids[narrow], parent_id=ids[line]) for narrow, line in wider]
-    Concept.objects.bulk_update(concepts, ["parent"], batch_size=ROWS_A_STATEMENT)

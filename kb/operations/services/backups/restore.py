@@ -90,7 +90,17 @@ def restore(
     with reading(path, is_trusted=is_trusted, on_bytes=on_bytes) as archive:
         _refuse_newer(archive.manifest)
         if not is_forced:
-            _refuse_content()
+            # Tables that a migration has made are no content, users and knowledge bases are
+            for model in (User, KnowledgeBase):
+                with connection.cursor() as cursor:
+                    cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{model._meta.db_table}"])
+                    (is_there,) = cursor.fetchone()
+                if is_there and model._default_manager.exists():
+                    raise Rejected(
+                        "not_empty",
+                        "The database holds users or knowledge bases: restore into an empty one, "
+                        "or add --force to replace all that it holds.",
+                    )
         _refuse_others()
         _restore_files(archive, on_bytes)
         installation = _restore_database(archive, on_bytes, on_step)
@@ -117,20 +127,6 @@ def _refuse_newer(manifest: dict[str, Any]) -> None:
             "older_server",
             f"The backup is of PostgreSQL {manifest['postgresql']}, and this server is of version {here}: use a newer one.",
         )
-
-
-def _refuse_content() -> None:
-    """Tables that a migration has made are no content, users and knowledge bases are."""
-    for model in (User, KnowledgeBase):
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT to_regclass(%s) IS NOT NULL", [f"public.{model._meta.db_table}"])
-            (is_there,) = cursor.fetchone()
-        if is_there and model._default_manager.exists():
-            raise Rejected(
-                "not_empty",
-                "The database holds users or knowledge bases: restore into an empty one, "
-                "or add --force to replace all that it holds.",
-            )
 
 
 def _refuse_others() -> None:
@@ -172,7 +168,12 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
         wanted.write_text("".join(f"{line}\n" for line in lines))
         arguments = ["--no-owner", "--no-privileges", f"--use-list={wanted}", f"--file={script}"]
         programs.run("pg_restore", *arguments, str(dump), at_least=major)
-        emptying.write_text(_emptying())
+        # The statements after which the database holds nothing but its extensions
+        with connection.cursor() as cursor:
+            cursor.execute(_OBJECTS)
+            statements = [statement for (statement,) in cursor.fetchall()]
+        before = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
+        emptying.write_text("".join(f"{statement};\n" for statement in before + statements))
         another.write_text(_BECOME_ANOTHER.format(id=installation))
         total = sum(bool(_LONG_ENTRY.match(line)) for line in lines)
 
@@ -203,15 +204,6 @@ def _restore_database(archive: Reader, on_bytes: OnBytes, on_step: OnStep) -> st
 def _is_wanted(line: str) -> bool:
     """The extension stays in the database, since only a superuser could make it anew."""
     return not (_EXTENSION.match(line) or _VECTOR_INDEX.match(line)) and " SCHEMA - public " not in line
-
-
-def _emptying() -> str:
-    """The statements after which the database holds nothing but its extensions."""
-    with connection.cursor() as cursor:
-        cursor.execute(_OBJECTS)
-        statements = [statement for (statement,) in cursor.fetchall()]
-    before = ["SET search_path = public", "CREATE EXTENSION IF NOT EXISTS vector SCHEMA public"]
-    return "".join(f"{statement};\n" for statement in before + statements)
 
 
 def _migrate() -> None:

@@ -47,7 +47,7 @@ class CompareRunsView(TemplateView):
             context["sets"] = _offered(caller, runs.values())
         elif any(is_unfinished(run) for run in runs.values()):
             context |= live_context(list(runs.values()), ask_workers=False)
-            context["may_cancel"] = _may_cancel(caller, runs["a"])
+            context["may_cancel"] = EvalSet.objects.editable_by(caller).filter(pk=runs["a"].eval_set_id).exists()
         else:
             status = self._compare(request, runs["a"], runs["b"], context)
         return self.render_to_response(self.get_context_data(**context), status=status)
@@ -138,7 +138,3 @@ def _both(request: HttpRequest) -> tuple[EvalRun, EvalRun]:
     if len(runs) < 2:
         raise Http404(_("Name two runs, “a” and “b”."))
     return runs["a"], runs["b"]
-
-
-def _may_cancel(caller: Principal, run: EvalRun) -> bool:
-    return EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists()

@@ -90,7 +90,7 @@ def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict
         Http404: the URL names a knowledge base that does not exist for this principal.
     """
     pages = {side: open_search_page(principal, _as_one_search(given, side)) for side in SIDES}
-    is_bound = any(_is_field(name) for name in given)
+    is_bound = any((name in SHARED or name.partition("_")[0] in SIDES) for name in given)
     forms_of = {
         side: SideForm(
             side,
@@ -102,10 +102,6 @@ def open_sides(principal: Principal, given: QueryDict) -> tuple[SearchPage, dict
         for side, page in pages.items()
     }
     return pages[SIDES[0]], forms_of
-
-
-def _is_field(name: str) -> bool:
-    return name in SHARED or name.partition("_")[0] in SIDES
 
 
 def _as_one_search(given: QueryDict, side: str) -> QueryDict:

@@ -174,10 +174,6 @@ class SearchForm(forms.Form):
         values = super().clean() or self.cleaned_data
         if values.get("q") and not values.get("kb") and "kb" not in self.errors:
             self.add_error("kb", _("Choose at least one knowledge base."))
-        self._read_filters(values)
-        return values
-
-    def _read_filters(self, values: Mapping[str, Any]) -> None:
         asked = {name: values.get(field) for field, name in FILTERS.items() if values.get(field)}
         if "source_types" in asked:
             asked["source_types"] = [asked["source_types"]]
@@ -186,6 +182,7 @@ class SearchForm(forms.Form):
         except InvalidFilter as error:
             fields = {name: field for field, name in FILTERS.items()}
             self.add_error(fields.get(error.field.partition("[")[0]), str(error))
+        return values
 
     @property
     def asks(self) -> bool:

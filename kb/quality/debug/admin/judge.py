@@ -226,7 +226,8 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
             mark_unanswerable(caller, eval_set_named(caller, kb, name), query, click["unanswerable"])
     if click["chunk"] is None:
         return None
-    chunk = _visible_chunks(caller).filter(pk=click["chunk"]).first()
+    rows: QuerySet[Chunk] = Chunk.objects.visible_to(caller).select_related("document", "knowledge_base")
+    chunk = rows.filter(pk=click["chunk"]).first()
     if chunk is None:
         raise NotVisible(_("This passage is no longer there: search again."))
     eval_set = eval_set_named(caller, chunk.knowledge_base, name)
@@ -234,11 +235,6 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
         unjudge(caller, eval_set, query, chunk)
         return None
     return judge(caller, eval_set, query, chunk, int(click["grade"])).grade
-
-
-def _visible_chunks(caller: Principal) -> QuerySet[Chunk]:
-    rows: QuerySet[Chunk] = Chunk.objects.visible_to(caller).select_related("document", "knowledge_base")
-    return rows
 
 
 def _visible_bases(caller: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:

@@ -183,7 +183,11 @@ def _add(eval_set: EvalSet, texts: Iterable[str]) -> int:
         known = set(rows.filter(text__in=ids).values_list("text", flat=True))
         held = set(rows.filter(external_id__in=ids.values()).values_list("external_id", flat=True))
         fresh = [
-            EvalQuery(eval_set=eval_set, external_id=_any_id() if own in held else own, text=text)
+            EvalQuery(
+                eval_set=eval_set,
+                external_id=f"q-{secrets.token_hex(_ID_DIGITS // 2)}" if own in held else own,
+                text=text,
+            )
             for text, own in ids.items()
             if text not in known
         ]
@@ -208,7 +212,9 @@ def query_update(
             raise NotVisible(_("The query is gone."))
         if text is not None and text != held.text:
             held.text = query_text(text)
-            _require_new(held)
+            if EvalQuery.objects.filter(eval_set=held.eval_set_id, text=held.text).exclude(pk=held.pk).exists():
+                message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
+                raise Rejected("query_known", message % {"query": held.text})
         if answerable is not None:
             held.answerable = answerable
         if not held.answerable:
@@ -251,12 +257,6 @@ def mark_unanswerable(principal: Principal, eval_set: EvalSet, text: str, is_una
     return query
 
 
-def _require_new(query: EvalQuery) -> None:
-    if EvalQuery.objects.filter(eval_set=query.eval_set_id, text=query.text).exclude(pk=query.pk).exists():
-        message = _("The set has the query “%(query)s” already: change that one, or delete this one.")
-        raise Rejected("query_known", message % {"query": query.text})
-
-
 def _require_nothing_relevant(query: EvalQuery) -> None:
     if Judgment.objects.filter(query=query, grade__gt=0).exists():
         message = _("Passages are judged relevant to “%(query)s”: take these judgments back first.")
@@ -284,7 +284,3 @@ def _one_line(text: str) -> str:
 
 def _id_of(text: str) -> str:
     return f"q-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"
-
-
-def _any_id() -> str:
-    return f"q-{secrets.token_hex(_ID_DIGITS // 2)}"

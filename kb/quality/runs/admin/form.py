@@ -7,7 +7,6 @@ from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import ValidationError
-from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
@@ -112,14 +111,11 @@ class StartForm(forms.Form):
         self.overrides: dict[str, Any] = {}
         sets = EvalSet.objects.editable_by(principal).select_related("knowledge_base__profile")
         cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
-        self.chosen_set = self._chosen_set(sets)
+        chosen = row_id(str(self["eval_set"].value() or ""))
+        self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
         self.profiles = {str(row.pk): row for row in _offered(principal, self.chosen_set)}
         self.offer("profile", [("", self._own_profile()), *_grouped(self.profiles.values())])
         self._show_inherited()
-
-    def _chosen_set(self, sets: QuerySet[EvalSet]) -> EvalSet | None:
-        chosen = row_id(str(self["eval_set"].value() or ""))
-        return None if chosen is None else sets.filter(pk=chosen).first()
 
     def _own_profile(self) -> str:
         if self.chosen_set is None:
@@ -193,18 +189,15 @@ class StartForm(forms.Form):
             return values
         common = {name: values[name] for name in COMMON if values[name] not in (None, "")}
         self.overrides = common | values["other"]
-        self._try(self.chosen_profile.settings if self.chosen_profile else {})
-        return values
-
-    def _try(self, settings: Mapping[str, Any]) -> None:
-        """Says beside its field what the resolved settings cannot be."""
+        # Says beside its field what the resolved settings cannot be
         try:
-            configuration_of({**settings, **self.overrides})
+            configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})
         except InvalidConfiguration as error:
             words = str(error)
             if error.field in {"keyword_weight", "hybrid_text_weight"}:
                 words = _("Both weights are 0: give at least one channel a weight.")
             self.add_error(error.field if error.field in COMMON else "other", words)
+        return values
 
 
 def again_parameters(

@@ -92,10 +92,18 @@ def _anchor(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment], judged
         of_query = judged.setdefault(judgment.query_id, Judged())
         if judgment.quote:
             anchors: Sequence[int] = chunks.get(judgment.pk, ())
-            _anchor_passage(of_query, judgment, anchors)
+            of_query.by_passage = True
+            for chunk_id in anchors:
+                of_query.grades[_own_unit(judgment)] = judgment.grade
+                of_query.passages.setdefault(chunk_id, []).append(_own_unit(judgment))
         else:
             anchors = homes.get(judgment.pk, ())
-            _anchor_document(of_query, judgment, anchors)
+            # Of two judgments of one document the later one counts
+            if anchors:
+                known = (of_query.documents[each] for each in anchors if each in of_query.documents)
+                unit = next(known, str(anchors[0]))
+                of_query.documents = dict.fromkeys(anchors, unit) | of_query.documents
+                of_query.grades[unit] = judgment.grade
         if not anchors and judgment.grade >= RELEVANT:
             of_query.grades[_own_unit(judgment)] = judgment.grade
             of_query.unanchored.append(judgment)
@@ -103,22 +111,6 @@ def _anchor(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment], judged
 
 def _own_unit(judgment: Judgment) -> str:
     return f"judgment:{judgment.pk}"
-
-
-def _anchor_passage(judged: Judged, judgment: Judgment, chunk_ids: Sequence[int]) -> None:
-    judged.by_passage = True
-    for chunk_id in chunk_ids:
-        judged.grades[_own_unit(judgment)] = judgment.grade
-        judged.passages.setdefault(chunk_id, []).append(_own_unit(judgment))
-
-
-def _anchor_document(judged: Judged, judgment: Judgment, document_ids: Sequence[int]) -> None:
-    """Of two judgments of one document the later one counts."""
-    if document_ids:
-        known = (judged.documents[each] for each in document_ids if each in judged.documents)
-        unit = next(known, str(document_ids[0]))
-        judged.documents = dict.fromkeys(document_ids, unit) | judged.documents
-        judged.grades[unit] = judgment.grade
 
 
 def _keep_best(judged: Judged) -> None:

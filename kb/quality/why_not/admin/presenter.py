@@ -372,7 +372,9 @@ def _add_question(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
 
 
 def _draft(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    config = _config_in_force(why)
+    scopes = why.outcome.wiring.pipeline.scopes
+    own = next((scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id), None)
+    config = own if own and why.verdict.stage is Stage.CHANNELS else why.outcome.wiring.config
     changes = ", ".join(
         _("%(setting)s: %(before)s → %(after)s")
         % {
@@ -387,12 +389,6 @@ def _draft(remedy: Remedy, why: WhyNot) -> ShownRemedy:
         "is published."
     ) % {"profile": profile_in_force(why).name}
     return ShownRemedy(remedy.id, _("Try in a draft: %(changes)s") % {"changes": changes}, hint, "tune")
-
-
-def _config_in_force(why: WhyNot) -> RetrievalConfig:
-    scopes = why.outcome.wiring.pipeline.scopes
-    own = next((scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id), None)
-    return own if own and why.verdict.stage is Stage.CHANNELS else why.outcome.wiring.config
 
 
 def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:

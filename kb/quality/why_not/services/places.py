@@ -31,7 +31,7 @@ from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.scope import Scope
 from retrieval.segmenters import SEGMENTABLE
 from retrieval.tokenize import JiebaTokenizer, normalize
-from retrieval.types import Analysis, Ranking
+from retrieval.types import Analysis
 
 SECONDS = 30.0
 """How long a channel may take to answer once more; what it needs is in memory, or cheap, after the search."""
@@ -111,32 +111,29 @@ class _Asked:
         query = self._analysis.queries[number]
         try:
             if channel.name in VECTOR_KINDS:
-                return self._among_vectors(query, place, detail.get("keyword_share", 0.0))
+                vector, _source = self._vectors[self._scope.space].embed(query.text, time.monotonic() + SECONDS)
+                exact = exact_place(
+                    self._scope.kb_id,
+                    self._scope.space,
+                    vector,
+                    self._chunk_id,
+                    kind=VECTOR_KINDS[place.channel],
+                    keyword_share=detail.get("keyword_share", 0.0),
+                    only=self._only,
+                )
+                return _judged(
+                    replace(
+                        place,
+                        rank=exact.rank,
+                        channel_rank=self._told_rank(place, exact.rank),
+                        score=exact.similarity,
+                        total=exact.total,
+                        is_indexed=exact.is_indexed,
+                    )
+                )
             return self._among_texts(channel, query, place)
         except ChannelUnavailable as error:
             return replace(place, state=PlaceState.FAILED, error=error.code.value)
-
-    def _among_vectors(self, query: Analysis, place: Place, keyword_share: float) -> Place:
-        vector, _source = self._vectors[self._scope.space].embed(query.text, time.monotonic() + SECONDS)
-        exact = exact_place(
-            self._scope.kb_id,
-            self._scope.space,
-            vector,
-            self._chunk_id,
-            kind=VECTOR_KINDS[place.channel],
-            keyword_share=keyword_share,
-            only=self._only,
-        )
-        return _judged(
-            replace(
-                place,
-                rank=exact.rank,
-                channel_rank=self._told_rank(place, exact.rank),
-                score=exact.similarity,
-                total=exact.total,
-                is_indexed=exact.is_indexed,
-            )
-        )
 
     def _told_rank(self, place: Place, exact: int | None) -> int | None:
         """The rank that the channel gave the chunk in this search; None where it did not return it.
@@ -158,16 +155,12 @@ class _Asked:
         found = channel.search(query, most, time.monotonic() + SECONDS)
         if isinstance(found.lexicon, OkapiIndex):
             self.index = found.lexicon
-        rank = _rank_in(found, self._chunk_id)
+        places = np.flatnonzero(found.chunk_ids == self._chunk_id)
+        rank = int(places[0]) + 1 if places.size else None
         is_read = rank is not None and rank <= RANKS_A_CANDIDATE * place.depth
         score = None if rank is None else float(found.scores[rank - 1])
         total = found.chunk_ids.size
         return _judged(replace(place, rank=rank, channel_rank=rank if is_read else None, score=score, total=total))
-
-
-def _rank_in(ranking: Ranking, chunk_id: int) -> int | None:
-    places = np.flatnonzero(ranking.chunk_ids == chunk_id)
-    return int(places[0]) + 1 if places.size else None
 
 
 def _judged(place: Place) -> Place:

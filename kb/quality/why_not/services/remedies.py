@@ -303,7 +303,7 @@ def _draft(principal: Principal, why: WhyNot, remedy: Remedy) -> RetrievalProfil
     name, place = profile.name, profile.knowledge_base
     if not RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists():
         _require_editable(principal, why.chunk)
-        name, place = _own_name(profile, kb), kb
+        name, place = f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:], kb
     settings = {**profile.settings, **remedy.settings}
     same = RetrievalProfile.objects.editable_by(principal).filter(
         name=name, knowledge_base=place, settings=settings, published_at=None
@@ -319,7 +319,3 @@ def profile_in_force(why: WhyNot) -> RetrievalProfile:
     if why.verdict.stage is not Stage.CHANNELS or why.request.profile:
         return why.outcome.wiring.profile
     return next(kb.profile for kb in why.outcome.knowledge_bases if kb.pk == why.chunk.knowledge_base_id)
-
-
-def _own_name(profile: RetrievalProfile, kb: KnowledgeBase) -> str:
-    return f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:]

@@ -242,7 +242,10 @@ class Reader:
                 self._count(self._visit(candidate, page))
             listing.met(candidate, self._links)
         if listing.is_complete:
-            self._note_absent()
+            # Pages that the source had and that it does not lead to any more
+            rows = WebPage.objects.filter(source=self._source, fetched_at__lt=self._started_at, document__isnull=False)
+            for url in list(rows.order_by("pk").values_list("url", flat=True)):
+                self._count(self._pages.gone(url))
         return False
 
     def _count(self, outcome: str | None) -> None:
@@ -332,9 +335,3 @@ class Reader:
                 return links_in(file.read(), page.url, self._limits, parser)
         except (FileNotFoundError, ParseError):
             return ()
-
-    def _note_absent(self) -> None:
-        """Pages that the source had and that it does not lead to any more."""
-        rows = WebPage.objects.filter(source=self._source, fetched_at__lt=self._started_at, document__isnull=False)
-        for url in list(rows.order_by("pk").values_list("url", flat=True)):
-            self._count(self._pages.gone(url))
