@@ -33,6 +33,8 @@ class Reembedding(models.Model):
         swapped_at: when searches changed over.
     """
 
+    is_derived = True
+
     class Status(models.TextChoices):
         BUILDING = "building", _("embedding")
         INDEXING = "indexing", _("making the vector index")
@@ -108,6 +110,8 @@ class StoreState(models.Model):
         applied_version: of the knowledge base, when nothing was left to apply.
         told_at: when its process last told of progress; one that has been silent for long is dead.
     """
+
+    is_derived = True
 
     class Status(models.TextChoices):
         FILLING = "filling", _("copying")
@@ -337,6 +341,8 @@ class VectorIndex(models.Model):
 
 class BM25Index(models.Model):
     """The third tier of the BM25 cache: one sealed payload a knowledge base, written by the newest version only."""
+
+    is_derived = True
 
     knowledge_base = models.OneToOneField(KnowledgeBase, models.CASCADE, related_name="bm25_index")
     version = models.BigIntegerField(_("version"))

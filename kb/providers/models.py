@@ -13,6 +13,8 @@ class TokenizerSettings(models.Model):
     and the order of their lines. An id without a row is that of the default options.
     """
 
+    is_derived = True
+
     class Engine(models.TextChoices):
         JIEBA = "jieba", "jieba"
         RJIEBA = "rjieba", "rjieba"

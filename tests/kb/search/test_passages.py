@@ -8,6 +8,13 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
+def kb():
+    kb = make_kb()
+    make_document(kb, "智能温控器的保修期是两年", "安装前请先关闭电源", "thermostat warranty")
+    return kb
+
+
+@pytest.fixture
 def reader_of():
     return lambda user, **scope: PassageReader(principal(user, **scope))
 

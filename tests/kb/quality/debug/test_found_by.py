@@ -4,10 +4,20 @@ from django.db import connection
 from kb.models import Chunk, SearchLog
 from kb.quality.debug.services import searches_that_found
 from kb.search.services.search import SearchRequest, search
-from tests.factories import make_kb, make_user, principal
+from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of
 
 pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def kb():
+    return make_kb()
+
+
+@pytest.fixture
+def document(kb):
+    return make_document(kb, "苹果是红的。", "香蕉是黄的。", "橙子是橙的。", title="水果")
 
 
 def searched(kb, query):

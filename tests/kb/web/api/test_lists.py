@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kb import api_filters as filters
 from kb.api import urlpatterns
+from kb.ingest.api.documents import DocumentFilters
 from kb.models import Conversation, Document, IngestBatch
 from kb.web.api.lists import ListFilters
 from tests import factories
@@ -15,7 +15,7 @@ from tests import factories
 pytestmark = pytest.mark.django_db
 
 KNOWLEDGE_BASES = "/api/v1/knowledge-bases/"
-LISTS = [each for each in vars(filters).values() if isinstance(each, type) and issubclass(each, ListFilters)]
+LISTS = ListFilters.__subclasses__()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def _ids(rows):
     return [row["id"] for row in rows]
 
 
-@pytest.mark.parametrize("ordering", filters.DocumentFilters.orders)
+@pytest.mark.parametrize("ordering", DocumentFilters.orders)
 def test_every_row_comes_once_in_any_order_also_where_many_are_equal(client, kb, url, ordering):
     documents = _documents(kb, 11)
     Document.objects.update(created_at=timezone.now(), updated_at=timezone.now())

@@ -8,8 +8,8 @@ import pytest
 from django.core.files.base import ContentFile
 from django.core.files.storage import default_storage
 from django.db import OperationalError, connection
-from kb.jobs.waiting import batch_waiting
 
+from kb.content.signals import batch_waiting
 from kb.ingest.services import batches as batch_files
 from kb.ingest.services import indexing
 from kb.ingest.services.batches import (

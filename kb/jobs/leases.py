@@ -1,0 +1,209 @@
+"""A worker's hold on a row that is processed in the background.
+
+Every kind of background job has a `Queue`: rows of a model that wait, are claimed by one worker at a time, and are renewed
+while it lives, so that one whose worker or task was lost is found and tried again.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Any, Final, Generic, TypeVar
+
+from django.conf import settings
+from django.db import Error, connections, transaction
+from django.db.models import F, Model, Q, QuerySet
+from django.db.models.functions import Coalesce
+from django.utils import timezone
+
+from kb.base import draining
+
+M = TypeVar("M", bound=Model)
+logger = logging.getLogger(__name__)
+
+RENEWALS: Final = 3
+"""In the time of a lease, so that one that fails does not cost it."""
+TASK_AWAITED: Final = timedelta(minutes=2)
+"""How long a waiting row's task may take to arrive before it counts as lost."""
+SWEEP_LIMIT: Final = 500
+
+
+class LeaseLost(Exception):
+    """The row was cancelled, deleted or claimed by another worker: this one writes nothing."""
+
+
+class WorkerEnds(Exception):
+    """The worker was asked to stop: its row goes to another one."""
+
+
+def must_return() -> bool:
+    """Whether this worker is stopping and has no time left to finish a job."""
+    return draining.since() is not None and draining.seconds() >= settings.WORKER_GRACE_SECONDS
+
+
+def return_if_ending() -> None:
+    """Belongs where a job can be given up without loss.
+
+    Raises:
+        WorkerEnds: the worker has no time left.
+    """
+    if must_return():
+        raise WorkerEnds("the worker ends")
+
+
+@dataclass(frozen=True)
+class Queue(Generic[M]):
+    """Rows of a model that workers process, with the names of the fields that say how far each is.
+
+    Attributes:
+        model: has the fields `status` and those named here.
+        waiting: the status of a row that no worker has.
+        running: the status of a row that a worker has.
+        lasts: returns the length of a lease.
+        lease: the field of the lease's id; None in a row that no worker has.
+        until: the field of the time at which a lease ends, and at which a waiting row is enqueued again.
+        waits_since: the field from which a waiting row without such a time is reckoned; blank: it always has one.
+        attempts: whether the row counts the attempts of workers in `attempts`.
+        stamp: the field of the time of the last change, which every write sets; blank: there is none.
+        available: which of the rows may be processed now.
+        related: what is read with a row.
+    """
+
+    model: type[M]
+    waiting: str
+    running: str
+    lasts: Callable[[], timedelta]
+    lease: str = "lease"
+    until: str = "lease_until"
+    waits_since: str = ""
+    attempts: bool = True
+    stamp: str = ""
+    available: Q = Q()  # noqa: RUF009 - never changed
+    related: tuple[str, ...] = ()
+
+    @property
+    def rows(self) -> QuerySet[M]:
+        return self.model._default_manager.select_related(*self.related)
+
+    def claimable(self) -> Q:
+        """Rows that wait, and those whose worker was lost."""
+        expired = {"status": self.running, f"{self.until}__lt": timezone.now()}
+        return (Q(status=self.waiting) | Q(**expired)) & self.available
+
+    def lost(self, now: datetime) -> QuerySet[M]:
+        """Rows whose task or worker was lost."""
+        end = F(self.until) if not self.waits_since else Coalesce(F(self.until), F(self.waits_since) + TASK_AWAITED)
+        rows = self.model._default_manager.filter(self.available, status__in=(self.waiting, self.running))
+        return rows.alias(_end=end).filter(_end__lt=now)
+
+    def claim(self, row_filter: Q, **fields: Any) -> "Job[M] | None":
+        """Takes the row of a filter.
+
+        Args:
+            row_filter: names one row.
+            fields: written with the claim.
+
+        Returns:
+            None if another worker has it, or there is nothing to do for it: a task may be delivered more than once.
+        """
+        lease = uuid.uuid4()
+        if not self.model._default_manager.filter(self.claimable(), row_filter).update(**self.taken(lease), **fields):
+            return None
+        row = self.rows.filter(**{self.lease: lease}).first()
+        return Job(self, row, lease) if row else None
+
+    def taken(self, lease: uuid.UUID) -> dict[str, Any]:
+        """The fields of rows that a worker claims."""
+        counted = {"attempts": F("attempts") + 1} if self.attempts else {}
+        return {"status": self.running, self.lease: lease, **counted, **self.renewed()}
+
+    def renewed(self) -> dict[str, Any]:
+        """The fields of rows whose lease begins or goes on now."""
+        return {self.until: timezone.now() + self.lasts(), **self.stamped()}
+
+    def freed(self, status: str, *, until: datetime | None = None) -> dict[str, Any]:
+        """The fields of rows that no worker has any more."""
+        return {"status": status, self.lease: None, self.until: until, **self.stamped()}
+
+    def stamped(self) -> dict[str, Any]:
+        return {self.stamp: timezone.now()} if self.stamp else {}
+
+    def sweep(self, *, limit: int = SWEEP_LIMIT) -> list[int]:
+        """Puts rows whose task or worker was lost back among those that wait, until the next sweep.
+
+        Returns:
+            Their ids, for each of which a task has to be sent; one whose task was not lost finds the row taken.
+        """
+        now = timezone.now()
+        with transaction.atomic():
+            lost = self.lost(now).select_for_update(skip_locked=True, no_key=True).order_by("pk")
+            ids = list(lost.values_list("pk", flat=True)[:limit])
+            rows = self.model._default_manager.filter(pk__in=ids)
+            rows.update(**{"status": self.waiting, self.lease: None, self.until: now + TASK_AWAITED})
+        return ids
+
+    @contextmanager
+    def renewing(self, lease: uuid.UUID) -> Iterator[None]:
+        """Renews a lease from a thread of its own, beside steps that may take longer than it lasts."""
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(self.lasts().total_seconds() / RENEWALS):
+                try:
+                    held = self.model._default_manager.filter(**{self.lease: lease}, status=self.running)
+                    held.update(**{self.until: timezone.now() + self.lasts()})
+                except Error as error:
+                    logger.warning("a lease could not be renewed, which is tried again: %s", error)
+                finally:
+                    connections.close_all()
+
+        renewer = threading.Thread(target=renew, name="lease", daemon=True)
+        renewer.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            renewer.join()
+
+
+class Job(Generic[M]):
+    """One worker's hold on one row of a queue; what it writes is written only while it has the lease."""
+
+    def __init__(self, queue: Queue[M], row: M, lease: uuid.UUID) -> None:
+        self.queue, self.row, self.lease = queue, row, lease
+
+    @cached_property
+    def own(self) -> QuerySet[M]:
+        """The row, while it is this worker's."""
+        return self.queue.model._default_manager.filter(pk=self.row.pk, **{self.queue.lease: self.lease})
+
+    def update(self, **fields: Any) -> None:
+        """Writes fields of the row.
+
+        Raises:
+            LeaseLost: the row is no longer this worker's.
+        """
+        if not self.own.update(**{**self.queue.stamped(), **fields}):
+            raise LeaseLost
+
+    def renew(self, **fields: Any) -> None:
+        """Writes fields and renews the lease; raises as `update`."""
+        self.update(**self.queue.renewed(), **fields)
+
+    def leave(self, status: str, *, until: datetime | None = None, **fields: Any) -> None:
+        """Ends the hold and gives the row a status; raises as `update`.
+
+        Args:
+            status: of the row from now on.
+            until: for a row that waits: when it is enqueued again.
+            fields: written with it.
+        """
+        self.update(**self.queue.freed(status, until=until), **fields)
+
+    def wait(self, **fields: Any) -> None:
+        """Leaves the rest to another task; raises as `update`."""
+        self.leave(self.queue.waiting, until=timezone.now() + TASK_AWAITED, **fields)
