@@ -6,13 +6,12 @@ from datetime import timedelta
 from typing import Any
 
 from celery import Task, shared_task
-from django.db.models import Exists, OuterRef, Q
 from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, Superseded
-from kb.content.models import Document, IngestBatch
+from kb.content.models import Document
 from kb.graph.services.extraction import extract_document, graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
 from kb.index.mirrors.protocol import StoreError
@@ -30,6 +29,7 @@ from kb.index.vector_recall import measure_due
 from kb.ingest.services.batches import waiting_ids
 from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document
+from kb.ingest.services.jobs import DOCUMENTS
 from kb.ingest.services.small_documents import index_documents
 from kb.operations.services import retention
 from kb.quality.runs.services import execute_run, sweep_runs
@@ -41,7 +41,6 @@ from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
-WAITED_LONG = timedelta(minutes=2)
 SWEEP_LIMIT = 500
 DOCUMENTS_A_TASK = 200
 STOOD_STILL = timedelta(minutes=5)
@@ -94,13 +93,7 @@ def sweep_lost_documents() -> int:
     Returns:
         How many were enqueued. A task that was not lost after all finds its document taken and does nothing.
     """
-    now = timezone.now()
-    lost = Q(status=Document.Status.PENDING, updated_at__lt=now - WAITED_LONG) | Q(
-        status=Document.Status.PROCESSING, lease_until__lt=now
-    )
-    paused = Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
-    ids = list(Document.objects.filter(lost, ~paused).order_by("pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
-    Document.objects.filter(pk__in=ids).update(updated_at=now)
+    ids = DOCUMENTS.sweep(limit=SWEEP_LIMIT)
     enqueue_documents(ids)
     return len(ids)
 

@@ -7,12 +7,12 @@ while it lives, so that one whose worker or task was lost is found and tried aga
 import logging
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import cached_property
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 from django.conf import settings
 from django.db import Error, connections, transaction
@@ -70,6 +70,7 @@ class Queue(Generic[M]):
         attempts: whether the row counts the attempts of workers in `attempts`.
         stamp: the field of the time of the last change, which every write sets; blank: there is none.
         available: which of the rows may be processed now.
+        idle: fields of rows that wait, as nothing has been done for them.
         related: what is read with a row.
     """
 
@@ -83,10 +84,11 @@ class Queue(Generic[M]):
     attempts: bool = True
     stamp: str = ""
     available: Q = Q()  # noqa: RUF009 - never changed
+    idle: Mapping[str, Any] = field(default_factory=dict)
     related: tuple[str, ...] = ()
 
     @property
-    def rows(self) -> QuerySet[M]:
+    def rows(self) -> "QuerySet[M, M]":
         return self.model._default_manager.select_related(*self.related)
 
     def claimable(self) -> Q:
@@ -98,7 +100,7 @@ class Queue(Generic[M]):
         """Rows whose task or worker was lost."""
         end = F(self.until) if not self.waits_since else Coalesce(F(self.until), F(self.waits_since) + TASK_AWAITED)
         rows = self.model._default_manager.filter(self.available, status__in=(self.waiting, self.running))
-        return rows.alias(_end=end).filter(_end__lt=now)
+        return cast("QuerySet[M]", rows.alias(_end=end).filter(_end__lt=now))
 
     def claim(self, row_filter: Q, **fields: Any) -> "Job[M] | None":
         """Takes the row of a filter.
@@ -127,7 +129,8 @@ class Queue(Generic[M]):
 
     def freed(self, status: str, *, until: datetime | None = None) -> dict[str, Any]:
         """The fields of rows that no worker has any more."""
-        return {"status": status, self.lease: None, self.until: until, **self.stamped()}
+        idle = self.idle if status == self.waiting else {}
+        return {"status": status, self.lease: None, self.until: until, **idle, **self.stamped()}
 
     def stamped(self) -> dict[str, Any]:
         return {self.stamp: timezone.now()} if self.stamp else {}
@@ -143,7 +146,7 @@ class Queue(Generic[M]):
             lost = self.lost(now).select_for_update(skip_locked=True, no_key=True).order_by("pk")
             ids = list(lost.values_list("pk", flat=True)[:limit])
             rows = self.model._default_manager.filter(pk__in=ids)
-            rows.update(**{"status": self.waiting, self.lease: None, self.until: now + TASK_AWAITED})
+            rows.update(**self.freed(self.waiting, until=now + TASK_AWAITED))
         return ids
 
     @contextmanager

@@ -6,9 +6,9 @@ passages that it was found in are read anew; what was made by hand or imported s
 
 import logging
 import time
-import uuid
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
+from typing import Any
 
 from django.conf import settings
 from django.db import transaction
@@ -22,11 +22,11 @@ from kb.graph.models import GraphExtraction, GraphReading
 from kb.graph.services.answers import Found
 from kb.graph.services.reader import VERSION, GraphReader, Passage, passage_of, readable_chunks
 from kb.graph.services.writing import CONCEPT_CHARACTERS, assign_concepts, known_concepts, write_found
+from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
 from kb.providers.loaded import generator
 from retrieval.errors import GenerationFailed
 from retrieval.messages import Message, gettext_noop, message_of
 
-TASK_AWAITED = timedelta(minutes=2)
 LEASE = timedelta(minutes=10)
 MAX_ATTEMPTS = 8
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=6)
@@ -36,8 +36,15 @@ Status = GraphExtraction.Status
 UNFINISHED = (Status.WAITING, Status.RUNNING)
 
 
-class LeaseLost(Exception):
-    """The document was asked for anew, or deleted, or another worker has it: this one writes nothing."""
+EXTRACTIONS = Queue(
+    GraphExtraction,
+    waiting=Status.WAITING,
+    running=Status.RUNNING,
+    lasts=lambda: LEASE,
+    until="due_at",
+    attempts=False,  # only failed ones count
+    related=("document__knowledge_base",),
+)
 
 
 def graph_request(document: Document) -> GraphExtraction:
@@ -89,71 +96,37 @@ def sweep_graph_requests() -> list[int]:
     asked = list(_unread().order_by("pk")[:SWEEP_LIMIT])
     for document in asked:
         graph_request(document)
-    now = timezone.now()
-    with transaction.atomic():
-        due = GraphExtraction.objects.filter(status__in=UNFINISHED, due_at__lte=now).order_by("due_at", "pk")
-        lost = list(due.select_for_update(skip_locked=True)[:SWEEP_LIMIT].values_list("pk", "document_id"))
-        again = {"status": Status.WAITING, "lease": None, "due_at": now + TASK_AWAITED}
-        GraphExtraction.objects.filter(pk__in=[pk for pk, _document_id in lost]).update(**again)
-    return [document.pk for document in asked] + [document_id for _pk, document_id in lost]
+    lost = GraphExtraction.objects.filter(pk__in=EXTRACTIONS.sweep(limit=SWEEP_LIMIT))
+    return [document.pk for document in asked] + list(lost.order_by("pk").values_list("document_id", flat=True))
 
 
-class ReadingJob:
+class ReadingJob(Job[GraphExtraction]):
     """One worker's hold on the reading of one document."""
 
-    def __init__(self, extraction: GraphExtraction, lease: uuid.UUID) -> None:
-        self.extraction = extraction
-        self.document = extraction.document
-        self._lease = lease
+    @property
+    def document(self) -> Document:
+        document: Document = self.row.document
+        return document
 
     @classmethod
     def claim(cls, document_id: int) -> "ReadingJob | None":
         """Takes a document that waits to be read; None where there is none."""
-        lease = uuid.uuid4()
-        waiting = GraphExtraction.objects.filter(document_id=document_id, status=Status.WAITING)
-        if not waiting.update(status=Status.RUNNING, lease=lease, due_at=timezone.now() + LEASE):
-            return None
-        rows = GraphExtraction.objects.select_related("document__knowledge_base").filter(lease=lease)
-        extraction = rows.first()
-        return cls(extraction, lease) if extraction else None
+        job = EXTRACTIONS.claim(Q(document=document_id))
+        return cls(EXTRACTIONS, job.row, job.lease) if job else None
 
-    def report(self, **fields: object) -> None:
-        """Shows how far the reading is, and renews the hold.
-
-        Raises:
-            LeaseLost: the document is not this worker's any more.
-        """
-        self._update(due_at=timezone.now() + LEASE, **fields)
-
-    def finish(self, **fields: object) -> None:
-        done = {"status": Status.DONE, "attempts": 0, "error": "", "error_code": "", "due_at": None}
-        self._update(**done, lease=None, finished_at=timezone.now(), **fields)
-
-    def go_on_later(self) -> None:
-        """Leaves the rest to another task."""
-        self._update(status=Status.WAITING, lease=None, due_at=timezone.now() + TASK_AWAITED)
+    def finish(self, **fields: Any) -> None:
+        done: dict[str, Any] = {"attempts": 0, "error": "", "error_code": "", "finished_at": timezone.now()}
+        self.leave(Status.DONE, **done, **fields)
 
     def fail(self, code: str, message: str) -> None:
         """Plans another attempt, later each time; after the last one it is left to a curator."""
-        attempts = self.extraction.attempts + 1
-        is_last = attempts >= MAX_ATTEMPTS
-        self._update(
-            status=Status.FAILED if is_last else Status.WAITING,
-            attempts=attempts,
-            error_code=code,
-            error=message,
-            lease=None,
-            due_at=None if is_last else _next_attempt(attempts),
-        )
-
-    def _update(self, **fields: object) -> None:
-        if not GraphExtraction.objects.filter(pk=self.extraction.pk, lease=self._lease).update(**fields):
-            raise LeaseLost
-
-
-def _next_attempt(attempts: int) -> datetime:
-    pause: timedelta = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
-    return timezone.now() + pause
+        attempts = self.row.attempts + 1
+        reason: dict[str, Any] = {"attempts": attempts, "error_code": code, "error": message}
+        if attempts >= MAX_ATTEMPTS:
+            self.leave(Status.FAILED, **reason)
+        else:
+            pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
+            self.leave(Status.WAITING, until=timezone.now() + pause, **reason)
 
 
 def _unread() -> QuerySet[Document]:
@@ -212,7 +185,7 @@ def _extract(job: ReadingJob) -> bool:
         job.fail(error.code.value, message_of(error))
         return False
     if not is_complete:
-        job.go_on_later()
+        job.wait()
         return True
     reading.finish()
     return False
@@ -238,7 +211,7 @@ class _Reading:
         """Reads what was not read before, and keeps it as it comes; False where the time for one task is over."""
         until = time.monotonic() + SECONDS_A_TASK
         left = [passage for passage in self._wanted if passage.content_hash not in self._found]
-        self._has_news = bool(left) or self._job.extraction.finished_at is None
+        self._has_news = bool(left) or self._job.row.finished_at is None
         self._report()
         size = self._reader.concurrency * 4
         for start in range(0, len(left), size):
@@ -261,14 +234,14 @@ class _Reading:
             return
         with transaction.atomic():
             lock_knowledge_bases([self._document.knowledge_base_id])
-            assigned = assign_concepts(self._document, found, self._job.extraction.concept_ids)
-            self._job.report(concept_ids=assigned)
+            assigned = assign_concepts(self._document, found, self._job.row.concept_ids)
+            self._job.renew(concept_ids=assigned)
 
     def write(self) -> None:
         """Puts what was found so far into the graph; what is known of passages that were not read stays."""
         with transaction.atomic():
             lock_knowledge_bases([self._document.knowledge_base_id])
-            self._job.report(**self._numbers(), fact_count=write_found(self._document, self._found))
+            self._job.renew(**self._numbers(), fact_count=write_found(self._document, self._found))
 
     def finish(self) -> None:
         with transaction.atomic():
@@ -292,7 +265,7 @@ class _Reading:
         )
 
     def _report(self) -> None:
-        self._job.report(**self._numbers())
+        self._job.renew(**self._numbers())
 
     def _numbers(self) -> dict[str, int]:
         return {

@@ -8,7 +8,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from django.conf import settings
 from django.core.files import File
@@ -29,6 +29,7 @@ from kb.index.preparing import copy_rows
 from kb.ingest.parser.archives import ArchiveLimits, Member, Unpacked, unpack
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.documents import document_add, source_of_name, waiting
+from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
 
 Status = Document.Status
 UNFINISHED: Final = (Status.PENDING, Status.PROCESSING)
@@ -153,16 +154,14 @@ def _cancel_unfinished(batch: IngestBatch) -> int:
     with transaction.atomic():
         # In the order in which a worker locks those that it writes together.
         ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
-        return Document.objects.filter(pk__in=ids).update(
-            status=Status.CANCELLED, stage="", progress=0, lease=None, lease_until=None, updated_at=timezone.now()
-        )
+        return Document.objects.filter(pk__in=ids).update(**DOCUMENTS.freed(Status.CANCELLED), stage="", progress=0)
 
 
 def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
     """Has the failed documents processed once more, or the cancelled ones after all; returns how many there are."""
     rows = Document.objects.filter(batch=batch, status=status)
-    without_file = rows.filter(file="").update(keep_chunks=True, **waiting(), updated_at=timezone.now())
-    count = without_file + rows.update(**waiting(), updated_at=timezone.now())
+    without_file = rows.filter(file="").update(keep_chunks=True, **waiting())
+    count = without_file + rows.update(**waiting())
     if count:
         _take_up(batch)
     return count
@@ -403,17 +402,7 @@ MOST_NOTES = 500
 """How many of the files that became no document an upload names; it counts all."""
 
 
-class Hold(Protocol):
-    """A worker's hold on a document, which each call renews or finds lost."""
-
-    document: Document
-
-    def report(self, stage: Document.Stage, progress: int) -> None: ...
-
-    def lock(self) -> None: ...
-
-
-def expand_archive(job: Hold) -> None:
+def expand_archive(job: DocumentJob) -> None:
     """Makes every file of an archive a document of the archive's upload; the archive's own document goes.
 
     Documents that are there from an earlier attempt are found by their bytes and stay.
@@ -437,7 +426,7 @@ def expand_archive(job: Hold) -> None:
                 [_file(archive, member) for member in members],
                 user=archive.created_by,
                 source_type=archive.source_type,
-                hold=job.lock,  # cancelled meanwhile, it brings nothing in
+                hold=job.update,  # cancelled meanwhile, it brings nothing in
             )
             # Notes of members whose bytes were there, unless it was an earlier attempt that brought them
             rows = Document.objects.in_bulk(set(taken.known.values()))
@@ -449,7 +438,7 @@ def expand_archive(job: Hold) -> None:
             job.report(Document.Stage.PARSE, 100 * done // len(unpacked.members))
     with transaction.atomic():
         note(batch, notes)
-        job.lock()
+        job.update()
         archive.delete()
 
 

@@ -23,6 +23,7 @@ from kb.index.preparing import ROWS_A_STATEMENT
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
+from kb.ingest.services.jobs import DOCUMENTS
 from retrieval.messages import Message
 
 PASTED_NAME = "pasted.txt"
@@ -194,15 +195,11 @@ def cut_otherwise(documents: QuerySet[Document], fingerprint: str) -> QuerySet[D
 def waiting() -> dict[str, Any]:
     """What a document that is to be processed once more begins with."""
     return {
-        "status": Document.Status.PENDING,
-        "stage": "",
-        "progress": 0,
+        **DOCUMENTS.freed(Document.Status.PENDING),
         "error": "",
         "error_code": "",
         "error_params": {},
         "attempts": 0,
-        "lease": None,
-        "lease_until": None,
         "waiting_since": timezone.now(),
     }
 

@@ -23,8 +23,9 @@ from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.batches import expand_archive
-from kb.ingest.services.leases import Job, LeaseLost, WorkerEnds, kept, must_return
+from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
 from kb.ingest.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
+from kb.jobs.leases import LeaseLost, WorkerEnds, must_return
 from kb.providers.loaded import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import Message, message_of
@@ -48,12 +49,12 @@ def index_document(document_id: int) -> bool:
     Returns:
         Whether the document was put back because this worker ends, for another one to take at once.
     """
-    job = None if must_return() else Job.claim(document_id)
+    job = None if must_return() else DocumentJob.claim(document_id)
     if job is None:
         return must_return()
     with context.bound(document_id=document_id):
         try:
-            with kept(job.lease):
+            with DOCUMENTS.renewing(job.lease):
                 _run(job)
         except LeaseLost:
             logger.info("document %s was taken over or deleted while it was indexed", document_id)
@@ -64,7 +65,7 @@ def index_document(document_id: int) -> bool:
     return False
 
 
-def _run(job: Job) -> None:
+def _run(job: DocumentJob) -> None:
     try:
         if job.document.attempts > MAX_ATTEMPTS:
             job.fail("worker_lost", WORKER_LOST)
@@ -89,7 +90,7 @@ def _run(job: Job) -> None:
         job.fail("internal_error", INTERNAL_ERROR)
 
 
-def _index_file(job: Job) -> None:
+def _index_file(job: DocumentJob) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
     document, kb = job.document, job.document.knowledge_base
     try:
@@ -121,7 +122,7 @@ def _index_file(job: Job) -> None:
     raise Superseded(f"the chunks of document {document.pk} are being edited")
 
 
-def _index_chunks(job: Job) -> None:
+def _index_chunks(job: DocumentJob) -> None:
     document, kb = job.document, job.document.knowledge_base
     chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
     prepared = _prepare(job, list(map(source_of, chunks)))
@@ -148,7 +149,7 @@ def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
     ]
 
 
-def _prepare(job: Job, sources: Sequence[Source]) -> list[Prepared]:
+def _prepare(job: DocumentJob, sources: Sequence[Source]) -> list[Prepared]:
     """Runs tokenizer and model over the chunks, and shows how far they are."""
     kb = job.document.knowledge_base
     job.report(Document.Stage.TOKENIZE, 20)

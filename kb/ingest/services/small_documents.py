@@ -21,7 +21,7 @@ from django.utils import timezone
 from kb.access.models import KnowledgeBase
 from kb.base.files import FilesUnavailable, local_file
 from kb.base.metrics import observe_document
-from kb.content.models import Chunk, Document, IngestBatch
+from kb.content.models import Chunk, Document
 from kb.index.keywords import unread
 from kb.index.preparing import Prepared, Source, prepare, write_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, writing_chunks
@@ -31,17 +31,9 @@ from kb.ingest.parser.parsed import ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.ingest.services.indexing import chunk_settings, stored_remarks
-from kb.ingest.services.leases import (
-    Job,
-    LeaseLost,
-    WorkerEnds,
-    kept,
-    lease_until,
-    must_return,
-    return_if_ending,
-    returned,
-)
+from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
 from kb.ingest.services.rechunk import Recut, recut, write_recut
+from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.loaded import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import message_of
@@ -65,7 +57,7 @@ _FINISH: Final = """
 class _Cut:
     """A document that is read and cut."""
 
-    job: Job
+    job: DocumentJob
     parsed: ParsedDocument
     plan: Recut
 
@@ -80,7 +72,7 @@ class _Portion:
     def __init__(self, documents: Sequence[Document], lease: uuid.UUID) -> None:
         self.kb: KnowledgeBase = documents[0].knowledge_base
         self.lease = lease
-        self.jobs = [Job(document, lease) for document in documents]
+        self.jobs = [DocumentJob(document, lease) for document in documents]
         self._rows = Document.objects.filter(lease=lease, status=Document.Status.PROCESSING)
         self._renewed = time.monotonic()
 
@@ -89,9 +81,8 @@ class _Portion:
         return_if_ending()
         if time.monotonic() - self._renewed < RENEW_SECONDS:
             return
-        self._renewed, now = time.monotonic(), timezone.now()
-        until = lease_until(now)
-        self._update(stage=stage, progress=progress, lease_until=until, updated_at=now)
+        self._renewed = time.monotonic()
+        self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
 
     def locked(self, cut: Sequence[_Cut]) -> list[_Cut]:
         """Those that are this worker's still, and stay so until the transaction ends."""
@@ -106,12 +97,12 @@ class _Portion:
 
     def release(self) -> None:
         """Puts back what is not done, for `index_document`."""
-        self._update(status=Document.Status.PENDING, stage="", lease=None, lease_until=None, updated_at=timezone.now())
+        self._update(**DOCUMENTS.freed(Document.Status.PENDING))
 
     def give_back(self) -> None:
         """Puts back what is not done, as if it had never been taken."""
         observe_document("returned", len(self.jobs))
-        self._update(**returned())
+        self._update(**DOCUMENTS.freed(Document.Status.PENDING), attempts=F("attempts") - 1)
 
     def _update(self, **fields: object) -> None:
         """Locks the rows in the order in which cancelling does."""
@@ -128,7 +119,7 @@ def index_documents(document_ids: Sequence[int]) -> list[int]:
     """
     while not must_return() and (portion := _claim(document_ids)):
         try:
-            with kept(portion.lease):
+            with DOCUMENTS.renewing(portion.lease):
                 _index(portion)
         except (WorkerEnds, FilesUnavailable) as error:
             logger.warning("%d small documents go back to the queue: %s", len(portion.jobs), error)
@@ -139,29 +130,19 @@ def index_documents(document_ids: Sequence[int]) -> list[int]:
         except Exception:
             logger.exception("%d small documents are indexed one by one", len(portion.jobs))
             portion.release()
-    lost = Q(status=Document.Status.PROCESSING, lease_until__lt=timezone.now())
-    waiting = Document.objects.filter(Q(status=Document.Status.PENDING) | lost, ~_paused(), pk__in=document_ids)
+    waiting = Document.objects.filter(DOCUMENTS.claimable(), pk__in=document_ids)
     return list(waiting.order_by("pk").values_list("pk", flat=True))
 
 
 def _claim(document_ids: Sequence[int]) -> _Portion | None:
     """Takes as many as are handled at once, of one knowledge base; a task may be delivered as often as the broker likes."""
-    lease, now = uuid.uuid4(), timezone.now()
+    lease = uuid.uuid4()
     with transaction.atomic():
         rows = Document.objects.filter(_is_small(), pk__in=document_ids).select_related("knowledge_base").order_by("pk")
         found = list(rows.select_for_update(skip_locked=True, no_key=True, of=("self",)))
         documents = list(_portion(found))
-        Document.objects.filter(pk__in=[each.pk for each in documents]).update(
-            status=Document.Status.PROCESSING,
-            stage=Document.Stage.PARSE,
-            progress=0,
-            error="",
-            error_code="",
-            attempts=F("attempts") + 1,
-            lease=lease,
-            lease_until=lease_until(now),
-            updated_at=now,
-        )
+        taken = Document.objects.filter(pk__in=[each.pk for each in documents])
+        taken.update(**DOCUMENTS.taken(lease), **CLAIMED)
     return _Portion(documents, lease) if documents else None
 
 
@@ -175,11 +156,7 @@ def _is_small() -> Q:
     other = Q(file="")
     for extension in ARCHIVE_EXTENSIONS:
         other |= Q(source__iendswith=extension)
-    return new & ~other & ~is_read & ~_paused() & ~has_chunks
-
-
-def _paused() -> Exists:
-    return Exists(IngestBatch.objects.filter(pk=OuterRef("batch"), paused=True))
+    return new & ~other & ~is_read & DOCUMENTS.available & Q(~has_chunks)
 
 
 def _portion(documents: Sequence[Document]) -> Iterator[Document]:
@@ -209,7 +186,7 @@ def _index(portion: _Portion) -> None:
     _prepare_and_write(portion, cut)
 
 
-def _cut(job: Job, parser: WarmParser) -> _Cut | None:
+def _cut(job: DocumentJob, parser: WarmParser) -> _Cut | None:
     """None: the file cannot be read, which its document says now, or the document waits to be taken by itself."""
     document = job.document
     try:
@@ -235,7 +212,7 @@ def _parse(document: Document, parser: WarmParser) -> ParsedDocument:
         return parser.parse(path, document.source)
 
 
-def _tell(job: Job, outcome: Callable[[], None]) -> None:
+def _tell(job: DocumentJob, outcome: Callable[[], None]) -> None:
     try:
         outcome()
     except LeaseLost:

@@ -6,13 +6,12 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Final
 
 from django.conf import settings
 from django.db import OperationalError, transaction
-from django.db.models import F
+from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
@@ -24,6 +23,7 @@ from kb.base.net.settings import web_client
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import WarmParser
+from kb.jobs.leases import Job, LeaseLost
 from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in
 from kb.sources.connectors.kinds import ONE_SITE, listing_of
 from kb.sources.connectors.listing import Candidate, site_of
@@ -31,11 +31,10 @@ from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.changes import Changes
 from kb.sources.web.services.pages import PageWriter
-from kb.sources.web.services.sources import TASK_AWAITED, next_run
+from kb.sources.web.services.sources import WEB_SOURCES, next_run
 
 logger = logging.getLogger(__name__)
 
-LEASE: Final = timedelta(minutes=10)
 SLICE_S: Final = 600.0
 MAX_ATTEMPTS: Final = 3
 MAX_SILENT: Final = 5
@@ -59,59 +58,36 @@ INTERNAL_ERROR = gettext_noop(
 )
 
 
-class LeaseLost(Exception):
-    """The run was cancelled, or is another worker's: this one writes nothing more."""
+class Run(Job[WebSource]):
+    """One worker's hold on a source, with the counts of what became of its addresses."""
 
-
-@dataclass(slots=True)
-class Run:
-    """This worker's hold on a source."""
-
-    source: WebSource
-    lease: uuid.UUID
-    counts: Counter[str] = field(default_factory=Counter)
+    def __init__(self, source: WebSource, lease: uuid.UUID) -> None:
+        super().__init__(WEB_SOURCES, source, lease)
+        self.source = source
+        self.counts = Counter[str](source.counts)
 
     @classmethod
     def claim(cls, source_id: int) -> "Run | None":
         """Takes a source that waits for a worker; None if it does not."""
-        lease, now = uuid.uuid4(), timezone.now()
-        taken = WebSource.objects.filter(pk=source_id, status=WebSource.Status.WAITING).update(
-            status=WebSource.Status.RUNNING,
-            lease=lease,
-            lease_until=now + LEASE,
-            attempts=F("attempts") + 1,
-            started_at=Coalesce(F("started_at"), now),
-        )
-        rows = WebSource.objects.select_related("knowledge_base", "created_by")
-        source = rows.filter(pk=source_id).first() if taken else None
-        return cls(source, lease, Counter(source.counts)) if source else None
+        job = WEB_SOURCES.claim(Q(pk=source_id), started_at=Coalesce(F("started_at"), timezone.now()))
+        return cls(job.row, job.lease) if job else None
 
-    def tell(self, **fields: Any) -> None:
-        """Writes how far the run is, and that its worker is alive.
-
-        Raises:
-            LeaseLost: the run is no longer this worker's.
-        """
-        self._update(lease_until=timezone.now() + LEASE, counts=dict(self.counts), **fields)
+    def report(self) -> None:
+        """Writes how far the run is, and renews the lease; raises `LeaseLost` where the run is no longer this worker's."""
+        self.renew(counts=dict(self.counts))
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """A transaction in which nobody else has the run; raises as `tell`. The knowledge base is locked first."""
+        """A transaction in which nobody else has the run; raises as `report`. The knowledge base is locked first."""
         with transaction.atomic():
             lock_knowledge_bases([self.source.knowledge_base_id])
-            held = WebSource.objects.select_for_update(no_key=True).filter(pk=self.source.pk, lease=self.lease)
-            if not held.exists():
+            if not self.own.select_for_update(no_key=True).exists():
                 raise LeaseLost
             yield
 
     def pause(self) -> None:
         """Lets go of the source for a while; the run goes on with the next claim."""
-        self.tell()
-        self._leave(status=WebSource.Status.WAITING, attempts=0, lease_until=timezone.now() + TASK_AWAITED)
-
-    def release(self) -> None:
-        """As `pause`, where something was in the way: the attempt counts, and the sweep sends the next task."""
-        self._leave(status=WebSource.Status.WAITING, lease_until=timezone.now() + TASK_AWAITED)
+        self.wait(attempts=0, counts=dict(self.counts))
 
     def finish(self) -> None:
         self._end(WebSource.Status.DONE, accepted_keys=[])
@@ -123,23 +99,9 @@ class Run:
         source = WebSource.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
         if source is None:
             raise LeaseLost
-        self._leave(
-            status=status,
-            attempts=0,
-            counts=dict(self.counts),
-            lease_until=None,
-            finished_at=timezone.now(),
-            next_run_at=next_run(source),
-            **fields,
-        )
+        ended = {"counts": dict(self.counts), "finished_at": timezone.now(), "next_run_at": next_run(source)}
+        self.leave(status, attempts=0, **ended, **fields)
         WebPageChange.objects.filter(page__source=self.source.pk).delete()
-
-    def _leave(self, **fields: Any) -> None:
-        self._update(lease=None, **fields)
-
-    def _update(self, **fields: Any) -> None:
-        if not WebSource.objects.filter(pk=self.source.pk, lease=self.lease).update(**fields):
-            raise LeaseLost
 
 
 def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
@@ -176,7 +138,7 @@ def _run(run: Run, client: WebClient, slice_s: float) -> bool:
         run.fail(str(error), error.code, error.params)
     except OperationalError as error:
         logger.warning("web source %s waits for the database: %s", run.source.pk, error)
-        run.release()
+        run.wait()
     except Exception:
         logger.exception("web source %s could not be read", run.source.pk)
         run.fail(INTERNAL_ERROR)
@@ -194,7 +156,7 @@ class Reader:
         grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
         gone_before = max(filter(None, (self._started_at - grace, run.source.accepted_at)))
         self._pages = PageWriter(run.source, run.holding, gone_before)
-        self._changes = Changes(run.source, self._pages, run.counts, run.tell)
+        self._changes = Changes(run.source, self._pages, run.counts, run.report)
         self._limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
         self._parser = WarmParser(self._limits)
         self._parsed_site = ""
@@ -229,7 +191,7 @@ class Reader:
     def _ask_all(self, ends_at: float) -> bool:
         """Asks until the time is over; returns whether addresses are left."""
         has_asked = False
-        listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.tell)
+        listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.report)
         for candidate in listing:
             page = self._pages.find(candidate.url)
             if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:
@@ -251,7 +213,7 @@ class Reader:
     def _count(self, outcome: str | None) -> None:
         if outcome is not None:  # else it is counted when it is decided on
             self._run.counts[outcome] += 1
-        self._run.tell()
+        self._run.report()
 
     @property
     def _started_at(self) -> Any:

@@ -22,13 +22,21 @@ from kb.base.net.errors import FetchError
 from kb.content.models import Document
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.services.documents import documents_delete
+from kb.jobs.leases import TASK_AWAITED, Queue
 from kb.sources.connectors.listing import compiled
 from kb.sources.connectors.live import LIVE_KINDS
 from kb.sources.models import WebPage, WebPageChange, WebSource
 
-TASK_AWAITED: Final = timedelta(minutes=2)
+LEASE: Final = timedelta(minutes=10)
 SWEEP_LIMIT: Final = 200
 UNFINISHED: Final = (WebSource.Status.WAITING, WebSource.Status.RUNNING)
+WEB_SOURCES = Queue(
+    WebSource,
+    waiting=WebSource.Status.WAITING,
+    running=WebSource.Status.RUNNING,
+    lasts=lambda: LEASE,
+    related=("knowledge_base", "created_by"),
+)
 WHAT_IS_READ: Final = frozenset({"kind", "url", "include", "exclude", "max_pages", "max_depth"})
 
 
@@ -124,8 +132,7 @@ def web_source_request(source: WebSource) -> bool:
 
 def web_source_cancel(source: WebSource) -> None:
     """Ends a run with the page at hand; what it has read stays. One that has ended stays as it is."""
-    now = timezone.now()
-    ended = {"status": WebSource.Status.CANCELLED, "lease": None, "lease_until": None, "finished_at": now}
+    ended = {**WEB_SOURCES.freed(WebSource.Status.CANCELLED), "finished_at": timezone.now()}
     if WebSource.objects.filter(pk=source.pk, status__in=UNFINISHED).update(**ended, next_run_at=next_run(source)):
         WebPageChange.objects.filter(page__source=source).delete()
     source.refresh_from_db()
@@ -157,11 +164,8 @@ def sweep_web_sources() -> list[int]:
     Returns:
         The ids of those that a task is to be sent for.
     """
-    now = timezone.now()
-    again = {"lease": None, "lease_until": now + TASK_AWAITED, "status": WebSource.Status.WAITING}
-    lost = _ids(Q(status__in=UNFINISHED, lease_until__lt=now))
-    WebSource.objects.filter(pk__in=lost, status__in=UNFINISHED, lease_until__lt=now).update(**again)
-    due = _ids(Q(enabled=True, next_run_at__lte=now) & ~Q(status__in=UNFINISHED))
+    lost = WEB_SOURCES.sweep(limit=SWEEP_LIMIT)
+    due = _ids(Q(enabled=True, next_run_at__lte=timezone.now()) & ~Q(status__in=UNFINISHED))
     WebSource.objects.filter(pk__in=due).exclude(status__in=UNFINISHED).update(**_fresh_run())
     return lost + due
 
@@ -193,9 +197,7 @@ def error_in_words(error: str, code: str, params: Mapping[str, Any]) -> str:
 
 def _fresh_run() -> dict[str, Any]:
     return {
-        "status": WebSource.Status.WAITING,
-        "lease": None,
-        "lease_until": timezone.now() + TASK_AWAITED,
+        **WEB_SOURCES.freed(WebSource.Status.WAITING, until=timezone.now() + TASK_AWAITED),
         "attempts": 0,
         "started_at": None,
         "finished_at": None,

@@ -6,7 +6,6 @@ from django.utils import timezone
 from kb import tasks
 from kb.graph.services.entities import MAX_ALIASES, entity_create
 from kb.graph.services.extraction import (
-    LeaseLost,
     ReadingJob,
     extract_document,
     graph_request,
@@ -14,6 +13,7 @@ from kb.graph.services.extraction import (
     sweep_graph_requests,
 )
 from kb.ingest.services.documents import document_delete
+from kb.jobs.leases import LeaseLost
 from kb.models import Chunk, Document, Entity, EntityName, FactSource, GraphExtraction, GraphFact, Origin
 from tests.factories import make_document, make_kb
 from tests.kb.providers.language_model import language_model, no_language_model
@@ -197,7 +197,7 @@ def test_a_document_that_is_asked_for_anew_meanwhile_is_not_written_by_the_first
     graph_request(document)
 
     with pytest.raises(LeaseLost):
-        job.report()
+        job.renew()
     assert ReadingJob.claim(document.pk) is not None
     assert ReadingJob.claim(document.pk) is None
 

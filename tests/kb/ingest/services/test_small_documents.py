@@ -260,4 +260,4 @@ def test_the_sweep_takes_up_lost_ones_together_and_each_that_was_begun_by_itself
     ingest_documents(waiting, begun)
 
     assert sent[1:] == [("ingest_document", begun)]
-    assert statuses() == {"a.txt": "ready", "b.txt": "processing"}
+    assert statuses() == {"a.txt": "ready", "b.txt": "pending"}

@@ -36,7 +36,7 @@ class Row:
 
 def rendered(template, **context):
     request = RequestFactory().get("/admin/search-debug/?q=x")
-    return lxml.html.fragment_fromstring(render_to_string(f"admin/search_debug/{template}", context, request), "div")
+    return lxml.html.fragment_fromstring(render_to_string(f"quality/debug/{template}", context, request), "div")
 
 
 def state_of(kb, *chunks, name=DEFAULT_SET):

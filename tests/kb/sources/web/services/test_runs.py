@@ -7,11 +7,13 @@ from django.utils import timezone
 
 from kb import tasks
 from kb.base.errors import Rejected
+from kb.jobs.leases import LeaseLost
 from kb.models import Document, WebPage, WebSource
 from kb.sources.connectors.kinds import CrawlListing
 from kb.sources.connectors.listing import Order, Scope
-from kb.sources.web.services.runs import LEASE, MAX_ATTEMPTS, LeaseLost, Run, run_web_source
+from kb.sources.web.services.runs import MAX_ATTEMPTS, Run, run_web_source
 from kb.sources.web.services.sources import (
+    LEASE,
     sweep_web_sources,
     web_source_cancel,
     web_source_create,
@@ -149,7 +151,7 @@ class TestChangesDuringARun:
 
         assert source.status == WebSource.Status.WAITING
         with pytest.raises(LeaseLost):
-            before.tell()
+            before.report()
         run_web_source(source.pk, client=client_for(web))
         assert states(source) == {"b": "kept"}
 
