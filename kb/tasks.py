@@ -2,11 +2,9 @@
 
 import logging
 from collections.abc import Sequence
-from datetime import timedelta
 from typing import Any
 
 from celery import Task, shared_task
-from django.utils import timezone
 from kombu.exceptions import OperationalError
 
 from kb.access.models import KnowledgeBase
@@ -17,13 +15,11 @@ from kb.index.bm25 import BM25Store
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS
 from kb.index.postings import long_change_logs
-from kb.index.services.reembedding import AlreadyRunning as AlreadyEmbedding
-from kb.index.services.reembedding import reembed_to_target, reembedding_failed, sweep_reembeddings
-from kb.index.services.stores.applying import AlreadyRunning as AlreadyApplying
+from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.checking import settled_count
-from kb.index.services.stores.migration import migration_advance, migrations_to_advance, store_rebuild
-from kb.index.services.tokenizing import AlreadyRunning, drop_retired_postings, tokenize_to_target
+from kb.index.services.stores.migration import STORE_MOVE, store_rebuild
+from kb.index.services.tokenizing import TOKENIZING, drop_retired_postings
 from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due
 from kb.ingest.services.batches import waiting_ids
@@ -31,19 +27,17 @@ from kb.ingest.services.duplicates import duplicate_scan_run
 from kb.ingest.services.indexing import index_document
 from kb.ingest.services.jobs import DOCUMENTS
 from kb.ingest.services.small_documents import index_documents
+from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.quality.runs.services import execute_run, sweep_runs
 from kb.sources.web.services.runs import run_web_source
 from kb.sources.web.services.sources import sweep_web_sources
 from kb.web.services import idempotency_keys_purge
-from retrieval.errors import RetrievalError
-from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
 SWEEP_LIMIT = 500
 DOCUMENTS_A_TASK = 200
-STOOD_STILL = timedelta(minutes=5)
 BATCHES_A_TASK = 100
 BATCHES_TO_EMBED = 10
 BATCHES_TO_APPLY = 20
@@ -98,30 +92,33 @@ def sweep_lost_documents() -> int:
     return len(ids)
 
 
-@shared_task
-def tokenize_knowledge_base(kb_id: int) -> None:
-    """Moves a knowledge base on towards its target tokenizer, for a while; then other tasks have their turn."""
-    kb = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(pk=kb_id).first()
+def advance(move: Move, task: "Task[..., Any]", kb_id: int, batches: int) -> None:
+    """Carries a change of a knowledge base on for a while; then other tasks have their turn."""
+    kb = KnowledgeBase.objects.exclude(**{move.target: ""}).filter(pk=kb_id).first()
     if kb is None:
         return
     try:
-        is_done = tokenize_to_target(kb, batches=BATCHES_A_TASK)
+        is_done = move.advance(kb, batches=batches)
     except AlreadyRunning:
         return
     except Superseded:
         is_done = False
+    except move.failures as error:
+        move.note_failure(kb_id, error)
+        return
     if not is_done:
-        enqueue(tokenize_knowledge_base, kb_id)
+        enqueue(task, kb_id)
+
+
+@shared_task
+def tokenize_knowledge_base(kb_id: int) -> None:
+    advance(TOKENIZING, tokenize_knowledge_base, kb_id, BATCHES_A_TASK)
 
 
 @shared_task
 def sweep_keyword_indexes() -> None:
     """Goes on with what a lost task left: tokenizers on their way, retired postings, long change logs."""
-    now = timezone.now()
-    lost = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(tokenizing_at__lt=now - STOOD_STILL)
-    for kb_id in list(lost.values_list("pk", flat=True)):
-        # Noted, so that the next sweep does not start a second chain of tasks.
-        KnowledgeBase.objects.filter(pk=kb_id).update(tokenizing_at=now)
+    for kb_id in TOKENIZING.sweep():
         enqueue(tokenize_knowledge_base, kb_id)
     drop_retired_postings()
     for kb_id in long_change_logs():
@@ -138,27 +135,13 @@ def merge_keyword_index(kb_id: int) -> None:
 
 @shared_task
 def reembed_knowledge_base(kb_id: int) -> None:
-    """Moves a knowledge base on towards its target embedding model, for a while; then other tasks have their turn."""
-    kb = KnowledgeBase.objects.exclude(target_embedding_model="").filter(pk=kb_id).first()
-    if kb is None:
-        return
-    try:
-        is_done = reembed_to_target(kb, batches=BATCHES_TO_EMBED)
-    except AlreadyEmbedding:
-        return
-    except Superseded:
-        is_done = False
-    except RetrievalError as error:
-        reembedding_failed(kb_id, message_of(error))
-        return
-    if not is_done:
-        enqueue(reembed_knowledge_base, kb_id)
+    advance(REEMBED, reembed_knowledge_base, kb_id, BATCHES_TO_EMBED)
 
 
 @shared_task
 def sweep_lost_reembeddings() -> None:
     """Goes on with the changes of the embedding model whose task or worker was lost."""
-    for kb_id in sweep_reembeddings():
+    for kb_id in REEMBED.sweep():
         enqueue(reembed_knowledge_base, kb_id)
 
 
@@ -179,8 +162,8 @@ def apply_store_changes(kb_id: int, place: int) -> None:
         place: of the store among `DRIVERS`, since tasks carry numbers only.
     """
     try:
-        is_done = changes_apply(kb_id, list(DRIVERS)[place], batches=BATCHES_TO_APPLY)
-    except (AlreadyApplying, StoreError):
+        is_done = changes_apply(kb_id, list(DRIVERS)[place], batches=iter(range(BATCHES_TO_APPLY)))
+    except (AlreadyRunning, StoreError):
         return
     if not is_done:
         enqueue(apply_store_changes, kb_id, place)
@@ -189,16 +172,7 @@ def apply_store_changes(kb_id: int, place: int) -> None:
 # As vector indexes, which a move back to PostgreSQL makes; the next sweep goes on with what is cut short.
 @shared_task(acks_late=False, reject_on_worker_lost=False, time_limit=SECONDS_FOR_INDEXES)
 def migrate_store(kb_id: int) -> None:
-    """Moves a knowledge base on towards another store, for a while; then other tasks have their turn."""
-    kb = KnowledgeBase.objects.exclude(target_store="").filter(pk=kb_id).first()
-    if kb is None:
-        return
-    try:
-        is_done = migration_advance(kb, batches=BATCHES_TO_APPLY)
-    except (AlreadyApplying, StoreError, Rejected):  # each noted where the page and the doctor read it
-        return
-    if not is_done:
-        enqueue(migrate_store, kb_id)
+    advance(STORE_MOVE, migrate_store, kb_id, BATCHES_TO_APPLY)
 
 
 @shared_task
@@ -207,7 +181,7 @@ def sweep_stores() -> None:
     places = list(DRIVERS)
     for kb_id, store in waiting():
         enqueue(apply_store_changes, kb_id, places.index(store))
-    for kb_id in migrations_to_advance():
+    for kb_id in STORE_MOVE.sweep():
         enqueue(migrate_store, kb_id)
 
 

@@ -2,26 +2,29 @@
 
 import logging
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
-from itertools import count
 
 from django.db import transaction
 from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import Purpose, try_lock
-from kb.base.errors import Rejected, Superseded
+from kb.base.db.transactions import Purpose
+from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.preparing import Source, add_vectors, prepare
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
 from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
+from kb.jobs.moves import LOOK_SECONDS, STOOD_STILL, Move, lock_row
 from kb.profiles.services import starting_profile
 from kb.providers.loaded import embedder
+from retrieval.errors import RetrievalError
+from retrieval.messages import message_of
 from retrieval.protocols import Embedder
 
 logger = logging.getLogger(__name__)
@@ -30,14 +33,7 @@ Status = Reembedding.Status
 
 RETIRED_FOR = timedelta(minutes=1)
 """So long after a swap a search may be under way that reads the former vectors."""
-STOOD_STILL = timedelta(minutes=5)
-LOOK_SECONDS = 0.5
-FOLLOWED_BATCHES = 10
 INDEX_ATTEMPTS = 20
-
-
-class AlreadyRunning(Rejected):
-    """Another process is embedding the knowledge base, or making indexes."""
 
 
 # -- What a curator asks for -----------------------------------------------------------------------------------------------
@@ -55,7 +51,7 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
         Rejected: the model is in use already, or the knowledge base is on its way to another one.
     """
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         if model_id == locked.embedding_model:
             raise Rejected("model_in_use", _("Searches use the model “%(model)s” already.") % {"model": model_id})
         if locked.target_embedding_model not in ("", model_id):
@@ -78,7 +74,7 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
 def reembedding_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target and its vectors; those that are kept for a return stay."""
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         target = locked.target_embedding_model
         if target:
             locked.target_embedding_model = ""
@@ -102,7 +98,7 @@ def reembedding_swap(kb: KnowledgeBase) -> bool:
     if not kb.target_embedding_model:
         raise Rejected("no_target", _("There is nothing to swap to: start a change of the embedding model first."))
     is_ready = Reembedding.objects.filter(knowledge_base=kb, status=Status.READY).exists()
-    if is_ready and _swap(kb, kb.target_embedding_model):
+    if is_ready and REEMBED.swap(kb, kb.target_embedding_model):
         return True
     reembedding_start(kb, kb.target_embedding_model, swaps=True)
     return False
@@ -123,7 +119,7 @@ def reembedding_rollback(kb: KnowledgeBase) -> bool:
             "nothing_kept", _("There are no former vectors to return to: start a change of the model instead.")
         )
     reembedding_start(kb, kb.previous_embedding_model, swaps=True)
-    return _swap(kb, kb.target_embedding_model)
+    return REEMBED.swap(kb, kb.target_embedding_model)
 
 
 def reembedding_drop(kb: KnowledgeBase) -> int:
@@ -136,7 +132,7 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
         Rejected: there are none, or something may still be reading them.
     """
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         previous = locked.previous_embedding_model
         if not previous:
             raise Rejected("nothing_kept", _("There are no former vectors to drop."))
@@ -178,32 +174,23 @@ def search_with(kb: KnowledgeBase, model_id: str) -> None:
 
 
 # -- What a worker does ----------------------------------------------------------------------------------------------------
-def reembed_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
-    """Makes the target's vectors where they are missing, then its indexes, and swaps where that is wanted.
+class Reembed(Move):
+    """The move of a knowledge base to another embedding model: its vectors are made beside those in use."""
 
-    Args:
-        kb: the knowledge base, read anew.
-        batches: stop after so many, so that a worker can take turns.
+    target = "target_embedding_model"
+    purpose = Purpose.REEMBED
+    busy = gettext_lazy("Another process is embedding this knowledge base: wait until it is done.")
+    failures = (RetrievalError,)
 
-    Returns:
-        Whether there is nothing left to do.
+    def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
+        """Makes the target's vectors where they are missing, then its indexes, and swaps where that is wanted.
 
-    Raises:
-        AlreadyRunning: another process is at it.
-        ModelUnavailable: the model cannot be loaded or reached.
-        Superseded: the knowledge base moved to another model or tokenizer meanwhile.
-    """
-    model_id = kb.target_embedding_model
-    if not model_id:
-        return True
-    with try_lock(Purpose.REEMBED, kb.pk) as taken:
-        if not taken:
-            raise AlreadyRunning(
-                "already_running", _("Another process is embedding this knowledge base: wait until it is done.")
-            )
+        Raises:
+            ModelUnavailable: the model cannot be loaded or reached.
+        """
+        model_id = kb.target_embedding_model
         model = embedder(model_id)
-        _tell(kb, Status.BUILDING, dimension=model.dimension)  # loads the model, or says why not
-        left = count() if batches is None else iter(range(batches))
+        _update_status(kb, Status.BUILDING, dimension=model.dimension)  # loads the model, or says why not
         while True:
             for batch in chunk_batches(kb, done=lambda ids: _embedded(model_id, ids)):
                 if next(left, None) is None:
@@ -212,59 +199,72 @@ def reembed_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
                     return True
             if any_chunk_without(kb, _contents(model_id)):
                 continue
-            _tell(kb, Status.INDEXING)
+            _update_status(kb, Status.INDEXING)
             if not _indexed(kb):
                 return False
-            row = _tell(kb, Status.READY)
-            if row is None or not row.swaps or _swap(kb, model_id):
+            row = _update_status(kb, Status.READY)
+            if row is None or not row.swaps or self.swap(kb, model_id):
                 return True
 
+    def swap(self, kb: KnowledgeBase, model_id: str) -> bool:
+        """Moves searches to the target if every chunk has its vector; what searches under way still read stays.
 
-def follow_reembedding(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
-    """Returns when the target's vectors are there and, where that is wanted, in use; by this process or by a worker.
+        Returns:
+            False where a chunk was written meanwhile.
+        """
+        with transaction.atomic():
+            row = lock_row(kb)
+            if row.target_embedding_model != model_id:
+                return True
+            if any_chunk_without(kb, _contents(model_id)):
+                return False
+            state = Reembedding.objects.select_for_update().get(knowledge_base=row)
+            if row.profile.is_version_of_same(starting_profile(row.embedding_model)):
+                row.profile = starting_profile(model_id)
+            row.previous_embedding_model, row.embedding_model = row.embedding_model, model_id
+            row.target_embedding_model = ""
+            row.dimension = state.dimension or embedder(model_id).dimension
+            row.save(
+                update_fields=[
+                    "profile",
+                    "embedding_model",
+                    "previous_embedding_model",
+                    "target_embedding_model",
+                    "dimension",
+                ]
+            )
+            state.status, state.swaps, state.error, state.swapped_at = Status.SWAPPED, False, "", timezone.now()
+            state.save()
+        drop_unused_vectors(row)
+        _follow(kb, row)
+        return True
 
-    Args:
-        kb: the knowledge base; read anew while this goes on.
-        on_progress: told how many further chunks are done.
+    def done(self, kb: KnowledgeBase, target: str) -> int:
+        return _done(kb, target)
 
-    Raises:
-        ModelUnavailable: the model cannot be loaded or reached.
-        Rejected: a worker could not go on, or somebody has cancelled the change.
-    """
-    model_id, told = kb.target_embedding_model, 0
-    while True:
-        try:
-            is_over = reembed_to_target(kb, batches=FOLLOWED_BATCHES)
-        except (AlreadyRunning, Superseded):  # the latter where the knowledge base was changed meanwhile
-            time.sleep(LOOK_SECONDS)
-            is_over = False
-        done = _done(kb, model_id)
-        on_progress(done - told)
-        told = done
-        kb.refresh_from_db()
+    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:  # noqa: ARG002
         row = Reembedding.objects.get(knowledge_base=kb)
         if row.status == Status.FAILED:
-            raise Rejected("reembedding_failed", row.error)
+            raise Rejected("REEMBED", row.error)
         if row.status == Status.CANCELLED:
             raise Rejected("reembedding_cancelled", _("The change of the embedding model was cancelled meanwhile."))
-        if is_over or row.status == Status.SWAPPED:
-            return
+        return row.status == Status.SWAPPED
+
+    def sweep(self) -> list[int]:
+        now = timezone.now()
+        unfinished = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
+        still = unfinished.filter(told_at__lt=now - STOOD_STILL).exclude(knowledge_base__target_embedding_model="")
+        ids = list(still.values_list("pk", flat=True))
+        Reembedding.objects.filter(pk__in=ids).update(told_at=now)
+        return ids
+
+    def note_failure(self, kb_id: int, error: Exception) -> None:
+        """Stores why a worker could not go on; what it has made is used by the next try."""
+        unfinished = Reembedding.objects.filter(knowledge_base=kb_id, status__in=(Status.BUILDING, Status.INDEXING))
+        unfinished.update(status=Status.FAILED, error=message_of(error), told_at=timezone.now())
 
 
-def reembedding_failed(kb_id: int, reason: str) -> None:
-    """Notes why a worker could not go on; what it has made is kept for the next try."""
-    unfinished = Reembedding.objects.filter(knowledge_base=kb_id, status__in=(Status.BUILDING, Status.INDEXING))
-    unfinished.update(status=Status.FAILED, error=reason, told_at=timezone.now())
-
-
-def sweep_reembeddings() -> list[int]:
-    """The knowledge bases whose work stands still, since its task or its worker was lost; noted, so that none comes twice."""
-    now = timezone.now()
-    unfinished = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
-    still = unfinished.filter(told_at__lt=now - STOOD_STILL).exclude(knowledge_base__target_embedding_model="")
-    ids = list(still.values_list("pk", flat=True))
-    Reembedding.objects.filter(pk__in=ids).update(told_at=now)
-    return ids
+REEMBED = Reembed()
 
 
 def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
@@ -293,49 +293,15 @@ def _as_stored(kb: KnowledgeBase, chunk: Chunk) -> Source:
     return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords)
 
 
-def _swap(kb: KnowledgeBase, model_id: str) -> bool:
-    """Moves searches to the target if every chunk has its vector; what searches under way still read stays.
-
-    Returns:
-        False where a chunk was written meanwhile.
-    """
-    with transaction.atomic():
-        locked = _locked(kb)
-        if locked.target_embedding_model != model_id:
-            return True
-        if any_chunk_without(kb, _contents(model_id)):
-            return False
-        row = Reembedding.objects.select_for_update().get(knowledge_base=locked)
-        if locked.profile.is_version_of_same(starting_profile(locked.embedding_model)):
-            locked.profile = starting_profile(model_id)
-        locked.previous_embedding_model, locked.embedding_model = locked.embedding_model, model_id
-        locked.target_embedding_model = ""
-        locked.dimension = row.dimension or embedder(model_id).dimension
-        locked.save(
-            update_fields=[
-                "profile",
-                "embedding_model",
-                "previous_embedding_model",
-                "target_embedding_model",
-                "dimension",
-            ]
-        )
-        row.status, row.swaps, row.error, row.swapped_at = Status.SWAPPED, False, "", timezone.now()
-        row.save()
-    drop_unused_vectors(locked)
-    _follow(kb, locked)
-    return True
-
-
 def drop_unused_vectors(kb: KnowledgeBase) -> None:
     """Vectors of models that are neither in use nor kept go, in a transaction of their own: nobody reads them."""
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         kept = (locked.embedding_model, locked.previous_embedding_model, locked.target_embedding_model)
         ChunkEmbedding.objects.filter(knowledge_base=locked).exclude(model__in=kept).delete()
 
 
-def _tell(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Reembedding | None:
+def _update_status(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Reembedding | None:
     """Writes what is being done, unless the change was given up; returns how it stands now."""
     own = Reembedding.objects.filter(
         knowledge_base=kb,
@@ -344,12 +310,6 @@ def _tell(kb: KnowledgeBase, status: Reembedding.Status, **fields: object) -> Re
     )
     own.update(status=status, told_at=timezone.now(), **fields)
     return own.first()
-
-
-def _locked(kb: KnowledgeBase) -> KnowledgeBase:
-    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile")
-    locked: KnowledgeBase = rows.get(pk=kb.pk)
-    return locked
 
 
 def _follow(kb: KnowledgeBase, locked: KnowledgeBase) -> None:

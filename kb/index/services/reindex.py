@@ -15,9 +15,9 @@ from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.preparing import prepare, rebuild_vectors
 from kb.index.services.keyword_cache import IndexState, index_state, with_base
-from kb.index.services.reembedding import drop_unused_vectors, follow_reembedding, reembedding_start
+from kb.index.services.reembedding import REEMBED, drop_unused_vectors, reembedding_start
 from kb.index.services.tokenizing import (
-    follow_to_target,
+    TOKENIZING,
     lacks_postings,
     renewed_settings,
     tokenizer_change,
@@ -58,7 +58,7 @@ def reindex_postings(
     if not kb.target_tokenizer_id and cutter.id != kb.tokenizer_id:
         tokenizer_change(kb, renewed_settings(kb, kb.tokenizer_id, cutter.id))
     if kb.target_tokenizer_id:
-        follow_to_target(kb, on_progress=on_progress)
+        TOKENIZING.follow(kb, on_progress=on_progress)
         return
     finished = _with_postings(kb, cutter.id) if resume else set()
     for batch in chunk_batches(kb, done=finished.intersection):
@@ -93,7 +93,7 @@ def reindex_embeddings(
     dimension = model.dimension  # loads the model, or says why not, before anything is changed
     if model.model_id != kb.embedding_model:
         reembedding_start(kb, model.model_id, swaps=swap)
-        follow_reembedding(kb, on_progress=on_progress)
+        REEMBED.follow(kb, on_progress=on_progress)
         return
     finished = _with_vectors(kb, model.model_id) if resume else set()
     embedded = ChunkEmbedding.objects.filter(model=model.model_id, kind=ChunkEmbedding.Kind.CONTENT)

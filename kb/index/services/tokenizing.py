@@ -1,28 +1,28 @@
 """What other tokenizer settings would do to texts and to a knowledge base's chunks; nothing is written."""
 
 import re
-import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import partial
-from itertools import count
 from typing import Any
 
 from django.db import transaction
 from django.db.models import FilteredRelation, Max, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 
 from kb.access.models import KnowledgeBase
-from kb.base.db.transactions import Purpose, try_lock
-from kb.base.errors import Rejected, Superseded
+from kb.base.db.transactions import Purpose
+from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
 from kb.index.preparing import tokenize, write_postings
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
+from kb.jobs.moves import STOOD_STILL, Move, lock_row
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.dictionary import (
@@ -274,12 +274,6 @@ def _fold(text: str, cutter: JiebaTokenizer) -> str:
 
 
 RETIRED_FOR = timedelta(minutes=1)
-LOOK_SECONDS = 0.5
-FOLLOWED_BATCHES = 10
-
-
-class AlreadyRunning(Rejected):
-    """Another process is tokenising the knowledge base."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -341,27 +335,27 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
         Whether there is anything to do: False where these are the active settings already.
     """
     with transaction.atomic():
-        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
+        row = lock_row(kb)
         wanted = settings.tokenizer_id
         written = {name: getattr(settings, name) for name in ("engine", "dictionary", "stop_words", "simplify")}
-        TokenizerSettings.objects.update_or_create(knowledge_base=locked, tokenizer_id=wanted, defaults=written)
-        target = "" if wanted == locked.tokenizer_id else wanted
-        if target != locked.target_tokenizer_id:
-            _keep_only(locked.pk, locked.tokenizer_id, target)
-            ChunkPostings.objects.filter(knowledge_base=locked, tokenizer_id=target).delete()
-            locked.target_tokenizer_id, locked.tokenizing_at = target, timezone.now()
-            locked.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
-    kb.target_tokenizer_id = locked.target_tokenizer_id
-    return bool(locked.target_tokenizer_id)
+        TokenizerSettings.objects.update_or_create(knowledge_base=row, tokenizer_id=wanted, defaults=written)
+        target = "" if wanted == row.tokenizer_id else wanted
+        if target != row.target_tokenizer_id:
+            _keep_only(row.pk, row.tokenizer_id, target)
+            ChunkPostings.objects.filter(knowledge_base=row, tokenizer_id=target).delete()
+            row.target_tokenizer_id, row.tokenizing_at = target, timezone.now()
+            row.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
+    kb.target_tokenizer_id = row.target_tokenizer_id
+    return bool(row.target_tokenizer_id)
 
 
 def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target tokenizer; the active one stays."""
     with transaction.atomic():
-        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
-        locked.target_tokenizer_id = ""
-        locked.save(update_fields=["target_tokenizer_id"])
-        _keep_only(locked.pk, locked.tokenizer_id)
+        row = lock_row(kb)
+        row.target_tokenizer_id = ""
+        row.save(update_fields=["target_tokenizer_id"])
+        _keep_only(row.pk, row.tokenizer_id)
     kb.target_tokenizer_id = ""
 
 
@@ -373,35 +367,25 @@ def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
     return Progress(done, Chunk.objects.filter(knowledge_base=kb).count())
 
 
-def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
-    """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
+class Tokenizing(Move):
+    """The move of a knowledge base to another tokenizer: its postings are made beside those in use."""
 
-    Args:
-        kb: the knowledge base, read anew.
-        batches: stop after so many, so that a worker can take turns.
+    target = "target_tokenizer_id"
+    purpose = Purpose.TOKENIZE
+    busy = gettext_lazy("Another process is tokenising this knowledge base: wait until it is done.")
 
-    Returns:
-        Whether there is nothing left to do.
+    def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
+        """Makes the target tokenizer's postings where they are missing, and swaps when every chunk has them.
 
-    Raises:
-        AlreadyRunning: another process is at it.
-        Rejected: the tokenizer's packages are missing.
-        Superseded: the knowledge base moved to another model meanwhile.
-    """
-    if not kb.target_tokenizer_id:
-        return True
-    with try_lock(Purpose.TOKENIZE, kb.pk) as taken:
-        if not taken:
-            raise AlreadyRunning(
-                "already_running", _("Another process is tokenising this knowledge base: wait until it is done.")
-            )
+        Raises:
+            Rejected: the tokenizer's packages are missing.
+        """
         cutter = tokenizer(kb.target_tokenizer_id)
         if cutter is None:
             raise Rejected("bm25_dependencies_missing", _("The packages of the chosen tokenizer are not installed."))
         if cutter.id != kb.target_tokenizer_id:  # a package was upgraded on the way
             tokenizer_change(kb, renewed_settings(kb, kb.target_tokenizer_id, cutter.id))
             return not kb.target_tokenizer_id
-        left = count() if batches is None else iter(range(batches))
         target = ChunkPostings.objects.filter(tokenizer_id=cutter.id)
         # An earlier run went by id too; what it left out stands before its last chunk, for the next round.
         after = target.filter(knowledge_base=kb).aggregate(last=Max("chunk_id"))["last"] or 0
@@ -411,33 +395,39 @@ def tokenize_to_target(kb: KnowledgeBase, *, batches: int | None = None) -> bool
                     return False
                 write_tokens(kb, batch, cutter)
                 KnowledgeBase.objects.filter(pk=kb.pk).update(tokenizing_at=timezone.now())
-            if _swap(kb, cutter.id):
+            if self.swap(kb, cutter.id):
                 return True
             after = 0
 
+    def swap(self, kb: KnowledgeBase, tokenizer_id: str) -> bool:
+        """Moves to the target if every chunk has its postings. What searches under way still read goes a little later."""
+        with transaction.atomic():
+            row = lock_row(kb)
+            if row.target_tokenizer_id != kb.target_tokenizer_id:
+                return True
+            if lacks_postings(kb, tokenizer_id):
+                return False
+            row.tokenizer_id, row.target_tokenizer_id, row.lacks_postings = tokenizer_id, "", False
+            row.tokenizer_swapped_at = timezone.now()
+            row.save(update_fields=["tokenizer_id", "target_tokenizer_id", "lacks_postings", "tokenizer_swapped_at"])
+        return True
 
-def follow_to_target(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
-    """Returns when the knowledge base has reached its target, brought there by this process or by a worker.
+    def done(self, kb: KnowledgeBase, target: str) -> int:  # noqa: ARG002
+        progress = tokenizing_progress(kb)
+        return Chunk.objects.filter(knowledge_base=kb).count() if progress is None else progress.done
 
-    Args:
-        kb: the knowledge base; read anew while this goes on.
-        on_progress: told how many further chunks are done.
+    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:  # noqa: ARG002 - it changes with an upgrade of a package
+        return not kb.target_tokenizer_id
 
-    Raises:
-        Rejected: the tokenizer's packages are missing.
-    """
-    done = total = 0
-    while progress := tokenizing_progress(kb):
-        on_progress(progress.done - done)
-        done, total = progress.done, progress.total
-        try:
-            tokenize_to_target(kb, batches=FOLLOWED_BATCHES)
-        except Superseded:  # the knowledge base was changed meanwhile
-            pass
-        except AlreadyRunning:
-            time.sleep(LOOK_SECONDS)
-        kb.refresh_from_db()
-    on_progress(total - done)
+    def sweep(self) -> list[int]:
+        now = timezone.now()
+        lost = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(tokenizing_at__lt=now - STOOD_STILL)
+        ids = list(lost.values_list("pk", flat=True))
+        KnowledgeBase.objects.filter(pk__in=ids).update(tokenizing_at=now)
+        return ids
+
+
+TOKENIZING = Tokenizing()
 
 
 def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) -> None:
@@ -452,20 +442,6 @@ def write_tokens(kb: KnowledgeBase, batch: list[Chunk], cutter: JiebaTokenizer) 
     with holding_model(kb) as wanted:
         if cutter.id in wanted:
             write_postings(unchanged(pairs))
-
-
-def _swap(kb: KnowledgeBase, tokenizer_id: str) -> bool:
-    """Moves to the target if every chunk has its postings. What searches under way still read goes a little later."""
-    with transaction.atomic():
-        locked = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
-        if locked.target_tokenizer_id != kb.target_tokenizer_id:
-            return True
-        if lacks_postings(kb, tokenizer_id):
-            return False
-        locked.tokenizer_id, locked.target_tokenizer_id, locked.lacks_postings = tokenizer_id, "", False
-        locked.tokenizer_swapped_at = timezone.now()
-        locked.save(update_fields=["tokenizer_id", "target_tokenizer_id", "lacks_postings", "tokenizer_swapped_at"])
-    return True
 
 
 def drop_retired_postings() -> int:

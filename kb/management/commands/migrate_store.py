@@ -6,15 +6,16 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
 from kb.index.models import StoreState
-from kb.index.services.stores.applying import AlreadyRunning, changes_apply
+from kb.index.services.stores.applying import changes_apply
 from kb.index.services.stores.checking import copy_check
 from kb.index.services.stores.migration import (
+    STORE_MOVE,
     applied,
     migration_cancel,
-    migration_follow,
     migration_start,
     store_rebuild,
 )
+from kb.jobs.moves import AlreadyRunning
 from kb.management.base import KnowledgeBaseCommand
 
 Store = KnowledgeBase.Store
@@ -60,7 +61,7 @@ class Command(KnowledgeBaseCommand):
         begun = applied(kb, target)
         with self.progress_bar(total=state.total, unit="changes") as bar:
             bar.update(begun)
-            migration_follow(kb, on_progress=lambda count: bar.update(count) if bar.n + count <= state.total else None)
+            STORE_MOVE.follow(kb, on_progress=lambda count: bar.update(count) if bar.n + count <= state.total else None)
         self.stdout.write(f"{kb.name}: searches use {kb.get_store_display()}{self._measured(kb)}")
 
     def _measured(self, kb: KnowledgeBase) -> str:
@@ -79,7 +80,7 @@ class Command(KnowledgeBaseCommand):
             told, is_done = 0, False
             while not is_done:
                 try:
-                    is_done = changes_apply(kb.pk, kb.store, batches=1)
+                    is_done = changes_apply(kb.pk, kb.store, batches=iter(range(1)))
                 except AlreadyRunning:
                     raise CommandError("a worker is at it already: `--verify` shows when it is done") from None
                 done = applied(kb, kb.store)

@@ -6,7 +6,7 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, Document
-from kb.index.services.reembedding import follow_reembedding, reembedding_drop, reembedding_rollback, reembedding_swap
+from kb.index.services.reembedding import REEMBED, reembedding_drop, reembedding_rollback, reembedding_swap
 from kb.index.services.reindex import reindex_embeddings, reindex_postings
 from kb.ingest.services.documents import documents_recut
 from kb.management.base import KnowledgeBaseCommand
@@ -86,7 +86,7 @@ class Command(KnowledgeBaseCommand):
         is_done = reembedding_rollback(kb) if options["rollback"] else reembedding_swap(kb)
         if not is_done:
             with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
-                follow_reembedding(kb, on_progress=bar.update)
+                REEMBED.follow(kb, on_progress=bar.update)
         kb.refresh_from_db()
         self.stdout.write(f"{kb.name}: searches use {kb.embedding_model!r}")
         self._say_what_is_next(kb)

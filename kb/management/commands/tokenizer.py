@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import (
-    follow_to_target,
+    TOKENIZING,
     read_settings,
     tokenizer_as_json,
     tokenizer_change,
@@ -47,7 +47,7 @@ class Command(KnowledgeBaseCommand):
         changes = {name: options[name] for name in SETTINGS if options[name] is not None}
         if changes and self._change(kb, changes) and not options["no_wait"]:
             with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
-                follow_to_target(kb, on_progress=bar.update)
+                TOKENIZING.follow(kb, on_progress=bar.update)
         kb.refresh_from_db()
         tokens = {} if options["text"] is None else tokens_as_json(kb, options["text"])
         if options["json"]:

@@ -15,7 +15,7 @@ from kb.base.messages import degradation_as_json, degradations_as_json, shown
 from kb.graph.admin.extractions import _notes as extraction_notes
 from kb.graph.services.extraction import extract_document, graph_request
 from kb.index.keywords import NOT_CONFIGURED, unread
-from kb.index.services.reembedding import reembedding_failed
+from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import note_failure
 from kb.index.services.stores.state import stores_state
 from kb.ingest.api.documents import DocumentSerializer
@@ -48,7 +48,7 @@ from kb.search.api.serializers import TraceSerializer
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest, outcome_as_log, search
 from kb.sources.web.services.sources import error_in_words
-from retrieval.errors import ModelUnavailable, RerankerUnavailable
+from retrieval.errors import ModelUnavailable, RerankerUnavailable, RetrievalError
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
 from retrieval.trace import Degradation, DegradationCode
@@ -228,7 +228,7 @@ def test_a_change_of_embedding_model_that_failed(kb, written, read):
     Reembedding.objects.create(knowledge_base=kb, model="test/other", status=Reembedding.Status.BUILDING)
     KnowledgeBase.objects.filter(pk=kb.pk).update(target_embedding_model="test/other")
     with override(written):
-        reembedding_failed(kb.pk, LATE)
+        REEMBED.note_failure(kb.pk, RetrievalError(LATE))
     with override(read):
         assert reembedding_state(KnowledgeBase.objects.get(pk=kb.pk)).error == IN[read]
 

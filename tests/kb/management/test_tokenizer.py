@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from kb.base.db.transactions import Purpose, try_lock
-from kb.index.services import tokenizing
+from kb.jobs import moves
 from kb.models import ChunkPostings, KnowledgeBase
 from tests.factories import make_document, make_kb
 
@@ -120,7 +120,7 @@ def test_waits_for_a_worker_that_was_faster(kb, words, monkeypatch):
         finally:
             connections.close_all()
 
-    monkeypatch.setattr(tokenizing, "time", SimpleNamespace(sleep=lambda _: waited_for.set()))
+    monkeypatch.setattr(moves, "time", SimpleNamespace(sleep=lambda _: waited_for.set()))
     worker = threading.Thread(target=work)
     worker.start()
     assert taken.wait(PATIENCE)

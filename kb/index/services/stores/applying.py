@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import count
 
 import numpy as np
 from django.db import connection, transaction
@@ -14,7 +15,6 @@ from django.utils import timezone
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose, try_lock
-from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.mirrors.protocol import (
     Mirror,
@@ -27,6 +27,7 @@ from kb.index.mirrors.protocol import (
 from kb.index.mirrors.registry import DRIVERS, has_taken_in, mirror
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion, StoreChange, StoreState
 from kb.index.services.writing import searchable_text_of
+from kb.jobs.moves import AlreadyRunning
 from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
@@ -40,10 +41,6 @@ ANEW = """
 INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
 SELECT %s, %s, NULL UNION ALL (SELECT %s, %s, id FROM kb_chunk WHERE knowledge_base_id = %s ORDER BY id)
 """
-
-
-class AlreadyRunning(Rejected):
-    """Another process is bringing this copy up to date."""
 
 
 class _CopyLost(Exception):
@@ -80,13 +77,13 @@ def alone(kb_id: int, store: str) -> Iterator[None]:
         yield
 
 
-def changes_apply(kb_id: int, store: str, *, batches: int | None = None) -> bool:
+def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = None) -> bool:
     """Has a store take in what has changed.
 
     Args:
         kb_id: a knowledge base, which may be gone.
         store: another one than PostgreSQL.
-        batches: stop after so many, so that a worker can take turns.
+        batches: stop after as many as it has elements, so that a worker can take turns; None: never.
 
     Returns:
         Whether nothing is left to apply for now.
@@ -96,13 +93,11 @@ def changes_apply(kb_id: int, store: str, *, batches: int | None = None) -> bool
         StoreError: the store cannot be reached or refuses; noted, and tried again after a pause.
     """
     with alone(kb_id, store):
-        done = 0
         try:
-            while batches is None or done < batches:
+            for _batch in count() if batches is None else batches:
                 if not _apply_batch(kb_id, store):
                     _note_success(kb_id, store)
                     return True
-                done += 1
         except StoreError as error:
             note_failure(kb_id, store, message_of(error))
             raise

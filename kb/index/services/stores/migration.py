@@ -1,7 +1,7 @@
 """Moving a knowledge base to another store: a copy beside the one in use, a check, and a swap at one moment."""
 
-import time
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from django.db import transaction
 from django.utils import timezone
@@ -9,20 +9,20 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose
 from kb.base.errors import Rejected
+from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState, VectorIndex
-from kb.index.services.stores.applying import AlreadyRunning, changes_apply, fill_anew, note_failure, refill
+from kb.index.services.stores.applying import changes_apply, fill_anew, note_failure, refill
 from kb.index.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settled_count
 from kb.index.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index
 from kb.index.vector_recall import measure_due
+from kb.jobs.moves import AlreadyRunning, Move, lock_row
 from retrieval.messages import Message
 
 Status = StoreState.Status
 Store = KnowledgeBase.Store
-
-LOOK_SECONDS = 0.5
-FOLLOWED_BATCHES = 2
 
 
 # -- What an operator asks for ---------------------------------------------------------------------------------------------
@@ -40,7 +40,7 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
     if store != Store.POSTGRES:
         mirror(store).ping()
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         if store == locked.store:
             raise Rejected("store_in_use", _("Searches use %(store)s already.") % {"store": Store(store).label})
         if locked.target_store not in ("", store):
@@ -61,7 +61,7 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
 def migration_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target; what it was filled with goes."""
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         target, locked.target_store = locked.target_store, ""
         if target:
             locked.save(update_fields=["target_store"])
@@ -79,75 +79,86 @@ def store_rebuild(kb: KnowledgeBase) -> int:
         Rejected: PostgreSQL is in use, which needs no copy.
     """
     with transaction.atomic():
-        locked = _locked(kb)
+        locked = lock_row(kb)
         if locked.store == Store.POSTGRES:
             raise Rejected("nothing_to_rebuild", _("PostgreSQL holds everything itself: there is no copy to rebuild."))
         return refill(locked.pk, locked.store)
 
 
 # -- What a worker or a command does -----------------------------------------------------------------------------------------
-def migration_advance(kb: KnowledgeBase, *, batches: int | None = None) -> bool:
-    """Moves a knowledge base on towards its target: fills it, checks it, and has searches use it.
+class StoreMove(Move):
+    """The move of a knowledge base to another store: a copy is filled beside the store in use."""
 
-    Args:
-        kb: the knowledge base, read anew.
-        batches: stop after so many, so that a worker can take turns.
+    target = "target_store"
+    purpose = Purpose.STORE
+    batches_followed = 2
+    failures = (StoreError, Rejected)  # each noted where the page and the doctor read it
 
-    Returns:
-        Whether there is nothing left to do.
+    def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
+        """Fills the target, checks it, and has searches use it.
 
-    Raises:
-        AlreadyRunning: another process is at it.
-        StoreError: the store cannot be reached or refuses.
-        Rejected: the copy is not good enough or could not be checked for all that is written, or PostgreSQL could not make
-            its index; noted.
-    """
-    target = kb.target_store
-    if not target:
+        Raises:
+            StoreError: the store cannot be reached or refuses.
+            Rejected: the copy is not good enough or could not be checked for all that is written, or PostgreSQL could not
+                make its index; noted.
+        """
+        target = kb.target_store
+        if target == Store.POSTGRES:
+            return self.swap(kb, target, _indexed(kb))
+        _update_status(kb, Status.FILLING)
+        if not changes_apply(kb.pk, target, batches=left):
+            return False
+        _update_status(kb, Status.CHECKING)
+        check = settled_count(kb, target)
+        if check is None:
+            reason = _(
+                "The copy could not be checked, since something was written all the time: it is tried again by itself."
+            )
+            note_failure(kb.pk, target, reason)
+            raise Rejected("copy_not_settled", reason)
+        if check.is_complete:
+            check = measured(check, kb, target)
+        if not check.is_good:
+            raise _failed(kb, target, "copy_not_good", _bad(check), check.as_json())
+        return self.swap(kb, target, check.as_json())
+
+    def swap(self, kb: KnowledgeBase, target: str, checked: dict[str, object]) -> bool:
+        """Has searches use the target, all at one moment; what was written since is found from the log of changes."""
+        with transaction.atomic():
+            locked = lock_row(kb)
+            if locked.target_store != target:
+                return True
+            former, locked.store, locked.target_store = locked.store, target, ""
+            locked.save(update_fields=["store", "target_store"])
+            StoreState.objects.filter(knowledge_base=locked, store=target).update(
+                status=Status.IN_USE, error="", checked=checked, told_at=timezone.now()
+            )
+            _retire(locked, former)
+        kb.store, kb.target_store = locked.store, locked.target_store
         return True
-    if target == Store.POSTGRES:
-        return _swap(kb, target, _indexed(kb))
-    _tell(kb, Status.FILLING)
-    if not changes_apply(kb.pk, target, batches=batches):
-        return False
-    _tell(kb, Status.CHECKING)
-    check = settled_count(kb, target)
-    if check is None:
-        reason = _(
-            "The copy could not be checked, since something was written all the time: it is tried again by itself."
-        )
-        note_failure(kb.pk, target, reason)
-        raise Rejected("copy_not_settled", reason)
-    if check.is_complete:
-        check = measured(check, kb, target)
-    if not check.is_good:
-        raise _failed(kb, target, "copy_not_good", _bad(check), check.as_json())
-    return _swap(kb, target, check.as_json())
+
+    def done(self, kb: KnowledgeBase, target: str) -> int:
+        return applied(kb, target)
+
+    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
+        if target not in (kb.target_store, kb.store):
+            raise Rejected("migration_cancelled", _("The move to another store was cancelled meanwhile."))
+        return kb.target_store != target
+
+    def sweep(self) -> list[int]:
+        """The knowledge bases on their way to another store, less those that have failed, now or for good."""
+        now = timezone.now()
+        states = StoreState.objects.filter(status__in=(Status.FILLING, Status.CHECKING)).exclude(retry_at__gt=now)
+        moving = KnowledgeBase.objects.exclude(target_store="").values_list("pk", "target_store")
+        waiting = set(states.values_list("knowledge_base_id", "store"))
+        return [kb_id for kb_id, target in moving if (kb_id, target) in waiting]
+
+    @contextmanager
+    def _alone(self, kb: KnowledgeBase) -> Iterator[None]:  # noqa: ARG002
+        yield  # to apply changes and to make indexes has locks of its own
 
 
-def migration_follow(kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
-    """Returns when the target is in use; by this process or by a worker.
-
-    Args:
-        kb: the knowledge base; read anew while this goes on.
-        on_progress: told how many further changes are applied.
-
-    Raises:
-        StoreError: the store cannot be reached or refuses.
-        Rejected: the copy is not good, or somebody has cancelled the move.
-    """
-    target, told = kb.target_store, 0
-    while kb.target_store == target:
-        try:
-            migration_advance(kb, batches=FOLLOWED_BATCHES)
-        except AlreadyRunning:
-            time.sleep(LOOK_SECONDS)
-        done = applied(kb, target)
-        on_progress(max(0, done - told))
-        told = max(told, done)
-        kb.refresh_from_db(fields=["store", "target_store"])
-    if kb.store != target:
-        raise Rejected("migration_cancelled", _("The move to another store was cancelled meanwhile."))
+STORE_MOVE = StoreMove()
 
 
 def applied(kb: KnowledgeBase, store: str) -> int:
@@ -157,18 +168,9 @@ def applied(kb: KnowledgeBase, store: str) -> int:
     return max(0, int(total) - left)
 
 
-def migrations_to_advance() -> list[int]:
-    """The knowledge bases on their way to another store, less those that have failed, now or for good."""
-    now = timezone.now()
-    states = StoreState.objects.filter(status__in=(Status.FILLING, Status.CHECKING)).exclude(retry_at__gt=now)
-    moving = KnowledgeBase.objects.exclude(target_store="").values_list("pk", "target_store")
-    waiting = set(states.values_list("knowledge_base_id", "store"))
-    return [kb_id for kb_id, target in moving if (kb_id, target) in waiting]
-
-
 def _indexed(kb: KnowledgeBase) -> dict[str, object]:
     """Makes PostgreSQL's own vector indexes, without which searches of many vectors would take long, and measures them."""
-    _tell(kb, Status.FILLING)
+    _update_status(kb, Status.FILLING)
     if not maintain_vector_indexes(kb.pk).is_done:
         raise AlreadyRunning("already_running", "Another process is making vector indexes.")
     if lacking := spaces_without_index(kb.pk):
@@ -178,7 +180,7 @@ def _indexed(kb: KnowledgeBase) -> dict[str, object]:
         )
         reason = Message(template, vectors=max(space.vectors for space in lacking))
         raise _failed(kb, Store.POSTGRES, "index_not_made", reason, {})
-    _tell(kb, Status.CHECKING)
+    _update_status(kb, Status.CHECKING)
     measure_due(kb.pk)
     row = VectorIndex.objects.filter(knowledge_base=kb, model=kb.embedding_model, kind="content").first()
     if row is None or not spaces_with_index(kb.pk):
@@ -193,22 +195,6 @@ def _failed(kb: KnowledgeBase, target: str, code: str, reason: str, checked: dic
     return Rejected(code, reason)
 
 
-def _swap(kb: KnowledgeBase, target: str, checked: dict[str, object]) -> bool:
-    """Has searches use the target, all at one moment; what was written since is found from the log of changes."""
-    with transaction.atomic():
-        locked = _locked(kb)
-        if locked.target_store != target:
-            return True
-        former, locked.store, locked.target_store = locked.store, target, ""
-        locked.save(update_fields=["store", "target_store"])
-        StoreState.objects.filter(knowledge_base=locked, store=target).update(
-            status=Status.IN_USE, error="", checked=checked, told_at=timezone.now()
-        )
-        _retire(locked, former)
-    kb.store, kb.target_store = locked.store, locked.target_store
-    return True
-
-
 def _retire(kb: KnowledgeBase, store: str) -> None:
     """What a store holds goes in a while: searches under way may still ask it."""
     StoreState.objects.filter(knowledge_base=kb, store=store).delete()
@@ -217,13 +203,8 @@ def _retire(kb: KnowledgeBase, store: str) -> None:
         StoreChange.objects.create(knowledge_base=kb, store=store, chunk_id=None, model="")
 
 
-def _tell(kb: KnowledgeBase, status: str) -> None:
+def _update_status(kb: KnowledgeBase, status: str) -> None:
     StoreState.objects.filter(knowledge_base=kb, store=kb.target_store).update(status=status, told_at=timezone.now())
-
-
-def _locked(kb: KnowledgeBase) -> KnowledgeBase:
-    locked: KnowledgeBase = KnowledgeBase.objects.select_for_update(no_key=True).get(pk=kb.pk)
-    return locked
 
 
 def _bad(check: CopyCheck) -> str:

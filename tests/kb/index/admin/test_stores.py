@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.index.services.stores.migration import migration_advance
+from kb.index.services.stores.migration import STORE_MOVE
 from kb.models import KnowledgeBase, StoreChange
 from tests.factories import make_document, make_kb, make_member
 from tests.kb.index.copies import apply
@@ -62,7 +62,7 @@ def test_a_base_moves_from_the_page_and_the_page_tells_how_far_it_is(client, kb,
     assert "Copied: 0 of 3" in page.text("progress")
     assert "HX-Refresh" not in client.get(url(kb, "_progress")).headers
 
-    assert migration_advance(read(kb))
+    assert STORE_MOVE.advance(read(kb))
     page = Page(client.get(url(kb)))
 
     assert "ChromaDB" in page.text("in-use")
@@ -72,7 +72,7 @@ def test_a_base_moves_from_the_page_and_the_page_tells_how_far_it_is(client, kb,
 
 def test_what_a_copy_lacks_is_shown_and_filled_anew(client, kb, chroma):
     act(client, kb, store="chroma")
-    migration_advance(read(kb))
+    STORE_MOVE.advance(read(kb))
     make_document(kb, "efef")
     assert "still to be taken in" in Page(client.get(url(kb))).text("copy")
 

@@ -3,7 +3,7 @@ from django.urls import reverse
 
 from kb.base.errors import Rejected
 from kb.index.admin.tokenizer import install_command
-from kb.index.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.models import ChunkPostings, KnowledgeBase, Membership, TokenizerSettings
 from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine
@@ -112,7 +112,7 @@ def test_the_page_opens_with_the_tokens_of_a_chunk(client, kb, document):
 
 def test_tokens_show_their_kinds_and_what_is_dropped(client, kb):
     tokenizer_change(kb, settings(dictionary="T恤", stop_words="购买"))
-    tokenize_to_target(kb)
+    TOKENIZING.advance(kb)
 
     response = post(client, kb, "try", text="The running man 购买T恤 TH-01", dictionary="T恤", stop_words="购买")
 
@@ -333,7 +333,7 @@ def test_settings_that_are_in_use_start_nothing(client, kb, document):
 
 def test_the_tokenizer_in_use_shows_in_words(client, kb):
     tokenizer_change(kb, settings(engine="rjieba", dictionary="# own\nT恤", stop_words="以及\n\n的", simplify=True))
-    tokenize_to_target(kb)
+    TOKENIZING.advance(kb)
 
     page = client.get(url(kb)).content.decode()
 
@@ -371,7 +371,7 @@ def test_progress_is_asked_for_again_while_it_goes_on(client, moving):
 
 def test_once_it_is_done_the_page_asks_no_more(client, moving):
     target = moving.target_tokenizer_id
-    tokenize_to_target(moving)
+    TOKENIZING.advance(moving)
 
     fragment = progress(client, moving, target).content.decode()
 

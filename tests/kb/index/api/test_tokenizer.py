@@ -2,7 +2,7 @@ import sys
 
 import pytest
 
-from kb.index.services.tokenizing import tokenize_to_target
+from kb.index.services.tokenizing import TOKENIZING
 from kb.models import KnowledgeBase, Membership
 from kb.search import wiring as conf
 from retrieval.segmenters import engine_versions
@@ -72,7 +72,7 @@ def test_other_settings_become_the_target_and_the_present_tokenizer_stays(client
 def test_when_the_chunks_are_tokenised_the_target_is_in_use(client, kb, document, url, tokens_of):
     target = client.put(url, {"dictionary": "带薪年假"}, format="json").json()["target_id"]
 
-    tokenize_to_target(_stored(kb))
+    TOKENIZING.advance(_stored(kb))
 
     state = client.get(url).json()
     assert (state["id"], state["target_id"], state["progress"]) == (target, None, None)

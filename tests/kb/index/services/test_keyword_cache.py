@@ -11,7 +11,7 @@ from kb.index.services.keyword_cache import (
     indexed_knowledge_bases,
     keyword_indexes,
 )
-from kb.index.services.tokenizing import read_settings, tokenize_to_target, tokenizer_change
+from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.models import BM25Index, ChunkChange, KnowledgeBase
 from retrieval.cache import CacheKey, TierUnavailable
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -102,7 +102,7 @@ def test_a_base_of_another_tokenizer_is_outdated(user, kb):
     store_base(kb)
 
     tokenizer_change(kb, read_settings(engine="jieba", dictionary="", stop_words="违约金", simplify=False))
-    tokenize_to_target(kb)
+    TOKENIZING.advance(kb)
 
     assert only(user).state is IndexState.OUTDATED
 

@@ -9,16 +9,15 @@ from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
 from kb.index.services import reembedding
 from kb.index.services.reembedding import (
-    follow_reembedding,
-    reembed_to_target,
+    REEMBED,
     reembedding_cancel,
     reembedding_drop,
     reembedding_rollback,
     reembedding_start,
     reembedding_swap,
-    sweep_reembeddings,
 )
 from kb.ingest.services.chunks import chunk_update
+from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
 from kb.quality.runs.services import execute_run
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
@@ -57,7 +56,7 @@ def vectors(model, kind="content"):
 
 def moved(kb, *, swaps=False):
     reembedding_start(kb, TARGET, swaps=swaps)
-    assert reembed_to_target(fresh(kb))
+    assert REEMBED.advance(fresh(kb))
     kb.refresh_from_db()
     return kb
 
@@ -85,13 +84,13 @@ class TestBuilding:
     def test_it_goes_on_where_it_stood(self, kb, models, monkeypatch):
         monkeypatch.setattr("kb.index.services.writing.BATCH", 1)
         reembedding_start(kb, TARGET)
-        assert not reembed_to_target(fresh(kb), batches=2)
+        assert not REEMBED.advance(fresh(kb), batches=2)
         state = reembedding_state(fresh(kb))
         assert (state.done, state.percent, state.is_unfinished) == (2, 66, True)
         assert state.per_second > 0
         assert state.seconds_left is not None
 
-        assert reembed_to_target(fresh(kb))
+        assert REEMBED.advance(fresh(kb))
 
         assert len(models[TARGET].embedded) == 3
 
@@ -101,7 +100,7 @@ class TestBuilding:
         assert vectors(TARGET).count() == 2
 
         assert not reembedding_swap(kb)
-        assert reembed_to_target(fresh(kb))
+        assert REEMBED.advance(fresh(kb))
 
         assert fresh(kb).embedding_model == TARGET
         assert vectors(TARGET).count() == 3
@@ -117,14 +116,14 @@ class TestBuilding:
 
     def test_only_one_process_is_at_it(self, kb):
         reembedding_start(kb, TARGET)
-        with try_lock(Purpose.REEMBED, kb.pk), pytest.raises(reembedding.AlreadyRunning):
-            reembed_to_target(fresh(kb))
+        with try_lock(Purpose.REEMBED, kb.pk), pytest.raises(AlreadyRunning):
+            REEMBED.advance(fresh(kb))
 
     def test_the_cache_of_responses_outlives_it(self, kb):
         reembedding_start(kb, TARGET)
         before = fresh(kb).version_row.content_version
 
-        assert reembed_to_target(fresh(kb))
+        assert REEMBED.advance(fresh(kb))
 
         assert fresh(kb).version_row.content_version == before
 
@@ -141,11 +140,11 @@ class TestBuilding:
 
     def test_the_sweep_finds_what_stands_still_once(self, kb):
         reembedding_start(kb, TARGET)
-        assert sweep_reembeddings() == []
+        assert REEMBED.sweep() == []
         Reembedding.objects.update(told_at=timezone.now() - 2 * reembedding.STOOD_STILL)
 
-        assert sweep_reembeddings() == [kb.pk]
-        assert sweep_reembeddings() == []
+        assert REEMBED.sweep() == [kb.pk]
+        assert REEMBED.sweep() == []
 
     def test_another_target_has_to_wait(self, kb):
         reembedding_start(kb, TARGET)
@@ -171,7 +170,7 @@ class TestBuilding:
 
         monkeypatch.setattr(models[TARGET], "embed_documents", cancel_meanwhile)
         with pytest.raises(Rejected) as refused:
-            follow_reembedding(fresh(kb))
+            REEMBED.follow(fresh(kb))
         assert refused.value.code == "reembedding_cancelled"
         assert vectors(TARGET).count() == 0
 
@@ -238,7 +237,7 @@ class TestRollingBack:
 
         assert not reembedding_rollback(kb)
         assert find(kb)[1] == TARGET
-        assert reembed_to_target(fresh(kb))
+        assert REEMBED.advance(fresh(kb))
 
         assert find(kb)[1] == "hashing"
         assert vectors("hashing").count() == 4
@@ -256,7 +255,7 @@ class TestRollingBack:
     def test_a_third_model_takes_the_place_of_what_was_kept(self, kb):
         kb = moved(kb, swaps=True)
         reembedding_start(kb, THIRD, swaps=True)
-        reembed_to_target(fresh(kb))
+        REEMBED.advance(fresh(kb))
 
         assert set(ChunkEmbedding.objects.values_list("model", flat=True)) == {TARGET, THIRD}
 
@@ -310,14 +309,14 @@ class TestUnderLoad:
         make_document(kb, *(f"abab {'cdefgh'[number % 6] * 4} {number}" for number in range(60)), source="more.txt")
         swapped, stop, seen, problems = threading.Event(), threading.Event(), [], []
         order = itertools.count()
-        swap = reembedding._swap
+        swap = REEMBED.swap
 
         def swap_and_tell(*arguments):
             done = swap(*arguments)
             swapped.set()
             return done
 
-        monkeypatch.setattr(reembedding, "_swap", swap_and_tell)
+        monkeypatch.setattr(REEMBED, "swap", swap_and_tell)
         pause = threading.Event()
 
         def searching():
@@ -339,7 +338,7 @@ class TestUnderLoad:
             while len(seen) < 10 and not problems:
                 pause.wait(0.05)
             reembedding_start(fresh(kb), TARGET, swaps=True)
-            follow_reembedding(fresh(kb))
+            REEMBED.follow(fresh(kb))
             after = len(seen)
             while len(seen) < after + 20 and not problems:
                 pause.wait(0.05)

@@ -10,18 +10,18 @@ from kb.base.models import forget_installation
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import mirror
 from kb.index.services.stores import checking
-from kb.index.services.stores.applying import RETIRED_FOR, AlreadyRunning, changes_apply, waiting
+from kb.index.services.stores.applying import RETIRED_FOR, changes_apply, waiting
 from kb.index.services.stores.checking import copy_check
 from kb.index.services.stores.migration import (
-    migration_advance,
+    STORE_MOVE,
     migration_cancel,
     migration_start,
-    migrations_to_advance,
     store_rebuild,
 )
 from kb.index.services.stores.state import stores_state
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
+from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, Document, Installation, KnowledgeBase, Reembedding, StoreChange, StoreState
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
@@ -46,7 +46,7 @@ def found(kb, query="保修期是多久", **asked):
 
 def move(kb, store):
     migration_start(kb, store)
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
     kb.refresh_from_db()
 
 
@@ -58,7 +58,7 @@ def test_a_base_moves_to_a_store_and_back_and_finds_the_same_all_the_time(kb, st
     migration_start(kb, store)
     assert (kb.store, kb.target_store) == ("postgres", store)
     assert found(kb) == before
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
     assert (kb.store, kb.target_store) == (store, "")
     assert found(kb)[0][0] == before[0][0]
     assert mirror(store).counts(kb.pk) == copy_check(kb, store).expected
@@ -83,7 +83,7 @@ def test_what_is_written_meanwhile_is_in_the_copy(kb, milvus):
     migration_start(kb, "milvus")
     make_document(kb, "新到的文本块")
     Chunk.objects.filter(text=TEXTS[1]).delete()
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
     kb.refresh_from_db()
 
     assert kb.store == "milvus"
@@ -95,12 +95,12 @@ def test_an_interrupted_move_goes_on_where_it_stood(kb, milvus, monkeypatch):
     monkeypatch.setattr("kb.index.services.stores.applying.CHANGES_A_BATCH", 2)
     migration_start(kb, "milvus")
 
-    assert not migration_advance(kb, batches=1)
+    assert not STORE_MOVE.advance(kb, batches=1)
     left = StoreChange.objects.filter(knowledge_base=kb).count()
     migration_start(kb, "milvus")
 
     assert StoreChange.objects.filter(knowledge_base=kb).count() == left < StoreState.objects.get().total
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "milvus"
 
 
@@ -111,12 +111,12 @@ def test_a_copy_that_lacks_something_is_not_swapped_to(kb, milvus):
     mirror("milvus").delete_chunks(name, [Chunk.objects.first().pk])
 
     with pytest.raises(Rejected):
-        migration_advance(kb)
+        STORE_MOVE.advance(kb)
     kb.refresh_from_db()
     assert (kb.store, StoreState.objects.get().status) == ("postgres", "failed")
 
     migration_start(kb, "milvus")
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
 
 
 def test_a_copy_that_finds_too_little_is_not_swapped_to(kb, milvus, monkeypatch):
@@ -125,7 +125,7 @@ def test_a_copy_that_finds_too_little_is_not_swapped_to(kb, milvus, monkeypatch)
     migration_start(kb, "milvus")
 
     with pytest.raises(Rejected):
-        migration_advance(kb)
+        STORE_MOVE.advance(kb)
     assert StoreState.objects.get().checked["recall"] == 1.0
 
 
@@ -299,16 +299,16 @@ def test_a_move_under_constant_writing_is_tried_again(kb, milvus, monkeypatch):
     monkeypatch.setattr(checking, "copy_count", lambda *_: (make_document(kb, "又一段"), check)[1])
 
     with pytest.raises(Rejected) as raised:
-        migration_advance(kb)
+        STORE_MOVE.advance(kb)
     assert raised.value.code == "copy_not_settled"
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "postgres"
     assert stores_state(kb).target.error == str(raised.value)
-    assert migrations_to_advance() == []  # until the pause is over
+    assert STORE_MOVE.sweep() == []  # until the pause is over
 
     monkeypatch.undo()
     StoreState.objects.update(retry_at=None)
-    assert migrations_to_advance() == [kb.pk]
-    assert migration_advance(kb)
+    assert STORE_MOVE.sweep() == [kb.pk]
+    assert STORE_MOVE.advance(kb)
 
 
 @pytest.fixture
@@ -365,7 +365,7 @@ def test_another_language_has_the_texts_cut_anew(kb, milvus):
 
 @pytest.mark.parametrize("store", ["milvus", "chroma"])
 def test_a_reembedding_and_an_edit_reach_the_copy(kb, store, request, monkeypatch):
-    from kb.index.services.reembedding import reembed_to_target, reembedding_drop, reembedding_start
+    from kb.index.services.reembedding import REEMBED, reembedding_drop, reembedding_start
     from kb.ingest.services.chunks import chunk_update
     from tests.kb.providers.letters_model import letters_models
 
@@ -376,7 +376,7 @@ def test_a_reembedding_and_an_edit_reach_the_copy(kb, store, request, monkeypatc
     former = mirror(store).counts(kb.pk)
 
     reembedding_start(kb, "test/letters", swaps=True)
-    assert reembed_to_target(KnowledgeBase.objects.get(pk=kb.pk))
+    assert REEMBED.advance(KnowledgeBase.objects.get(pk=kb.pk))
     kb.refresh_from_db()
     assert kb.embedding_model == "test/letters"
     assert found(kb, "cdcd")[0][0] == "cdcd dcdc"  # before the store has taken it in

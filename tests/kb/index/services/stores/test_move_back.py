@@ -9,9 +9,9 @@ from kb.base.errors import Rejected
 from kb.base.messages import shown
 from kb.index import vector_index
 from kb.index.pgvector import forget_efforts
-from kb.index.services.stores.applying import AlreadyRunning
-from kb.index.services.stores.migration import migration_advance, migration_start
+from kb.index.services.stores.migration import STORE_MOVE, migration_start
 from kb.index.vector_index import ALL, maintain_vector_indexes, spaces_with_index
+from kb.jobs.moves import AlreadyRunning
 from kb.models import ChunkEmbedding, KnowledgeBase, StoreState
 from tests.factories import make_kb
 from tests.kb.index.vectors import add_chunks, add_vectors, clustered
@@ -38,7 +38,7 @@ def kb(settings):
 
 
 def test_its_index_is_made_and_measured_and_told_on_the_page(kb, client):
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
 
     assert kb.store == "postgres"
     assert [space.vectors for space in spaces_with_index(kb.pk)] == [COUNT]
@@ -53,18 +53,18 @@ def test_without_its_index_the_move_is_not_done_and_says_why(kb, monkeypatch):
     monkeypatch.setattr(vector_index, "CREATE", sql.SQL("SELECT 1 / 0"))
 
     with pytest.raises(Rejected) as raised:
-        migration_advance(kb)
+        STORE_MOVE.advance(kb)
 
     assert raised.value.code == "index_not_made"
     assert (StoreState.objects.get().status, shown(StoreState.objects.get().error)) == ("failed", str(raised.value))
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "chroma"
     monkeypatch.undo()
     migration_start(kb, "postgres")
-    assert migration_advance(kb)
+    assert STORE_MOVE.advance(kb)
 
 
 def test_while_another_process_makes_indexes_the_move_waits(kb):
     with try_lock(Purpose.VECTOR_INDEX, ALL), pytest.raises(AlreadyRunning):
-        migration_advance(kb)
+        STORE_MOVE.advance(kb)
 
     assert KnowledgeBase.objects.get(pk=kb.pk).target_store == "postgres"

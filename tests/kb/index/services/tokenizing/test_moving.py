@@ -15,10 +15,8 @@ from kb.index.services import tokenizing, writing
 from kb.index.services.reindex import reindex_postings
 from kb.index.services.tokenizing import (
     RETIRED_FOR,
-    AlreadyRunning,
+    TOKENIZING,
     drop_retired_postings,
-    follow_to_target,
-    tokenize_to_target,
     tokenizer_change,
     tokenizer_change_cancel,
     tokenizing_progress,
@@ -27,6 +25,8 @@ from kb.index.services.tokenizing import (
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
+from kb.jobs import moves
+from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, ChunkPostings, KnowledgeBase, KnowledgeBaseVersion
 from retrieval.trace import DegradationCode
 from tests.factories import make_document
@@ -46,7 +46,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def test_a_new_dictionary_word_is_found_whole_after_the_swap(kb):
     assert "石墨烯" not in keyword_terms(kb)
     tokenizer_change(kb, settings("石墨烯 1000"))
-    assert tokenize_to_target(fresh(kb))
+    assert TOKENIZING.advance(fresh(kb))
     assert keyword_terms(kb)[-1] == "石墨烯"
     assert found_by_keyword(kb, "石墨烯") == ["石墨烯电池的保修期是两年"]
 
@@ -61,7 +61,7 @@ def test_searches_go_on_with_the_active_tokenizer_and_the_trace_says_so(kb):
     detail = keyword_span(kb)
     assert (detail["tokenizer"], detail["target_tokenizer"]) == (active, fresh(kb).target_tokenizer_id)
     assert found_by_keyword(kb, "保修")
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert "target_tokenizer" not in keyword_span(kb)
 
 
@@ -70,7 +70,7 @@ def test_the_second_set_moves_neither_version_nor_index(kb, monkeypatch):
     keyword_span(kb)
     before, builds = KnowledgeBaseVersion.objects.get(pk=kb.pk).version, BM25Store().stats()["process"].builds
     tokenizer_change(kb, settings("石墨烯 1000"))
-    assert not tokenize_to_target(fresh(kb), batches=1)
+    assert not TOKENIZING.advance(fresh(kb), batches=1)
     assert len(tokenizers_of_postings(kb)) == 2
     assert KnowledgeBaseVersion.objects.get(pk=kb.pk).version == before
     assert keyword_span(kb)["cache_tier"] == "process"
@@ -95,9 +95,9 @@ def test_a_writer_that_knew_nothing_of_the_target_leaves_no_stale_second_set(kb,
     monkeypatch.setattr(writing, "BATCH", 1)
     chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
     tokenizer_change(kb, settings("石墨烯 1000"))
-    assert not tokenize_to_target(fresh(kb), batches=1)
+    assert not TOKENIZING.advance(fresh(kb), batches=1)
     chunk_update(chunk, text="钠离子电池", enabled=True)  # its knowledge base was read before the change
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert found_by_keyword(kb, "钠离子") == ["钠离子电池"]
     assert found_by_keyword(kb, "石墨烯") == []
 
@@ -107,7 +107,7 @@ def test_a_chunk_that_comes_while_the_rest_is_tokenised_is_tokenised_before_the_
     stale = fresh(kb)
     stale.target_tokenizer_id = ""  # as a writer has it that read the knowledge base before the change
     gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
-    worker = Running(tokenize_to_target, fresh(kb))
+    worker = Running(TOKENIZING.advance, fresh(kb))
     gate.wait()
     make_document(stale, "石墨烯薄膜")
     gate.open()
@@ -119,7 +119,7 @@ def test_a_chunk_that_comes_while_the_rest_is_tokenised_is_tokenised_before_the_
 def test_an_edit_while_its_chunk_is_tokenised_wins(kb, monkeypatch):
     tokenizer_change(kb, settings("石墨烯 1000"))
     gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
-    worker = Running(tokenize_to_target, fresh(kb))
+    worker = Running(TOKENIZING.advance, fresh(kb))
     gate.wait()
     chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()
     chunk_update(chunk, text="钠离子电池", enabled=True)
@@ -135,7 +135,7 @@ def test_a_search_that_was_wired_before_the_swap_answers_without_a_gap(kb, monke
     results = []
     searching = Running(lambda: results.append(ask(kb, "石墨烯")))
     gate.wait()
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     KnowledgeBase.objects.update(tokenizer_swapped_at=timezone.now() - 2 * RETIRED_FOR)
     drop_retired_postings()
     gate.open()
@@ -147,7 +147,7 @@ def test_a_search_that_was_wired_before_the_swap_answers_without_a_gap(kb, monke
 def test_what_the_former_tokenizer_made_goes_a_while_after_the_swap(kb):
     former = kb.tokenizer_id
     tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert drop_retired_postings() == 0
     assert former in tokenizers_of_postings(kb)
     KnowledgeBase.objects.update(tokenizer_swapped_at=timezone.now() - 2 * RETIRED_FOR)
@@ -160,7 +160,7 @@ def test_progress_is_counted_in_chunks(kb, monkeypatch):
     monkeypatch.setattr(writing, "BATCH", 1)
     assert tokenizing_progress(kb) is None
     tokenizer_change(kb, settings("石墨烯 1000"))
-    assert not tokenize_to_target(fresh(kb), batches=1)
+    assert not TOKENIZING.advance(fresh(kb), batches=1)
     progress = tokenizing_progress(fresh(kb))
     assert (progress.done, progress.total, progress.percent) == (1, 2, 50)
 
@@ -168,19 +168,19 @@ def test_progress_is_counted_in_chunks(kb, monkeypatch):
 def test_an_interrupted_run_goes_on_where_it_stopped(kb, monkeypatch):
     monkeypatch.setattr(writing, "BATCH", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(kb), batches=1)
+    TOKENIZING.advance(fresh(kb), batches=1)
     assert tokenizing_progress(fresh(kb)).done == 1
     done = []
     monkeypatch.setattr(
         tokenizing, "write_tokens", lambda *call, write=write_tokens: done.append(call[1]) or write(*call)
     )
-    assert tokenize_to_target(fresh(kb))
+    assert TOKENIZING.advance(fresh(kb))
     assert [len(batch) for batch in done] == [1]
 
 
 def test_who_follows_a_worker_is_told_of_all_its_progress(kb, monkeypatch):
     monkeypatch.setattr(writing, "BATCH", 1)
-    monkeypatch.setattr(tokenizing, "FOLLOWED_BATCHES", 1)
+    monkeypatch.setattr(TOKENIZING, "batches_followed", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
     steps = []
     with try_lock(Purpose.TOKENIZE, kb.pk):
@@ -191,12 +191,12 @@ def test_who_follows_a_worker_is_told_of_all_its_progress(kb, monkeypatch):
             if next(looks, "over") == "over":
                 KnowledgeBase.objects.filter(pk=kb.pk).update(target_tokenizer_id="")
 
-        monkeypatch.setattr(tokenizing, "time", SimpleNamespace(sleep=look))
-        follow_to_target(fresh(kb), on_progress=steps.append)
+        monkeypatch.setattr(moves, "time", SimpleNamespace(sleep=look))
+        TOKENIZING.follow(fresh(kb), on_progress=steps.append)
     assert sum(steps) == 2
     tokenizer_change(kb, settings("石墨烯 2000"))
     steps.clear()
-    follow_to_target(fresh(kb), on_progress=steps.append)
+    TOKENIZING.follow(fresh(kb), on_progress=steps.append)
     assert (sum(steps), fresh(kb).target_tokenizer_id) == (2, "")
 
 
@@ -206,7 +206,7 @@ def test_two_workers_do_not_tokenise_the_same_knowledge_base(kb):
 
     def other_worker():
         try:
-            tokenize_to_target(fresh(kb))
+            TOKENIZING.advance(fresh(kb))
         except AlreadyRunning as error:
             errors.append(error)
 
@@ -217,7 +217,7 @@ def test_two_workers_do_not_tokenise_the_same_knowledge_base(kb):
 
 
 def test_without_a_target_nothing_is_done(kb):
-    assert tokenize_to_target(fresh(kb))
+    assert TOKENIZING.advance(fresh(kb))
     assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
 
 
@@ -244,7 +244,7 @@ def test_going_back_to_the_active_settings_cancels(kb):
 def test_a_cancelled_change_leaves_the_active_set_alone(kb, monkeypatch):
     monkeypatch.setattr(writing, "BATCH", 1)
     tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(kb), batches=1)
+    TOKENIZING.advance(fresh(kb), batches=1)
     tokenizer_change_cancel(kb)
     assert tokenizers_of_postings(kb) == {kb.tokenizer_id}
     assert found_by_keyword(kb, "保修期")
@@ -253,7 +253,7 @@ def test_a_cancelled_change_leaves_the_active_set_alone(kb, monkeypatch):
 def test_a_change_that_is_cancelled_while_it_runs_does_not_swap(kb, monkeypatch):
     tokenizer_change(kb, settings("石墨烯 1000"))
     gate = Gate(monkeypatch, tokenizing, "tokenize", after=True)
-    worker = Running(tokenize_to_target, fresh(kb))
+    worker = Running(TOKENIZING.advance, fresh(kb))
     gate.wait()
     tokenizer_change_cancel(kb)
     gate.open()
@@ -286,7 +286,7 @@ def test_the_sweep_takes_up_a_lost_task(kb, enqueued):
     enqueued.clear()
     tasks.sweep_keyword_indexes()
     assert enqueued == []  # it has been at work a moment ago
-    KnowledgeBase.objects.update(tokenizing_at=timezone.now() - 2 * tasks.STOOD_STILL)
+    KnowledgeBase.objects.update(tokenizing_at=timezone.now() - 2 * moves.STOOD_STILL)
     tasks.sweep_keyword_indexes()
     tasks.sweep_keyword_indexes()
     assert enqueued == [("tokenize_knowledge_base", (kb.pk,))]
@@ -313,7 +313,7 @@ def test_reindexing_goes_on_to_the_target(kb):
 def test_the_new_index_is_there_for_every_process_that_asks_later(kb):
     keyword_span(kb)
     tokenizer_change(kb, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     started = time.monotonic()
     version = KnowledgeBaseVersion.objects.get(pk=kb.pk).version
     loaded = BM25Store().request(kb.pk, version, fresh(kb).tokenizer_id).wait(started + 60)

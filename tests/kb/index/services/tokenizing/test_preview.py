@@ -3,11 +3,11 @@ import pytest
 from kb.base.errors import Rejected
 from kb.index.services import tokenizing as token_preview
 from kb.index.services.tokenizing import (
+    TOKENIZING,
     Example,
     compare_tokens,
     dry_run,
     read_settings,
-    tokenize_to_target,
     tokenizer_change,
 )
 from kb.models import Chunk, ChunkPostings
@@ -42,7 +42,7 @@ def chunk_at(kb, position):
 
 def move_to(kb, **changes):
     tokenizer_change(kb, settings(**changes))
-    tokenize_to_target(kb)
+    TOKENIZING.advance(kb)
     kb.refresh_from_db()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from kb.base.errors import Rejected
 from kb.content.services import knowledge_base_delete
-from kb.index.services.tokenizing import tokenize_to_target, tokenizer_change, tokenizer_settings
+from kb.index.services.tokenizing import TOKENIZING, tokenizer_change, tokenizer_settings
 from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, KnowledgeBase, Principal, TokenizerSettings
 from kb.providers.tokenizers import _load_tokenizer
@@ -27,7 +27,7 @@ def test_a_line_that_cannot_be_used_is_named(dictionary, stop_words):
 
 def test_stop_words_of_a_knowledge_base_are_neither_indexed_nor_searched(kb):
     tokenizer_change(kb, settings(stop_words="保修期\n保修"))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert found_by_keyword(kb, "保修期") == []
     assert found_by_keyword(kb, "电源") == ["安装前请先关闭电源"]
 
@@ -35,14 +35,14 @@ def test_stop_words_of_a_knowledge_base_are_neither_indexed_nor_searched(kb):
 def test_traditional_and_simplified_find_each_other(kb):
     make_document(kb, "電腦的說明書")
     tokenizer_change(kb, settings(simplify=True))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert found_by_keyword(kb, "电脑") == ["電腦的說明書"]
     assert found_by_keyword(kb, "電源") == ["安装前请先关闭电源"]
 
 
 def test_rjieba_serves_as_a_drop_in_under_its_own_id(kb):
     tokenizer_change(kb, settings(engine="rjieba"))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     assert fresh(kb).tokenizer_id.startswith("rjieba-")
     assert found_by_keyword(kb, "保修期") == ["石墨烯电池的保修期是两年"]
 
@@ -51,7 +51,7 @@ def test_knowledge_bases_of_different_tokenizers_are_searched_together(kb):
     other = make_kb(owner=kb.owner)
     make_document(other, "石墨烯的制备")
     tokenizer_change(other, settings("石墨烯 1000"))
-    tokenize_to_target(fresh(other))
+    TOKENIZING.advance(fresh(other))
     request = SearchRequest(query="石墨烯", knowledge_base_ids=[kb.pk, other.pk], explain=True)
     result = search(Principal(kb.owner), request).result
     assert result.analysis.terms(kb.pk) != result.analysis.terms(other.pk)
@@ -90,15 +90,15 @@ def test_a_target_of_older_rules_is_replaced_by_that_of_the_present_ones(kb, enq
     current = fresh(kb).target_tokenizer_id
     KnowledgeBase.objects.update(target_tokenizer_id="older")
     TokenizerSettings.objects.update(tokenizer_id="older")
-    assert not tokenize_to_target(fresh(kb))
+    assert not TOKENIZING.advance(fresh(kb))
     assert fresh(kb).target_tokenizer_id == current
-    assert tokenize_to_target(fresh(kb))
+    assert TOKENIZING.advance(fresh(kb))
     assert tokenizer_settings(fresh(kb)).dictionary == "石墨烯 1000"
 
 
 def test_a_target_whose_options_are_the_active_ones_by_now_needs_no_work(kb):
     KnowledgeBase.objects.update(target_tokenizer_id="that of default options under older rules")
-    assert tokenize_to_target(fresh(kb))
+    assert TOKENIZING.advance(fresh(kb))
     assert (fresh(kb).tokenizer_id, fresh(kb).target_tokenizer_id) == (kb.tokenizer_id, "")
 
 
@@ -116,7 +116,7 @@ def without_rjieba(monkeypatch):
 
 def test_a_process_without_the_package_writes_nothing_and_changes_no_settings(kb, request):
     tokenizer_change(kb, settings("石墨烯 1000", engine="rjieba"))
-    tokenize_to_target(fresh(kb))
+    TOKENIZING.advance(fresh(kb))
     before = fresh(kb).tokenizer_id
     request.getfixturevalue("without_rjieba")
     chunk = Chunk.objects.filter(text__contains="石墨烯").select_related("document", "knowledge_base").get()

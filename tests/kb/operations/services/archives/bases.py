@@ -6,7 +6,7 @@ import zipfile
 from django.core.files.base import ContentFile
 
 from kb.content.services import knowledge_base_delete
-from kb.index.services.tokenizing import follow_to_target, read_settings, tokenizer_change
+from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.ingest.services.chunks import chunk_update
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
@@ -69,7 +69,7 @@ def own_tokenizer(kb):
     wanted = read_settings(engine="jieba", dictionary="星河七号 9 n", stop_words="以后", simplify=False)
     tokenizer_change(kb, wanted)
     kb.refresh_from_db()
-    follow_to_target(kb)
+    TOKENIZING.follow(kb)
 
 
 def edit(manual):

@@ -1,7 +1,7 @@
 import pytest
 from django.urls import reverse
 
-from kb.index.services.reembedding import reembed_to_target, reembedding_start
+from kb.index.services.reembedding import REEMBED, reembedding_start
 from kb.models import KnowledgeBase, Reembedding
 from kb.quality.runs.services import execute_run
 from tests.factories import make_document, make_kb, make_member
@@ -37,7 +37,7 @@ def act(client, kb, action, **values):
 
 
 def work(kb):
-    assert reembed_to_target(KnowledgeBase.objects.get(pk=kb.pk))
+    assert REEMBED.advance(KnowledgeBase.objects.get(pk=kb.pk))
 
 
 def read(kb):

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.index.services.reembedding import reembed_to_target
+from kb.index.services.reembedding import REEMBED
 from kb.models import ChunkEmbedding, KnowledgeBase, Reembedding
 from tests import factories
 from tests.kb.providers.letters_model import letters_models
@@ -21,7 +21,7 @@ def url(document):
 
 
 def work():
-    assert reembed_to_target(KnowledgeBase.objects.get())
+    assert REEMBED.advance(KnowledgeBase.objects.get())
 
 
 def test_a_knowledge_base_that_never_changed_tells_its_model(client, url):

@@ -7,7 +7,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from kb.index.filters import Filters
-from kb.index.services.tokenizing import follow_to_target
+from kb.index.services.tokenizing import TOKENIZING
 from kb.ingest.services.chunks import chunk_update
 from kb.models import Chunk, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.search.services.search import SearchRequest, search
@@ -266,7 +266,7 @@ def test_a_word_is_added_after_a_question_back_and_the_page_says_that_a_worker_i
     assert not KnowledgeBase.objects.get(pk=cut_apart.knowledge_base_id).target_tokenizer_id
     during = press(asked, "add_word", text="带薪年假", confirmed=1)
     assert "0 of 1 so far" in during.text("progress")
-    follow_to_target(KnowledgeBase.objects.get(pk=cut_apart.knowledge_base_id))
+    TOKENIZING.follow(KnowledgeBase.objects.get(pk=cut_apart.knowledge_base_id))
     after = ask(cut_apart, q="带薪年假", threshold=1)
 
     assert not after.has("progress")

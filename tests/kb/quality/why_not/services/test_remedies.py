@@ -4,7 +4,7 @@ import pytest
 
 from kb.base.errors import NotAllowed, Rejected
 from kb.index.filters import Filters
-from kb.index.services.tokenizing import follow_to_target
+from kb.index.services.tokenizing import TOKENIZING
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, KnowledgeBase, Membership, RetrievalProfile
 from kb.profiles.services import find_version
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
@@ -175,7 +175,7 @@ def test_a_word_in_the_dictionary_joins_query_and_chunk_once_a_worker_is_done(cu
     during = remedied(before, "add_word", "带薪年假")
     assert KnowledgeBase.objects.get(pk=kb.pk).target_tokenizer_id
     assert "带薪年假" not in dict(during.terms.chunk_terms)
-    follow_to_target(KnowledgeBase.objects.get(pk=kb.pk))
+    TOKENIZING.follow(KnowledgeBase.objects.get(pk=kb.pk))
     after = ask(cut_apart, "带薪年假", overrides={"score_threshold": 1.0})
 
     held = {row.term: row.in_chunk for row in after.terms.rows}
@@ -186,7 +186,7 @@ def test_a_word_in_the_dictionary_joins_query_and_chunk_once_a_worker_is_done(cu
 def test_a_word_that_the_dictionary_has_is_refused(cut_apart, kb):
     why = ask(cut_apart, "带薪年假", overrides={"score_threshold": 1.0})
     remedied(why, "add_word", "带薪年假")
-    follow_to_target(KnowledgeBase.objects.get(pk=kb.pk))
+    TOKENIZING.follow(KnowledgeBase.objects.get(pk=kb.pk))
     cut_apart.knowledge_base.refresh_from_db()
 
     with pytest.raises(Rejected, match="带薪年假"):

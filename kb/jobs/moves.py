@@ -1,0 +1,125 @@
+"""Changes of a knowledge base that are built beside what searches use: begun, built, checked, and swapped in at one moment."""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from itertools import count
+from typing import ClassVar
+
+from django.utils.functional import Promise
+
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import Purpose, try_lock
+from kb.base.errors import Rejected, Superseded
+
+LOOK_SECONDS = 0.5
+STOOD_STILL = timedelta(minutes=5)
+"""After so long without progress the task or the worker of a move counts as lost."""
+
+
+class AlreadyRunning(Rejected):
+    """Another process is carrying out the change."""
+
+
+class Move(ABC):
+    """One kind of change.
+
+    What is on its way is the field `target` of the knowledge base, which is blank where nothing is. To begin a move sets it,
+    to cancel one clears it, and to swap makes it the one in use; each in a transaction that locks the knowledge base.
+
+    Attributes:
+        target: a field of KnowledgeBase.
+        purpose: of the lock that keeps a second process from the same change.
+        busy: what a process is told that comes second.
+        batches_followed: how many batches a command builds before it looks at what others have done.
+        failures: the exceptions that stop a worker, and are noted by `note_failure`.
+    """
+
+    target: ClassVar[str]
+    purpose: ClassVar[Purpose]
+    busy: ClassVar[str | Promise]
+    batches_followed: ClassVar[int] = 10
+    failures: ClassVar[tuple[type[Exception], ...]] = ()
+
+    def advance(self, kb: KnowledgeBase, *, batches: int | None = None) -> bool:
+        """Builds what the target lacks, checks it, and swaps it in.
+
+        Args:
+            kb: the knowledge base, as it is stored.
+            batches: stop after so many, so that a worker can take turns.
+
+        Returns:
+            Whether there is nothing left to do.
+
+        Raises:
+            AlreadyRunning: another process is at it.
+            Superseded: the knowledge base moved to another model or tokenizer meanwhile.
+            Exception: one of `failures`.
+        """
+        if not getattr(kb, self.target):
+            return True
+        with self._alone(kb):
+            return self.build(kb, count() if batches is None else iter(range(batches)))
+
+    def follow(self, kb: KnowledgeBase, *, on_progress: Callable[[int], None] = lambda _: None) -> None:
+        """Returns when the target is in use, or ready to be; brought there by this process or by a worker.
+
+        Args:
+            kb: the knowledge base; read again while this goes on.
+            on_progress: given how many further units of work are done.
+
+        Raises:
+            Rejected: the change has failed, or was cancelled meanwhile.
+            Exception: one of `failures`.
+        """
+        target, reported = getattr(kb, self.target), 0
+        is_over = not target
+        while not is_over:
+            try:
+                is_over = self.advance(kb, batches=self.batches_followed)
+            except (AlreadyRunning, Superseded):
+                time.sleep(LOOK_SECONDS)
+            kb.refresh_from_db()
+            done = self.done(kb, target)
+            on_progress(max(0, done - reported))
+            reported = max(reported, done)
+            is_over = self.has_ended(kb, target) or is_over
+
+    @abstractmethod
+    def build(self, kb: KnowledgeBase, left: Iterator[int]) -> bool:
+        """Does what `advance` says, a batch for each element of `left`; the lock is held."""
+
+    @abstractmethod
+    def done(self, kb: KnowledgeBase, target: str) -> int:
+        """How many units of work a target holds."""
+
+    @abstractmethod
+    def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
+        """Whether nobody is on the way to a target any more.
+
+        Raises:
+            Rejected: the change has failed, or was cancelled.
+        """
+
+    @abstractmethod
+    def sweep(self) -> list[int]:
+        """The ids of knowledge bases whose task or worker was lost; noted, so that none comes twice."""
+
+    def note_failure(self, kb_id: int, error: Exception) -> None:  # noqa: B027 - some have noted it by then
+        """Stores why a worker could not go on."""
+
+    @contextmanager
+    def _alone(self, kb: KnowledgeBase) -> Iterator[None]:
+        with try_lock(self.purpose, kb.pk) as taken:
+            if not taken:
+                raise AlreadyRunning("already_running", str(self.busy))
+            yield
+
+
+def lock_row(kb: KnowledgeBase) -> KnowledgeBase:
+    """The row of a knowledge base, locked until the transaction ends."""
+    rows = KnowledgeBase.objects.select_for_update(no_key=True, of=("self",)).select_related("profile")
+    found: KnowledgeBase = rows.get(pk=kb.pk)
+    return found
