@@ -24,9 +24,8 @@ from kb.index.vector_index import maintain_vector_indexes
 from kb.index.vector_recall import measure_due
 from kb.ingest.services.batches import waiting_ids
 from kb.ingest.services.duplicates import duplicate_scan_run
-from kb.ingest.services.indexing import index_document
+from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.jobs import DOCUMENTS
-from kb.ingest.services.small_documents import index_documents
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
 from kb.quality.runs.services import execute_run, sweep_runs

@@ -55,7 +55,7 @@ def ingestion(kb, blocks: int) -> list[Row]:
 
 def _ingest(kb) -> None:
     from kb.ingest.services.documents import document_add_text
-    from kb.ingest.services.small_documents import index_documents
+    from kb.ingest.services.indexing import index_documents
 
     texts = (f"第{next(_numbers)}条 {TEXT}" for _ in range(DOCUMENTS))
     ids = [document_add_text(knowledge_base=kb, title="", text=text, user=kb.owner).pk for text in texts]

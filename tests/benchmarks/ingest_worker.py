@@ -17,14 +17,14 @@ from unittest import mock
 import psutil
 
 STAGES = {
-    "parse": [("kb.ingest.services.indexing", "_parse"), ("kb.ingest.services.small_documents", "_parse")],
-    "cut": [("kb.ingest.services.indexing", "split"), ("kb.ingest.services.small_documents", "split")],
+    "parse": [("kb.ingest.services.indexing", "_parse")],
+    "cut": [("kb.ingest.services.indexing", "split")],
     "tokenise": [("kb.index.preparing", "tokenize")],
     "embed (encode)": [("kb.index.preparing", "embed")],
     "write chunks, postings and vectors": [("kb.index.preparing", "copy_rows")],
     "write documents": [
         ("kb.ingest.services.whole_documents", "copy_rows"),
-        ("kb.ingest.services.small_documents", "_finish"),
+        ("kb.ingest.services.indexing", "_finish"),
     ],
 }
 """What is timed, by the name that it is told under; none of them runs inside another."""

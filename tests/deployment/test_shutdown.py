@@ -7,8 +7,7 @@ import threading
 import pytest
 
 from kb.base import draining
-from kb.ingest.services.indexing import index_document
-from kb.ingest.services.small_documents import index_documents
+from kb.ingest.services.indexing import index_document, index_documents
 from kb.models import Document
 from kb.tasks import ingest_document
 from tests.factories import make_kb

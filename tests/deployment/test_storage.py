@@ -20,8 +20,7 @@ from kb.base.files import FilesUnavailable, delete_folder, local_file, replace_f
 from kb.content.services import knowledge_base_delete
 from kb.ingest.services.chunk_preview import preview_document
 from kb.ingest.services.documents import document_add, document_delete
-from kb.ingest.services.indexing import index_document
-from kb.ingest.services.small_documents import index_documents
+from kb.ingest.services.indexing import index_document, index_documents
 from kb.models import Document
 from kb.operations.services.archives.export import export_kb
 from kb.operations.services.archives.restore import restore_kb

@@ -1,46 +1,149 @@
-"""From a document to searchable chunks: parse, chunk, tokenise, embed, write."""
+"""From documents to searchable chunks: parse, chunk, tokenise, embed, write.
 
+One document goes this way alone; many small new ones of a knowledge base go together: one parser's child, one run of the
+model and one transaction for all. What cannot go with the others is left to be indexed alone: it is large, has chunks
+already, was tried before, or a language model reads it. So one that brings its whole batch down does so once.
+"""
+
+import json
 import logging
-from collections.abc import Iterable, Sequence
-from typing import cast
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final, cast
 
 from django.conf import settings
-from django.db import OperationalError
+from django.db import OperationalError, connection, transaction
+from django.db.models import Exists, F, OuterRef, Q
+from django.utils import timezone
 from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import after_commit
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
+from kb.base.metrics import observe_document
 from kb.base.remarks import Remark, RemarkCode
 from kb.base.telemetry import context
 from kb.content.models import Chunk, Document
 from kb.index.keywords import unread
-from kb.index.preparing import Prepared, Source, prepare, replace_postings, replace_vectors
+from kb.index.preparing import Prepared, Source, prepare, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
 from kb.ingest.chunkers.registry import split
-from kb.ingest.parser.archives import is_archive_name
+from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
+from kb.ingest.parser.warm_parser import TooSlow, WarmParser, warm_parser
 from kb.ingest.services.batches import expand_archive
-from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
-from kb.ingest.services.rechunk import ChunksChanged, chunks_of, recut, to_index, write_recut
-from kb.jobs.leases import LeaseLost, WorkerEnds, must_return
+from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
+from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, to_index, write_recut
+from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
 from kb.providers.loaded import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import Message, message_of
 
 logger = logging.getLogger(__name__)
 
+Status, Stage = Document.Status, Document.Stage
+
 MAX_ATTEMPTS = 3
 MOST_PLANS = 5
-"""How often a document is planned anew because a curator changed its chunks meanwhile, before it waits its turn again."""
+"""How often a document is planned again because a curator changed its chunks meanwhile, before it waits its turn again."""
+SMALL_BYTES: Final = 16 * 1024
+BATCH_BYTES: Final = 512 * 1024
+BATCH_CHARACTERS: Final = 256 * 1024
+"""Of text that is embedded and written at once: a small file can unpack to much."""
+RENEW_SECONDS: Final = 5.0
 WORKER_LOST = gettext_noop(
     "The worker stopped three times while it processed this document. Give it more memory or split the file, then retry."
 )
 INTERNAL_ERROR = gettext_noop(
     "Something unexpected went wrong; nothing of the document was indexed. The worker's log says what: mend it, then retry."
 )
+
+_FINISH: Final = """
+    UPDATE kb_document d SET status = %s, stage = '', progress = 100, attempts = 0, keep_chunks = false, title = v.title,
+        indexed_title = v.title, mime = v.mime, chunking = v.chunking, remarks = v.remarks, lease = NULL,
+        lease_until = NULL, updated_at = %s
+    FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::text[], %s::jsonb[])
+        AS v(id, title, mime, chunking, remarks) WHERE d.id = v.id"""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A document that is read and cut: its chunks as they will be, and those of them that are indexed."""
+
+    job: DocumentJob
+    parsed: ParsedDocument
+    plan: Recut
+    renewed: Sequence[Chunk]
+
+
+class DocumentBatch:
+    """One worker's hold on documents of one knowledge base, all under one lease."""
+
+    def __init__(self, documents: Sequence[Document], lease: uuid.UUID) -> None:
+        self.kb: KnowledgeBase = documents[0].knowledge_base
+        self.lease = lease
+        self.jobs = [DocumentJob(document, lease) for document in documents]
+        self._rows = Document.objects.filter(lease=lease, status=Status.PROCESSING)
+        self._renewed = time.monotonic()
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.jobs) == 1
+
+    def report(self, stage: Document.Stage, progress: int) -> None:
+        """Shows how far the documents are and renews their lease; of many now and then only, since that writes each row.
+
+        Raises:
+            LeaseLost: the only document is no longer this worker's.
+            WorkerEnds: the worker has no time left; the documents have to be given back.
+        """
+        if self.is_single:
+            self.jobs[0].report(stage, progress)
+            return
+        return_if_ending()
+        if time.monotonic() - self._renewed >= RENEW_SECONDS:
+            self._renewed = time.monotonic()
+            self._update(**DOCUMENTS.renewed(), stage=stage, progress=progress)
+
+    def locked(self, cut: Sequence[_Cut]) -> list[_Cut]:
+        """Those that are this worker's still, and stay so until the transaction ends.
+
+        Raises:
+            LeaseLost: the only document is not.
+        """
+        rows = self._rows.filter(pk__in=[each.job.document.pk for each in cut]).order_by("pk")
+        own = set(rows.select_for_update(no_key=True).values_list("pk", flat=True))
+        if self.is_single and not own:
+            raise LeaseLost
+        if not self.is_single:
+            own.difference_update(Chunk.objects.filter(document__in=own).values_list("document_id", flat=True))
+        return [each for each in cut if each.job.document.pk in own]
+
+    def fail(self, code: str, message: str) -> None:
+        for job in self.jobs:
+            with suppress(LeaseLost):
+                job.fail(code, message)
+
+    def release(self) -> None:
+        """Puts the documents back, to be indexed alone; the attempt counts, so that none is retried for ever."""
+        self._update(**DOCUMENTS.freed(Status.PENDING))
+
+    def give_back(self) -> None:
+        """Puts the documents back as if they had never been taken."""
+        self._update(**DOCUMENTS.freed(Status.PENDING), attempts=F("attempts") - 1)
+        observe_document("returned", len(self.jobs))
+
+    def _update(self, **fields: object) -> None:
+        """Locks the rows in the order in which cancelling does."""
+        with transaction.atomic():
+            own = list(self._rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+            self._rows.filter(pk__in=own).update(**fields)
 
 
 def index_document(document_id: int) -> bool:
@@ -53,91 +156,238 @@ def index_document(document_id: int) -> bool:
     if job is None:
         return must_return()
     with context.bound(document_id=document_id):
-        try:
-            with DOCUMENTS.renewing(job.lease):
-                _run(job)
-        except LeaseLost:
-            logger.info("document %s was taken over or deleted while it was indexed", document_id)
-        except WorkerEnds:
-            job.give_back()
-            logger.info("document %s was given back, since the worker ends", document_id)
-            return True
-    return False
+        return isinstance(_run(DocumentBatch([job.document], job.lease), _index_one), WorkerEnds)
 
 
-def _run(job: DocumentJob) -> None:
+def index_documents(document_ids: Sequence[int]) -> list[int]:
+    """Makes those of some waiting documents searchable that can go together.
+
+    Returns:
+        The ids of those that still wait, for `index_document`.
+    """
+    while not must_return() and (batch := _claim(document_ids)):
+        if isinstance(_run(batch, _index_many), WorkerEnds | FilesUnavailable):
+            break
+    waiting = Document.objects.filter(DOCUMENTS.claimable(), pk__in=document_ids)
+    return list(waiting.order_by("pk").values_list("pk", flat=True))
+
+
+def _run(batch: DocumentBatch, index: Callable[[DocumentBatch], None]) -> Exception | None:
+    """Indexes a batch; what goes wrong is written to its documents and returned."""
+    ids = [job.document.pk for job in batch.jobs]
     try:
-        if job.document.attempts > MAX_ATTEMPTS:
-            job.fail("worker_lost", WORKER_LOST)
-        elif job.document.keep_chunks:
-            _index_chunks(job)
-        else:
-            _index_file(job)
-    except (LeaseLost, WorkerEnds):
-        raise
-    except FilesUnavailable as error:
-        logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
-        job.give_back()
-    except ParseError as error:
-        job.fail(error.code, str(error), error.params)
+        with DOCUMENTS.renewing(batch.lease):
+            index(batch)
+    except LeaseLost:
+        logger.info("documents %s were taken over or deleted while they were indexed", ids)
+    except (WorkerEnds, FilesUnavailable) as error:
+        logger.warning("documents %s go back to the queue: %s", ids, error)
+        with suppress(LeaseLost):
+            batch.give_back()
+        return error
     except RetrievalError as error:
-        job.fail("model_unavailable", message_of(error))
+        batch.fail("model_unavailable", message_of(error))
     except (Superseded, OperationalError) as error:
-        logger.warning("document %s goes back to the queue: %s", job.document.pk, error)
-        job.release()
+        logger.warning("documents %s go back to the queue: %s", ids, error)
+        batch.release()
     except Exception:
-        logger.exception("document %s could not be indexed", job.document.pk)
-        job.fail("internal_error", INTERNAL_ERROR)
+        logger.exception("documents %s could not be indexed", ids)
+        if batch.is_single:
+            batch.fail("internal_error", INTERNAL_ERROR)
+        else:
+            batch.release()
+    return None
 
 
-def _index_file(job: DocumentJob) -> None:
+def _claim(document_ids: Sequence[int]) -> DocumentBatch | None:
+    """Takes as many small new documents as are handled at once, of one knowledge base."""
+    has_chunks = Exists(Chunk.objects.filter(document=OuterRef("pk")))
+    is_read_by_model = Q(knowledge_base__ask_questions=True) | Q(
+        knowledge_base__keyword_vectors=True, knowledge_base__keyword_method=KnowledgeBase.KeywordMethod.LLM
+    )
+    other = Q(file="")
+    for extension in ARCHIVE_EXTENSIONS:
+        other |= Q(source__iendswith=extension)
+    new = Q(status=Status.PENDING, attempts=0, keep_chunks=False, size__lte=SMALL_BYTES) & DOCUMENTS.available
+    lease = uuid.uuid4()
+    with transaction.atomic():
+        rows = Document.objects.filter(new & ~other & ~is_read_by_model & Q(~has_chunks), pk__in=document_ids)
+        rows = rows.select_related("knowledge_base").order_by("pk")
+        documents: list[Document] = []
+        room = BATCH_BYTES
+        for document in rows.select_for_update(skip_locked=True, no_key=True, of=("self",)):
+            room -= document.size
+            if room < 0:
+                break
+            if not documents or document.knowledge_base_id == documents[0].knowledge_base_id:
+                documents.append(document)
+        taken = Document.objects.filter(pk__in=[each.pk for each in documents])
+        taken.update(**DOCUMENTS.taken(lease), **CLAIMED)
+    return DocumentBatch(documents, lease) if documents else None
+
+
+def _index_one(batch: DocumentBatch) -> None:
+    job = batch.jobs[0]
+    if job.document.attempts > MAX_ATTEMPTS:
+        job.fail("worker_lost", WORKER_LOST)
+    elif job.document.keep_chunks:
+        _index_chunks(batch, job.document)
+    else:
+        _index_file(batch, job)
+
+
+def _index_file(batch: DocumentBatch, job: DocumentJob) -> None:
     """Cuts the file, and writes what has changed of the chunks that the document has."""
-    document, kb = job.document, job.document.knowledge_base
+    document = job.document
     try:
         parsed = _parse(document)
     except ParseError as error:
         if error.code in (ErrorCode.ARCHIVE, ErrorCode.TOO_LARGE) and is_archive_name(document.source):
-            expand_archive(job)
-            return
-        raise
-    job.report(Document.Stage.CHUNK, 15)
-    how = chunk_settings(kb)
-    drafts = split(parsed, how)
+            try:
+                expand_archive(job)
+            except ParseError as of_archive:
+                job.fail(of_archive.code, str(of_archive), of_archive.params)
+        else:
+            job.fail(error.code, str(error), error.params)
+        return
+    job.report(Stage.CHUNK, 15)
+    drafts = split(parsed, chunk_settings(batch.kb))
     document.title = document.title or parsed.title
     prepared: dict[Source, Prepared] = {}
     for _plan in range(MOST_PLANS):
         plan = recut(document, chunks_of(document), drafts)
-        renewed = to_index(kb, plan, is_retitled=document.title != document.indexed_title)
+        renewed = to_index(batch.kb, plan, is_retitled=document.title != document.indexed_title)
         missing = [source for source in dict.fromkeys(map(source_of, renewed)) if source not in prepared]
-        prepared |= dict(zip(missing, _prepare(job, missing), strict=True))
+        prepared |= _prepare(batch, missing)
         try:
-            with writing_chunks(kb):
-                write_recut(document, plan, prepared, renewed)
-                remarks = stored_remarks((*parsed.remarks, *unread(each.problem for each in prepared.values())))
-                chunking = how.fingerprint(kb.embedding_model)
-                job.finish(document.title, parsed.mime, chunking=chunking, remarks=remarks)
+            _write(batch, [_Cut(job, parsed, plan, renewed)], prepared)
         except ChunksChanged:
             continue
         return
     raise Superseded(f"the chunks of document {document.pk} are being edited")
 
 
-def _index_chunks(job: DocumentJob) -> None:
-    document, kb = job.document, job.document.knowledge_base
-    chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
-    prepared = _prepare(job, list(map(source_of, chunks)))
-    pairs = list(zip(chunks, prepared, strict=True))
-    of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
-    remarks = [*of_file, *stored_remarks(unread(each.problem for each in prepared))]
+def _index_many(batch: DocumentBatch) -> None:
+    cut: list[_Cut] = []
+    room = BATCH_CHARACTERS
+    with warm_parser(_limits()) as parser:
+        for job in batch.jobs:
+            batch.report(Stage.PARSE, 5)
+            if (each := _cut(job, parser)) is None:
+                continue
+            cut.append(each)
+            room -= sum(len(chunk.text) for chunk in each.plan.chunks)
+            if room < 0:
+                _prepare_and_write(batch, cut)
+                cut, room = [], BATCH_CHARACTERS
+    _prepare_and_write(batch, cut)
+
+
+def _cut(job: DocumentJob, parser: WarmParser) -> _Cut | None:
+    """None: the file cannot be read, which its document says now, or the document waits to be indexed alone."""
+    document = job.document
+    with suppress(LeaseLost):
+        try:
+            parsed = _parse(document, parser)
+            drafts = split(parsed, chunk_settings(document.knowledge_base))
+            document.title = document.title or parsed.title
+            plan = recut(document, (), drafts)
+            return _Cut(job, parsed, plan, plan.chunks)
+        except ParseError as error:
+            job.fail(error.code, str(error), error.params)
+        except TooSlow as error:
+            logger.info("document %s is indexed alone: %s", document.pk, error)
+            job.release()
+        except (RetrievalError, FilesUnavailable):
+            raise  # it is the model, or the store, that all need
+        except Exception:
+            logger.exception("document %s is indexed alone", document.pk)
+            job.release()
+    return None
+
+
+def _prepare_and_write(batch: DocumentBatch, cut: Sequence[_Cut]) -> None:
+    if cut:
+        sources = list(dict.fromkeys(source_of(chunk) for each in cut for chunk in each.renewed))
+        _write(batch, cut, _prepare(batch, sources))
+
+
+def _prepare(batch: DocumentBatch, sources: Sequence[Source]) -> dict[Source, Prepared]:
+    """Runs tokenizer and model over chunks, and shows how far they are."""
+    batch.report(Stage.TOKENIZE, 20)
+    prepared = prepare(
+        sources,
+        tokenizers=tokenizers_of(batch.kb),
+        embedder=embedder(batch.kb.embedding_model),
+        extraction=extraction_of(batch.kb),
+        on_embedded=lambda share: batch.report(Stage.EMBED, 30 + int(60 * share)),
+    )
+    batch.report(Stage.WRITE, 90)
+    return dict(zip(sources, prepared, strict=True))
+
+
+def _write(batch: DocumentBatch, cut: Sequence[_Cut], prepared: Mapping[Source, Prepared]) -> None:
+    """Writes chunks and marks their documents ready, in one transaction; less those that are no longer this worker's."""
+    kb = batch.kb
+    chunking = chunk_settings(kb).fingerprint(kb.embedding_model)
     with writing_chunks(kb):
+        own = batch.locked(cut)
+        at_once = [] if batch.is_single else [each for each in own if not each.plan.parents]
+        chunks = [chunk for each in at_once for chunk in each.plan.chunks]
+        write_chunks(chunks, [prepared[source_of(chunk)] for chunk in chunks], model_id=kb.embedding_model)
+        for each in own:
+            if each not in at_once:
+                write_recut(each.job.document, each.plan, prepared, each.renewed)
+        done = []
+        for each in own:
+            problems = (prepared[source_of(chunk)].problem for chunk in each.renewed)
+            remarks = stored_remarks((*each.parsed.remarks, *unread(problems)))
+            done.append((each.job.document, each.parsed.mime, chunking, remarks))
+        _finish(batch, done)
+
+
+def _index_chunks(batch: DocumentBatch, document: Document) -> None:
+    """Indexes the chunks that the document has, as they are."""
+    chunks = list(Chunk.objects.filter(document=document).select_related("document").order_by("position"))
+    prepared = _prepare(batch, list(dict.fromkeys(map(source_of, chunks))))
+    pairs = [(chunk, prepared[source_of(chunk)]) for chunk in chunks]
+    of_file = [remark for remark in document.remarks if remark["code"] != RemarkCode.MODEL_DID_NOT_READ]
+    remarks = [*of_file, *stored_remarks(unread(each.problem for _, each in pairs))]
+    with writing_chunks(batch.kb):
         current = unchanged(pairs)
         replace_postings((chunk, prepared.postings) for chunk, prepared in current)
-        replace_vectors(current, kb.embedding_model)
-        job.finish(document.title, document.mime, remarks=remarks)
+        replace_vectors(current, batch.kb.embedding_model)
+        batch.jobs[0].update()  # raises LeaseLost
+        _finish(batch, [(document, document.mime, document.chunking, remarks)])
+
+
+def _finish(batch: DocumentBatch, done: Sequence[tuple[Document, str, str, Sequence[Mapping[str, Any]]]]) -> None:
+    """Marks documents ready, each with its media type, chunking and remarks; belongs inside the writing transaction."""
+    if not done:
+        return
+    values: list[Any] = [
+        Status.READY.value,
+        timezone.now(),
+        [document.pk for document, *_ in done],
+        [document.title for document, *_ in done],
+        [mime for _, mime, _, _ in done],
+        [chunking for _, _, chunking, _ in done],
+        [json.dumps(remarks, ensure_ascii=False) for *_, remarks in done],
+    ]
+    with connection.cursor() as cursor:
+        cursor.execute(_FINISH, values)
+    after_commit(_are_ready, batch, [document.pk for document, *_ in done])
+
+
+def _are_ready(batch: DocumentBatch, document_ids: Sequence[int]) -> None:
+    if batch.is_single:
+        batch.jobs[0].enter("")
+    observe_document("ready", len(document_ids))
+    logger.info("documents %s are ready", document_ids)
 
 
 def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
-    """Remarks as a document keeps them."""
+    """Remarks as a document stores them."""
     return [
         {
             "code": str(remark.code),
@@ -149,25 +399,14 @@ def stored_remarks(remarks: Iterable[Remark]) -> list[dict[str, object]]:
     ]
 
 
-def _prepare(job: DocumentJob, sources: Sequence[Source]) -> list[Prepared]:
-    """Runs tokenizer and model over the chunks, and shows how far they are."""
-    kb = job.document.knowledge_base
-    job.report(Document.Stage.TOKENIZE, 20)
-    prepared = prepare(
-        sources,
-        tokenizers=tokenizers_of(kb),
-        embedder=embedder(kb.embedding_model),
-        extraction=extraction_of(kb),
-        on_embedded=lambda share: job.report(Document.Stage.EMBED, 30 + int(60 * share)),
-    )
-    job.report(Document.Stage.WRITE, 90)
-    return prepared
+def _limits() -> Limits:
+    return Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
 
 
-def _parse(document: Document) -> ParsedDocument:
-    limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
+def _parse(document: Document, parser: WarmParser | None = None) -> ParsedDocument:
+    """Reads a document's file, in a child of its own or in the one of a parser."""
     with local_file(document.file) as path:
-        return parse_file(path, document.source, limits=limits)
+        return parser.parse(path, document.source) if parser else parse_file(path, document.source, limits=_limits())
 
 
 def chunk_settings(kb: KnowledgeBase) -> ChunkSettings:

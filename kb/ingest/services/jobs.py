@@ -8,9 +8,8 @@ from datetime import timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Exists, F, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q
 
-from kb.base.db.transactions import after_commit
 from kb.base.metrics import observe_document, observe_stage
 from kb.content.models import Document, IngestBatch
 from kb.jobs.leases import Job, Queue, return_if_ending
@@ -55,18 +54,14 @@ class DocumentJob(Job[Document]):
             WorkerEnds: the worker has no time left; the document has to be given back.
         """
         return_if_ending()
-        self._enter(stage)
+        self.enter(stage)
         self.renew(stage=stage, progress=progress)
 
-    def _enter(self, stage: str) -> None:
+    def enter(self, stage: str) -> None:
+        """Measures the stage that ends when another one begins; blank: the document is ready."""
         if stage != self._stage:
             observe_stage(self._stage, time.monotonic() - self._since)
             self._stage, self._since = str(stage), time.monotonic()
-
-    def give_back(self) -> None:
-        """Puts the document back as if it had never been taken: this attempt does not count."""
-        self.leave(Status.PENDING, attempts=F("attempts") - 1)
-        observe_document("returned")
 
     def release(self) -> None:
         """Puts the document back, for the sweep to enqueue; the attempt counts, so that none is retried for ever."""
@@ -76,20 +71,3 @@ class DocumentJob(Job[Document]):
         self.leave(Status.FAILED, error_code=code, error=message, error_params=dict(params or {}))
         observe_document("failed")
         logger.warning("document %s has failed (%s): %s", self.document.pk, code, message)
-
-    def finish(self, title: str, mime: str, **more: Any) -> None:
-        done: dict[str, Any] = {
-            "stage": "",
-            "progress": 100,
-            "attempts": 0,
-            "keep_chunks": False,
-            "title": title,
-            "indexed_title": title,
-        }
-        self.leave(Status.READY, **done, mime=mime, **more)
-        after_commit(self._is_ready)
-
-    def _is_ready(self) -> None:
-        self._enter("")
-        observe_document("ready")
-        logger.info("document %s is ready", self.document.pk)

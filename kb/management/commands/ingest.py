@@ -18,8 +18,7 @@ from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, unsupported_name
 from kb.ingest.services.batches import PIECE, NewFile, batch_create, take_in, waiting_ids
 from kb.ingest.services.documents import check_file, source_of_name
-from kb.ingest.services.indexing import index_document
-from kb.ingest.services.small_documents import index_documents
+from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.tables import Described, batch_describe, read_table
 from kb.jobs.workers import workers
 from kb.management.base import KnowledgeBaseCommand

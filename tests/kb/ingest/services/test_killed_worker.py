@@ -148,11 +148,11 @@ def test_a_killed_workers_document_is_indexed_once_by_the_next(document, media, 
 @pytest.mark.parametrize(
     ("module", "stage", "when"),
     [
-        pytest.param("kb.ingest.services.small_documents", "_parse", "after", id="parse"),
-        pytest.param("kb.ingest.services.small_documents", "split", "before", id="chunk"),
+        pytest.param("kb.ingest.services.indexing", "_parse", "after", id="parse"),
+        pytest.param("kb.ingest.services.indexing", "split", "before", id="chunk"),
         pytest.param("kb.index.preparing", "tokenize", "before", id="tokenize"),
         pytest.param("kb.index.preparing", "embed", "after", id="embed"),
-        pytest.param("kb.ingest.services.small_documents", "_finish", "after", id="write"),
+        pytest.param("kb.ingest.services.indexing", "_finish", "after", id="write"),
     ],
 )
 def test_a_killed_workers_small_documents_are_indexed_once_by_the_next(media, survivor, settings, module, stage, when):

@@ -12,11 +12,10 @@ from django.utils import timezone
 from kb.base.errors import Rejected
 from kb.ingest.parser.parsed import ErrorCode
 from kb.ingest.parser.warm_parser import TooSlow
-from kb.ingest.services import small_documents
+from kb.ingest.services import indexing
 from kb.ingest.services.batches import batch_cancel, batch_create, batch_pause
 from kb.ingest.services.documents import document_add
-from kb.ingest.services.indexing import index_document
-from kb.ingest.services.small_documents import index_documents
+from kb.ingest.services.indexing import index_document, index_documents
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
 from kb.tasks import ingest_documents, sweep_lost_documents
 from tests import factories
@@ -100,7 +99,7 @@ def test_they_share_one_transaction_and_a_statement_for_each_table(kb, django_as
 
 def test_hostile_ones_fail_by_themselves_with_their_sentences(kb):
     made = [(filename, make, codes) for filename, make, codes in HOSTILE.values() if "bomb" not in make.__qualname__]
-    small = [(name, data, codes) for name, make, codes in made if len(data := make()) <= small_documents.SMALL_BYTES]
+    small = [(name, data, codes) for name, make, codes in made if len(data := make()) <= indexing.SMALL_BYTES]
     expected, first = {}, add(kb, "第一条", "first.txt")
     for name, data, codes in small:
         if (sha := hashlib.sha256(data).hexdigest()) not in set(Document.objects.values_list("sha256", flat=True)):
@@ -122,7 +121,7 @@ def test_hostile_ones_fail_by_themselves_with_their_sentences(kb):
 
 def test_large_known_tried_archived_and_paused_ones_are_left_to_be_taken_one_by_one(kb, batch):
     small = add(kb, "小", "small.txt")
-    large = add(kb, "大" * small_documents.SMALL_BYTES, "large.txt")
+    large = add(kb, "大" * indexing.SMALL_BYTES, "large.txt")
     tried = add(kb, "试", "tried.txt")
     Document.objects.filter(pk=tried).update(attempts=1)
     known = add(kb, "旧", "known.txt")
@@ -151,8 +150,8 @@ def test_documents_of_several_knowledge_bases_each_go_to_their_own(kb):
 
 
 def test_more_than_a_portion_is_written_in_several(kb, monkeypatch):
-    monkeypatch.setattr(small_documents, "PORTION_CHARACTERS", 10)
-    monkeypatch.setattr(small_documents, "PORTION_BYTES", 60)
+    monkeypatch.setattr(indexing, "BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(indexing, "BATCH_BYTES", 60)
     ids = [add(kb, f"第{number}条讲的是保修期。", f"{number}.txt") for number in range(5)]
     assert together(*ids) == []
     assert Chunk.objects.count() == 5
@@ -160,14 +159,14 @@ def test_more_than_a_portion_is_written_in_several(kb, monkeypatch):
 
 def test_one_that_cannot_be_cut_waits_for_a_task_of_its_own_and_holds_none_of_the_others(kb, monkeypatch):
     ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
-    real = small_documents.split
+    real = indexing.split
 
     def broken(parsed, how):
         if "第1条" in parsed.sections[0].text:
             raise ValueError("a fault of ours")
         return real(parsed, how)
 
-    monkeypatch.setattr(small_documents, "split", broken)
+    monkeypatch.setattr(indexing, "split", broken)
     assert together(*ids) == [ids[1]]
     assert statuses() == {"0.txt": "ready", "1.txt": "pending", "2.txt": "ready"}
     assert Document.objects.values_list("attempts", "lease").get(pk=ids[1]) == (1, None)
@@ -183,14 +182,14 @@ def test_one_whose_file_is_gone_waits_for_a_task_of_its_own_too(kb):
 
 def test_a_slow_one_waits_for_a_task_of_its_own_that_gives_it_the_full_time(kb, monkeypatch):
     ids = [add(kb, f"第{number}条", f"{number}.txt") for number in range(3)]
-    real = small_documents._parse
+    real = indexing._parse
 
-    def slow(document, parser):
-        if document.pk == ids[1]:
+    def slow(document, parser=None):
+        if parser is not None and document.pk == ids[1]:
             raise TooSlow("it takes long")
         return real(document, parser)
 
-    monkeypatch.setattr(small_documents, "_parse", slow)
+    monkeypatch.setattr(indexing, "_parse", slow)
     assert together(*ids) == [ids[1]]
     index_document(ids[1])
     assert set(statuses().values()) == {"ready"}
@@ -202,7 +201,7 @@ def test_one_that_brings_all_down_is_found_by_taking_each_alone(kb, monkeypatch)
     def broken(*_arguments, **_keywords):
         raise ValueError("a fault of ours")
 
-    monkeypatch.setattr(small_documents, "prepare", broken)
+    monkeypatch.setattr(indexing, "prepare", broken)
     assert together(*ids) == ids
     assert set(Document.objects.values_list("status", "attempts", "lease")) == {("pending", 1, None)}
 
@@ -218,7 +217,7 @@ def test_a_model_that_is_out_of_reach_fails_all_with_its_sentence():
 def test_what_is_no_longer_the_workers_is_not_written(kb, batch, monkeypatch, moment):
     lost = add(kb, "取消的", "lost.txt", batch)
     kept = add(kb, "留下的", "kept.txt")
-    real = small_documents.prepare
+    real = indexing.prepare
     change = {
         "cancelled": lambda: batch_cancel(batch),
         "deleted": lambda: Document.objects.filter(pk=lost).delete(),
@@ -230,7 +229,7 @@ def test_what_is_no_longer_the_workers_is_not_written(kb, batch, monkeypatch, mo
         change()
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(small_documents, "prepare", prepared)
+    monkeypatch.setattr(indexing, "prepare", prepared)
     together(kept, lost)
 
     assert Document.objects.get(pk=kept).status == "ready"
@@ -242,7 +241,7 @@ def test_a_task_leaves_the_others_to_tasks_of_their_own_and_sends_for_graphs(mon
     sent = []
     monkeypatch.setattr("kb.tasks.enqueue", lambda task, *ids: sent.append((task.name.rpartition(".")[2], *ids)))
     small = add(kb, "小", "small.txt")
-    large = add(kb, "大" * small_documents.SMALL_BYTES, "large.txt")
+    large = add(kb, "大" * indexing.SMALL_BYTES, "large.txt")
     ingest_documents(small, large)
     assert sent == [("extract_graph", small), ("ingest_document", large)]
 
