@@ -195,7 +195,7 @@ class Job(Generic[M]):
 
     def renew(self, **fields: Any) -> None:
         """Writes fields and renews the lease; raises as `update`."""
-        self.update(**self.queue.renewed(), **fields)
+        self.update(**{**self.queue.renewed(), **fields})
 
     def leave(self, status: str, *, until: datetime | None = None, **fields: Any) -> None:
         """Ends the hold and gives the row a status; raises as `update`.
@@ -205,7 +205,7 @@ class Job(Generic[M]):
             until: for a row that waits: when it is enqueued again.
             fields: written with it.
         """
-        self.update(**self.queue.freed(status, until=until), **fields)
+        self.update(**{**self.queue.freed(status, until=until), **fields})
 
     def wait(self, **fields: Any) -> None:
         """Leaves the rest to another task; raises as `update`."""

@@ -108,7 +108,8 @@ class EvalRun(models.Model):
         model_ids: by role ("embedding", "reranker", ...).
         kb_version: and `content_version`: of the knowledge base when the run began.
         report: what `manage.py evaluate --json` prints; empty until it is done.
-        heartbeat: when its process last told of progress; one that has been silent for long is dead.
+        heartbeat: when its process last reported progress.
+        lease: of the process that carries it out; `lease_until`: when that counts as lost.
     """
 
     class Status(models.TextChoices):
@@ -139,6 +140,8 @@ class EvalRun(models.Model):
     created_at = models.DateTimeField(_("created"), auto_now_add=True)
     started_at = models.DateTimeField(null=True)
     heartbeat = models.DateTimeField(null=True)
+    lease = models.UUIDField(null=True, editable=False)
+    lease_until = models.DateTimeField(null=True, editable=False)
     finished_at = models.DateTimeField(_("finished"), null=True)
 
     objects = ScopedQuerySet.through("eval_set__knowledge_base").as_manager()

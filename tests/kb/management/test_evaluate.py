@@ -81,7 +81,7 @@ def test_a_kept_evaluation_that_is_cancelled_meanwhile_says_so(run, monkeypatch)
     def cancel(_job, _count):
         raise runs.RunCancelled
 
-    monkeypatch.setattr(runs._Job, "tick", cancel)
+    monkeypatch.setattr(runs.RunJob, "tick", cancel)
     with pytest.raises(CommandError, match="was cancelled"):
         run("--save")
 

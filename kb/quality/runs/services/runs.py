@@ -2,19 +2,21 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F, Q
-from django.db.models.functions import Coalesce
+from django.db.models import Q
 from django.utils import timezone, translation
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotVisible, Rejected, ServiceError
+from kb.jobs.leases import Job, LeaseLost, Queue
 from kb.profiles.models import RetrievalProfile
 from kb.quality.eval_sets.services.queries import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
@@ -25,10 +27,8 @@ from retrieval.messages import message_of
 
 logger = logging.getLogger(__name__)
 
-TELL_S = 0.5
-WAITED_LONG = timedelta(minutes=2)
+REPORT_S = 0.5
 SILENT_LONG = timedelta(minutes=2)
-SWEEP_LIMIT = 500
 ROWS_AT_ONCE = 500
 WORKER_LOST = gettext_noop(
     "The process that carried this run out has stopped, perhaps for want of memory; nothing of it was kept. Start the run again."
@@ -45,8 +45,16 @@ class RunCancelled(Exception):
     """Someone has asked for the run's end."""
 
 
-class RunLost(Exception):
-    """The run is no longer this process's: it was given up or deleted, and nothing more may be written."""
+RUNS = Queue(
+    EvalRun,
+    waiting=EvalRun.Status.PENDING,
+    running=EvalRun.Status.RUNNING,
+    lasts=lambda: SILENT_LONG,
+    waits_since="created_at",
+    attempts=False,  # one whose process died is given up
+    stamp="heartbeat",
+    related=("eval_set__knowledge_base__owner", "profile", "created_by"),
+)
 
 
 def start_run(
@@ -94,10 +102,11 @@ def evaluate_as_run(
     A run that fails is kept too, with its error, which is raised again.
     """
     run = _new_run(principal, eval_set, profile, overrides or {}, limit)
-    run.status, run.started_at = EvalRun.Status.RUNNING, timezone.now()
-    run.heartbeat = run.started_at
+    lease, run.started_at = uuid.uuid4(), timezone.now()
+    for name, value in RUNS.taken(lease).items():
+        setattr(run, name, value)
     run.save()
-    report = _carry_out(_Job(run, on_progress))
+    report = _carry_out(RunJob(run, lease, on_progress))
     run.refresh_from_db()
     run.report = report  # the database keeps no order of keys
     return run
@@ -156,14 +165,10 @@ def cancel_run(principal: Principal, run: EvalRun) -> None:
     require_editable(principal, run.eval_set)
     now = timezone.now()
     own = EvalRun.objects.filter(pk=run.pk)
-    idle = own.filter(Q(status=EvalRun.Status.PENDING) | _silent(now))
+    idle = own.filter(Q(status=EvalRun.Status.PENDING) | Q(status=EvalRun.Status.RUNNING, lease_until__lt=now))
     if not idle.update(status=EvalRun.Status.CANCELLED, cancel_requested=True, finished_at=now):
         own.filter(status=EvalRun.Status.RUNNING).update(cancel_requested=True)
     run.refresh_from_db()
-
-
-def _silent(now: datetime) -> Q:
-    return Q(status=EvalRun.Status.RUNNING, heartbeat__lt=now - SILENT_LONG)
 
 
 def sweep_runs() -> list[int]:
@@ -173,80 +178,67 @@ def sweep_runs() -> list[int]:
         The ids of those that wait for a task that may have been lost.
     """
     now = timezone.now()
-    silent = EvalRun.objects.filter(_silent(now))
-    silent.filter(cancel_requested=True).update(status=EvalRun.Status.CANCELLED, finished_at=now)
-    silent.update(status=EvalRun.Status.FAILED, error=WORKER_LOST, finished_at=now)
-    waiting = EvalRun.objects.filter(status=EvalRun.Status.PENDING)
-    lost = waiting.annotate(told=Coalesce(F("heartbeat"), F("created_at"))).filter(told__lt=now - WAITED_LONG)
-    ids = list(lost.order_by("pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
-    waiting.filter(pk__in=ids).update(heartbeat=now)  # so that the next sweep does not enqueue them once more
-    return ids
+    dead = EvalRun.objects.filter(pk__in=RUNS.lost(now).filter(status=EvalRun.Status.RUNNING).values("pk"))
+    dead.filter(cancel_requested=True).update(status=EvalRun.Status.CANCELLED, finished_at=now)
+    dead.update(status=EvalRun.Status.FAILED, error=WORKER_LOST, finished_at=now)
+    return RUNS.sweep()
 
 
 def execute_run(run_id: int) -> None:
     """Carries out a run that waits; one that another process has taken, or that is over, is left alone."""
-    now = timezone.now()
-    waiting = EvalRun.objects.filter(pk=run_id, status=EvalRun.Status.PENDING)
-    if not waiting.update(status=EvalRun.Status.RUNNING, started_at=now, heartbeat=now):
+    job = RUNS.claim(Q(pk=run_id, status=EvalRun.Status.PENDING), started_at=timezone.now())
+    if job is None:
         return
-    run = EvalRun.objects.select_related("eval_set__knowledge_base__owner", "profile", "created_by").get(pk=run_id)
     try:
-        _carry_out(_Job(run))
+        _carry_out(RunJob(job.row, job.lease))
     except Exception:
         logger.exception("evaluation run %s has failed", run_id)
 
 
-class _Job:
+class RunJob(Job[EvalRun]):
     """This process's hold on a run, which ends when someone else has ended the run."""
 
-    def __init__(self, run: EvalRun, on_progress: Tick = lambda _: None) -> None:
-        self.run = run
+    def __init__(self, run: EvalRun, lease: uuid.UUID, on_progress: Tick = lambda _: None) -> None:
+        super().__init__(RUNS, run, lease)
         self.done = 0
-        self._told_at = 0.0
+        self._reported_at = 0.0
         self._on_progress = on_progress
-        self._own = EvalRun.objects.filter(pk=run.pk, status=EvalRun.Status.RUNNING, started_at=run.started_at)
 
     def tick(self, count: int) -> None:
-        """Tells of progress, at most twice a second.
+        """Reports progress, at most twice a second.
 
         Raises:
             RunCancelled: the run shall end.
-            RunLost: it has ended.
+            LeaseLost: it has ended.
         """
         self.done += count
         self._on_progress(count)
-        if time.monotonic() - self._told_at >= TELL_S:
-            self.tell(done=self.done)
+        if time.monotonic() - self._reported_at >= REPORT_S:
+            self.report(done=self.done)
 
-    def tell(self, **fields: Any) -> None:
+    def report(self, **fields: Any) -> None:
         """Writes fields of the run, and that its process is alive; raises as `tick`."""
-        self._told_at = time.monotonic()
-        if self._own.filter(cancel_requested=True).exists():
+        self._reported_at = time.monotonic()
+        if self.own.filter(cancel_requested=True).exists():
             raise RunCancelled
-        if not self._own.update(heartbeat=timezone.now(), **fields):
-            raise RunLost
+        self.renew(**fields)
 
     def end(self, status: EvalRun.Status, measurement: Measurement | None = None, **fields: Any) -> None:
-        """Ends the run, together with what was measured."""
+        """Ends the run, together with what was measured; nothing is written where someone else has ended it."""
         rows = measurement.rows if measurement else []
-        with transaction.atomic():
-            if not self._own.update(status=status, done=len(rows), finished_at=timezone.now(), **fields):
-                return
-            known = self._known_queries(rows)
+        with suppress(LeaseLost), transaction.atomic():
+            now = timezone.now()
+            self.leave(status, done=len(rows), heartbeat=now, finished_at=now, **fields)
+            # Queries that were not deleted meanwhile; they stay until the transaction ends.
+            queries = EvalQuery.objects.filter(eval_set=self.row.eval_set_id).select_for_update(no_key=True)
+            known = set(queries.order_by("pk").values_list("pk", flat=True)) if rows else set()
             for row in rows:
-                row.run = self.run
+                row.run = self.row
                 row.query_id = row.query_id if row.query_id in known else None
             EvalRunQuery.objects.bulk_create(rows, batch_size=ROWS_AT_ONCE)
 
-    def _known_queries(self, rows: Sequence[EvalRunQuery]) -> set[int | None]:
-        """The ids of the queries that were not deleted meanwhile; they stay until the transaction ends."""
-        if not rows:
-            return set()
-        queries = EvalQuery.objects.filter(eval_set=self.run.eval_set_id).select_for_update(no_key=True)
-        return set(queries.order_by("pk").values_list("pk", flat=True))
 
-
-def _carry_out(job: _Job) -> dict[str, Any]:
+def _carry_out(job: RunJob) -> dict[str, Any]:
     """Measures, and ends the run in any case.
 
     Returns:
@@ -259,8 +251,8 @@ def _carry_out(job: _Job) -> dict[str, Any]:
     try:
         # In English, which the pages translate, whatever language whoever runs it has.
         with translation.override(None):
-            measurement = Measurement(_principal(job.run), _subject(job.run))
-            job.tell(
+            measurement = Measurement(_principal(job.row), _subject(job.row))
+            job.report(
                 total=len(measurement.queries),
                 configuration=measurement.config.as_dict(),
                 model_ids=model_ids(measurement),
@@ -268,9 +260,9 @@ def _carry_out(job: _Job) -> dict[str, Any]:
                 content_version=measurement.version.content_version,
             )
             measurement.run(job.tick)
-            report = {**report_of(measurement), "run_id": job.run.pk}
-    except RunLost:
-        logger.info("evaluation run %s was ended or deleted while it was carried out", job.run.pk)
+            report = {**report_of(measurement), "run_id": job.row.pk}
+    except LeaseLost:
+        logger.info("evaluation run %s was ended or deleted while it was carried out", job.row.pk)
     except RunCancelled:
         job.end(EvalRun.Status.CANCELLED, measurement)
     except Exception as error:

@@ -50,7 +50,9 @@ def executed(run):
 
 
 def silent(run, **span):
-    EvalRun.objects.filter(pk=run.pk).update(heartbeat=timezone.now() - timedelta(**span))
+    """As if its process, or its task, had been lost so long ago."""
+    then = timezone.now() - timedelta(**span)
+    EvalRun.objects.filter(pk=run.pk).update(heartbeat=then, lease_until=then + runs.SILENT_LONG)
 
 
 # -- Starting -------------------------------------------------------------------------------------------------------------
@@ -233,7 +235,7 @@ def test_progress_is_told_while_a_run_goes_on(principal, eval_set, monkeypatch):
         seen.append(EvalRun.objects.get().done)
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(runs, "TELL_S", 0)
+    monkeypatch.setattr(runs, "REPORT_S", 0)
     monkeypatch.setattr(Pipeline, "run", run)
     executed(start_run(principal, eval_set))
     assert seen[-1] > 0
@@ -257,7 +259,7 @@ def test_a_run_under_way_ends_with_what_it_has_measured(principal, eval_set, mon
             cancel_run(principal, EvalRun.objects.get())
         return real(*arguments, **keywords)
 
-    monkeypatch.setattr(runs, "TELL_S", 0)
+    monkeypatch.setattr(runs, "REPORT_S", 0)
     monkeypatch.setattr(Pipeline, "run", run)
     ended = executed(start_run(principal, eval_set))
 
@@ -376,7 +378,7 @@ def test_a_run_that_was_given_up_is_not_written_by_the_process_that_was_slow(pri
         return real(*arguments, **keywords)
 
     monkeypatch.setattr(Pipeline, "run", run)
-    monkeypatch.setattr(runs, "TELL_S", 0)
+    monkeypatch.setattr(runs, "REPORT_S", 0)
     ended = executed(start_run(principal, eval_set))
     assert (ended.status, ended.error) == ("failed", runs.WORKER_LOST)
     assert not EvalRunQuery.objects.exists()
