@@ -166,7 +166,9 @@ def cancel_run(principal: Principal, run: EvalRun) -> None:
     now = timezone.now()
     own = EvalRun.objects.filter(pk=run.pk)
     idle = own.filter(Q(status=EvalRun.Status.PENDING) | Q(status=EvalRun.Status.RUNNING, lease_until__lt=now))
-    if not idle.update(status=EvalRun.Status.CANCELLED, cancel_requested=True, finished_at=now):
+    if not idle.update(
+        status=EvalRun.Status.CANCELLED, cancel_requested=True, lease=None, lease_until=None, finished_at=now
+    ):
         own.filter(status=EvalRun.Status.RUNNING).update(cancel_requested=True)
     run.refresh_from_db()
 
@@ -179,8 +181,9 @@ def sweep_runs() -> list[int]:
     """
     now = timezone.now()
     dead = EvalRun.objects.filter(pk__in=RUNS.lost(now).filter(status=EvalRun.Status.RUNNING).values("pk"))
-    dead.filter(cancel_requested=True).update(status=EvalRun.Status.CANCELLED, finished_at=now)
-    dead.update(status=EvalRun.Status.FAILED, error=WORKER_LOST, finished_at=now)
+    ended: dict[str, Any] = {"lease": None, "lease_until": None, "finished_at": now}
+    dead.filter(cancel_requested=True).update(status=EvalRun.Status.CANCELLED, **ended)
+    dead.update(status=EvalRun.Status.FAILED, error=WORKER_LOST, **ended)
     return RUNS.sweep()
 
 
