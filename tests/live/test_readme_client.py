@@ -1,4 +1,4 @@
-"""The client of the README, run as it stands, by itself, against the processes that an operator starts."""
+"""The client of the documentation of the API, run as it stands, by itself, against the processes that an operator starts."""
 
 import os
 import re
@@ -12,12 +12,12 @@ from tests.live.processes import ROOT, SECONDS, Server, environment, running
 from tests.servers import ModelServer, Reply
 
 BROKER_DATABASE = "7"  # tasks of other tests are about rows of another database
-READMES = {"README.md": "From Python with requests", "README.zh-CN.md": "用 Python 和 requests 调用"}
+PAGES = {"docs/api.md": "From Python with requests", "docs/api.zh-CN.md": "用 Python 和 requests 调用"}
 
 
-def code_of(readme, heading):
+def code_of(page, heading):
     """The one block of Python under the heading."""
-    text = (ROOT / readme).read_text(encoding="utf-8")
+    text = (ROOT / page).read_text(encoding="utf-8")
     section = re.split(r"^#{2,3} ", text.partition(f"# {heading}\n")[2], flags=re.MULTILINE)[0]
     [code] = re.findall(r"^```python\n(.*?)^```$", section, flags=re.MULTILINE | re.DOTALL)
     return code
@@ -87,9 +87,9 @@ def run(code, web, key, tmp_path):
     )
 
 
-@pytest.mark.parametrize(("readme", "heading"), READMES.items())
-def test_the_client_does_what_it_says(world, worker, web, key, tmp_path, readme, heading):
-    done = run(code_of(readme, heading), web, key, tmp_path)
+@pytest.mark.parametrize(("page", "heading"), PAGES.items())
+def test_the_client_does_what_it_says(world, worker, web, key, tmp_path, page, heading):
+    done = run(code_of(page, heading), web, key, tmp_path)
 
     assert done.returncode == 0, done.stdout + done.stderr
     found, documents, answer, refused = done.stdout.splitlines()
@@ -100,21 +100,21 @@ def test_the_client_does_what_it_says(world, worker, web, key, tmp_path, readme,
 
 
 def test_it_uses_requests_and_the_standard_library_only():
-    for readme, heading in READMES.items():
-        imported = re.findall(r"^(?:import|from) (\w+)", code_of(readme, heading), flags=re.MULTILINE)
+    for page, heading in PAGES.items():
+        imported = re.findall(r"^(?:import|from) (\w+)", code_of(page, heading), flags=re.MULTILINE)
         assert "requests" in imported
         assert set(imported) - {"requests"} <= sys.stdlib_module_names
 
 
 def test_both_languages_show_the_same_code():
     """But for the comments, which are for readers."""
-    bare = [re.sub(r" *#[^\n]*", "", code_of(readme, heading)) for readme, heading in READMES.items()]
+    bare = [re.sub(r" *#[^\n]*", "", code_of(page, heading)) for page, heading in PAGES.items()]
 
     assert bare[0] == bare[1]
 
 
 def test_a_key_that_is_none_ends_with_the_remedy(world, web, tmp_path):
-    done = run(code_of(*next(iter(READMES.items()))), web, "no-such-key", tmp_path)
+    done = run(code_of(*next(iter(PAGES.items()))), web, "no-such-key", tmp_path)
 
     assert done.returncode != 0
     assert "401 authentication_failed" in done.stderr

@@ -1,4 +1,4 @@
-"""Whoever meets a code finds it in the README, in either language."""
+"""Whoever meets a code finds it in the documentation, in either language."""
 
 import re
 from pathlib import Path
@@ -8,6 +8,7 @@ from django.conf import settings
 
 from retrieval.trace import DegradationCode
 
+PAGES = ("docs/degradations.md", "docs/degradations.zh-CN.md")
 ROW = re.compile(r"^\| `([a-z0-9_]+)` \| (.+?) \|.*\|.*\| .+ \|$", re.MULTILINE)
 
 
@@ -16,12 +17,12 @@ def table(name):
     return {code: re.split(", |、", stages) for code, stages in ROW.findall(Path(settings.BASE_DIR, name).read_text())}
 
 
-@pytest.mark.parametrize("name", ["README.md", "README.zh-CN.md"])
+@pytest.mark.parametrize("name", PAGES)
 def test_every_code_has_a_row(name):
     assert set(table(name)) == set(DegradationCode)
 
 
 def test_both_languages_have_the_same_rows():
-    english, chinese = table("README.md"), table("README.zh-CN.md")
+    english, chinese = map(table, PAGES)
     english["channel_failed"] = chinese["channel_failed"]  # any channel, in words
     assert list(english.items()) == list(chinese.items())
