@@ -3,6 +3,7 @@
 import contextlib
 import os
 import secrets
+from dataclasses import fields
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is
 from config.redis_urls import broker_url, cache_url
 from kb.base.heartbeat import INTERVAL_SECONDS
 from kb.base.telemetry.logs import chosen_form, logging_config
-from retrieval.config import RERANKERS
+from retrieval.config import RetrievalConfig
 
 env = NamingEnv()
 
@@ -315,45 +316,9 @@ GRAPH_LLM_MAX_CHUNKS = env.int("GRAPH_LLM_MAX_CHUNKS", default=500)  # of one do
 
 # -- Retrieval: the defaults that a knowledge base's profile overrides ---------------------------------------------------
 RETRIEVAL = {
-    "top_k": env.int("TOP_K", default=5),
-    "vector_top_k": _optional_int("VECTOR_TOP_K"),
-    "bm25_top_k": _optional_int("BM25_TOP_K"),
-    "candidate_floor": env.int("CANDIDATE_FLOOR", default=60),
-    "vector_timeout_ms": _optional_int("VECTOR_TIMEOUT_MS"),
-    "keyword_timeout_ms": _optional_int("KEYWORD_TIMEOUT_MS"),
-    "external": env.bool("EXTERNAL_ENABLED", default=True),
-    "external_top_k": env.int("EXTERNAL_TOP_K", default=10),
-    "external_timeout_ms": env.int("EXTERNAL_TIMEOUT_MS", default=3_000),
-    "external_weight": env.float("EXTERNAL_WEIGHT", default=0.4),
-    "enable_fts": env.bool("ENABLE_FTS", default=True),
-    "lexical_fallback": env.bool("LEXICAL_FALLBACK", default=True),
-    "fusion": env.str("HYBRID_FUSION", default="rrf"),
-    "rrf_k": env.int("RRF_K", default=60),
-    "vector_weight": env.float("RRF_VECTOR_WEIGHT", default=0.6),
-    "keyword_weight": env.float("RRF_KEYWORD_WEIGHT", default=0.4),
-    "question_weight": env.float("QUESTION_WEIGHT", default=0.4),
-    "hybrid_vector_weight": env.float("HYBRID_VECTOR_WEIGHT", default=0.7),
-    "hybrid_text_weight": env.float("HYBRID_TEXT_WEIGHT", default=0.3),
-    "keyword_vector_share": env.float("KEYWORD_VECTOR_SHARE", default=0.5),
-    "use_rerank": env.bool("USE_RERANK", default=True),
-    "rerankers": tuple(env.list("RERANKERS", default=list(RERANKERS))),
-    "rerank_candidates": env.int("RERANK_CANDIDATES", default=25),
-    "rerank_top_k": _optional_int("RERANK_TOP_K"),
-    "similarity_threshold": env.float("SIMILARITY_THRESHOLD", default=env.float("MIN_RELEVANCE_SCORE", default=0.6)),
-    "rewrite": env.str("REWRITE", default="conversation"),
-    "max_retrieval_queries": env.int("MAX_RETRIEVAL_QUERIES", default=3),
-    "general_retrieval": env.bool("GENERAL_RETRIEVAL_ENABLED", default=True),
-    "general_final_count": env.int("GENERAL_RETRIEVAL_FINAL_COUNT", default=10),
-    "max_books": env.int("MAX_BOOKS", default=5),
-    "max_videos": env.int("MAX_VIDEOS", default=3),
-    "max_qa": env.int("MAX_QA", default=5),
-    "max_web": env.int("MAX_WEB", default=3),
-    "neighbours": env.int("NEIGHBOURS", default=0),
-    "graph_facts": env.bool("GRAPH_FACTS_ENABLED", default=True),
-    "max_graph_facts": env.int("MAX_GRAPH_FACTS", default=50),
-    "max_chunk_chars": env.int("MAX_CHUNK_CHARS", default=800),
-    "max_source_count": env.int("MAX_SOURCE_COUNT", default=3),
-    "context_tokens": env.int("CONTEXT_TOKENS", default=3_000),
+    each.name: env.setting(each.metadata["setting"], each.type, each.default)
+    for each in fields(RetrievalConfig)
+    if each.metadata["setting"].env
 }
 LATENCY_BUDGET_MS = env.int("LATENCY_BUDGET_MS", default=10_000)
 BM25_MEMORY_BYTES = env.int("BM25_MEMORY_MB", default=512) * 1024 * 1024

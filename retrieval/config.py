@@ -2,147 +2,397 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
 from retrieval.errors import InvalidConfiguration
+from retrieval.messages import gettext_noop as _
 
 Fusion = Literal["rrf", "weighted"]
 Rewrite = Literal["off", "conversation", "always"]
 # Cosine orders and gates worse than overlap: NDCG@10 .651 against .718 on scifact with MiniLM, AUROC .838 against .940 on
 # xquad-en with half of its paragraphs removed.
 RERANKERS = ("cross_encoder", "http", "overlap", "cosine")
-RANGES: Mapping[str, tuple[int, int]] = {
-    "top_k": (1, 200),
-    "vector_top_k": (1, 2_000),
-    "bm25_top_k": (1, 2_000),
-    "candidate_floor": (1, 2_000),
-    "vector_timeout_ms": (1, 60_000),
-    "keyword_timeout_ms": (1, 60_000),
-    "external_timeout_ms": (1, 60_000),
-    "external_top_k": (1, 50),
-    "rerank_candidates": (1, 500),
-    "rerank_top_k": (1, 500),
-    "rrf_k": (1, 10_000),
-    "vector_weight": (0, 1_000),
-    "keyword_weight": (0, 1_000),
-    "question_weight": (0, 1_000),
-    "external_weight": (0, 1_000),
-    "hybrid_vector_weight": (0, 1_000),
-    "hybrid_text_weight": (0, 1_000),
-    "keyword_vector_share": (0, 1),
-    "score_threshold": (0, 1),
-    "similarity_threshold": (0, 1),
-    "cosine_threshold": (0, 1),
-    "overlap_threshold": (0, 1),
-    "max_retrieval_queries": (1, 10),
-    "general_final_count": (1, 500),
-    "max_books": (0, 200),
-    "max_videos": (0, 200),
-    "max_qa": (0, 200),
-    "max_web": (0, 200),
-    "neighbours": (0, 10),
-    "max_graph_facts": (0, 500),
-    "max_chunk_chars": (50, 100_000),
-    "max_source_count": (1, 100),
-    "context_tokens": (50, 1_000_000),
-}
-"""The least and the greatest value of each setting that is a number."""
+
+QUERY, CANDIDATES, FUSION, SOURCES = _("Query"), _("Candidates"), _("Fusion"), _("Live and external sources")
+RERANKING, GATE, RESULTS, FACTS = _("Reranking"), _("Gate"), _("Results"), _("Facts and answers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is said of a setting beside its name, type and default.
+
+    Attributes:
+        label: what pages call it; in English, translated where it is shown, as are all texts here.
+        help: what it does, in one sentence.
+        group: the settings that it is shown with.
+        env: the environment variable that sets it for the installation; blank: there is none.
+        alias: another name of that variable.
+        between: the least and the greatest value of a number.
+        choices: labels of the values of one of a few words.
+    """
+
+    label: str
+    help: str
+    group: str
+    env: str = ""
+    alias: str = ""
+    between: tuple[float, float] | None = None
+    choices: Mapping[str, str] = field(default_factory=dict)
+
+
+def setting(label: str, help: str, *, default: Any, **more: Any) -> Any:  # noqa: A002 - what it is called everywhere
+    """A field of RetrievalConfig; further arguments are those of `Setting`."""
+    return field(default=default, metadata={"setting": Setting(label=label, help=help, **more)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetrievalConfig:
     """The settings of one search, resolved: environment, then profile, then the request's overrides.
 
-    Attributes:
-        top_k: number of results.
-        vector_top_k: candidates of the vector channel; None: derived from `candidate_floor` and `top_k`.
-        bm25_top_k: likewise for the keyword channel.
-        candidate_floor: least number of candidates a channel, so that asking for more results does not reorder the first.
-        vector_timeout_ms: how long the channels of vectors may take; None: as long as the latency budget lasts.
-        keyword_timeout_ms: likewise for those of keywords.
-        external: whether the knowledge bases' live pages, feeds and search services are asked.
-        external_top_k: how many results of each of them are candidates.
-        external_timeout_ms: how long each of them may take, where it has no limit of its own.
-        external_weight: weight of each of them in the fusion, where it has none of its own.
-        enable_fts: PostgreSQL's full text serves where the keyword index cannot.
-        lexical_fallback: character n-grams serve where keywords find next to nothing or the embedder is out.
-        fusion: `rrf`, or `weighted` for a sum of min-max normalised scores.
-        rrf_k: the constant of reciprocal rank fusion.
-        vector_weight: weight of the vector channel in reciprocal rank fusion.
-        keyword_weight: weight of the keyword channel in it.
-        question_weight: weight of the question vectors in it.
-        hybrid_vector_weight: weight of the vector channel in the weighted sum.
-        hybrid_text_weight: weight of the keyword channel in the weighted sum.
-        keyword_vector_share: share of a chunk's keyword vector in its similarity, where it has one.
-        use_rerank: False returns the vector channel's results directly.
-        rerankers: the chain: the first that is healthy answers.
-        rerank_candidates: how many fused candidates the reranker scores.
-        rerank_top_k: how many candidates leave the reranker; None: `top_k`.
-        score_threshold: cut of the gate on the scale of the chain's first link; 0 switches the gate off, None is the
-            default of the scale that answers.
-        similarity_threshold: default cut of cross-encoders.
-        cosine_threshold: default cut of cosines; None: the calibrated one.
-        overlap_threshold: default cut of the overlap reranker; None: the calibrated one.
-        rewrite: whether a language model rewrites the query: never, where there is a conversation to read it in, or always.
-        max_retrieval_queries: how many queries are searched for, sub-queries included.
-        general_retrieval: True selects by score alone, False with a cap for each kind of source.
-        general_final_count: most results of a general search.
-        max_books: most results from books where kinds are capped; likewise `max_videos`, `max_qa` and `max_web`.
-        neighbours: how many chunks before and after a result come with it.
-        graph_facts: facts of the graph come with the results.
-        max_graph_facts: at most so many.
-        max_chunk_chars: most characters of a fragment in a packed context.
-        max_source_count: most sources that an answer names.
-        context_tokens: size of a packed context.
+    This is the one declaration of each: forms, environment, `overrides` and documentation are made from it, in this order.
+    None is a value that the search works out by itself.
     """
 
-    top_k: int = 5
-    vector_top_k: int | None = None
-    bm25_top_k: int | None = None
-    candidate_floor: int = 60
-    vector_timeout_ms: int | None = None
-    keyword_timeout_ms: int | None = None
-    external: bool = True
-    external_top_k: int = 10
-    external_timeout_ms: int | None = 3_000
-    external_weight: float = 0.4
-    enable_fts: bool = True
-    lexical_fallback: bool = True
-    fusion: Fusion = "rrf"
-    rrf_k: int = 60
-    vector_weight: float = 0.6
-    keyword_weight: float = 0.4
-    question_weight: float = 0.4
-    hybrid_vector_weight: float = 0.7
-    hybrid_text_weight: float = 0.3
-    keyword_vector_share: float = 0.5
-    use_rerank: bool = True
-    rerankers: tuple[str, ...] = RERANKERS
-    rerank_candidates: int = 25
-    rerank_top_k: int | None = None
-    score_threshold: float | None = None
-    similarity_threshold: float = 0.6
-    cosine_threshold: float | None = None
-    overlap_threshold: float | None = None
-    rewrite: Rewrite = "conversation"
-    max_retrieval_queries: int = 3
-    general_retrieval: bool = True
-    general_final_count: int = 10
-    max_books: int = 5
-    max_videos: int = 3
-    max_qa: int = 5
-    max_web: int = 3
-    neighbours: int = 0
-    graph_facts: bool = True
-    max_graph_facts: int = 50
-    max_chunk_chars: int = 800
-    max_source_count: int = 3
-    context_tokens: int = 3_000
+    rewrite: Rewrite = setting(
+        _("Rewrite"),
+        _("Whether a language model rewrites the query before the search: never, in conversations only, or always."),
+        default="conversation",
+        group=QUERY,
+        env="REWRITE",
+        choices={"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
+    )
+    max_retrieval_queries: int = setting(
+        _("Queries at most"),
+        _("How many queries are searched for at most, sub-queries included."),
+        default=3,
+        group=QUERY,
+        env="MAX_RETRIEVAL_QUERIES",
+        between=(1, 10),
+    )
+    candidate_floor: int = setting(
+        _("Candidate floor"),
+        _(
+            "The least number of chunks that each channel proposes, so that asking for more results does not reorder the first."
+        ),
+        default=60,
+        group=CANDIDATES,
+        env="CANDIDATE_FLOOR",
+        between=(1, 2000),
+    )
+    vector_top_k: int | None = setting(
+        _("Vector candidates"),
+        _("How many chunks the vector channel proposes; auto: three times Top K, and no fewer than the floor."),
+        default=None,
+        group=CANDIDATES,
+        env="VECTOR_TOP_K",
+        between=(1, 2000),
+    )
+    bm25_top_k: int | None = setting(
+        _("Keyword candidates"),
+        _("How many chunks the keyword channel proposes; auto: three times Top K, and no fewer than the floor."),
+        default=None,
+        group=CANDIDATES,
+        env="BM25_TOP_K",
+        between=(1, 2000),
+    )
+    vector_timeout_ms: int | None = setting(
+        _("Vector time limit, ms"),
+        _("After so long the search goes on without the vector channels; auto: when its time is up."),
+        default=None,
+        group=CANDIDATES,
+        env="VECTOR_TIMEOUT_MS",
+        between=(1, 60_000),
+    )
+    keyword_timeout_ms: int | None = setting(
+        _("Keyword time limit, ms"),
+        _("After so long the search goes on without the keyword channels; auto: when its time is up."),
+        default=None,
+        group=CANDIDATES,
+        env="KEYWORD_TIMEOUT_MS",
+        between=(1, 60_000),
+    )
+    enable_fts: bool = setting(
+        _("Full text as stand-in"),
+        _("PostgreSQL’s full text answers where the keyword index cannot."),
+        default=True,
+        group=CANDIDATES,
+        env="ENABLE_FTS",
+    )
+    lexical_fallback: bool = setting(
+        _("N-grams as stand-in"),
+        _("Character n-grams answer where keywords find next to nothing or the embedding model is out."),
+        default=True,
+        group=CANDIDATES,
+        env="LEXICAL_FALLBACK",
+    )
+    fusion: Fusion = setting(
+        _("Fusion"),
+        _(
+            "How the channels’ lists become one: RRF looks at ranks only, the weighted sum also at how much better a score is."
+        ),
+        default="rrf",
+        group=FUSION,
+        env="HYBRID_FUSION",
+        choices={"rrf": _("RRF"), "weighted": _("weighted sum")},
+    )
+    vector_weight: float = setting(
+        _("Vector weight"),
+        _("How much the vector channel counts in RRF."),
+        default=0.6,
+        group=FUSION,
+        env="RRF_VECTOR_WEIGHT",
+        between=(0, 1000),
+    )
+    keyword_weight: float = setting(
+        _("Keyword weight"),
+        _("How much the keyword channel counts in RRF."),
+        default=0.4,
+        group=FUSION,
+        env="RRF_KEYWORD_WEIGHT",
+        between=(0, 1000),
+    )
+    rrf_k: int = setting(
+        _("RRF constant k"),
+        _("The larger it is, the less it matters to stand first rather than tenth."),
+        default=60,
+        group=FUSION,
+        env="RRF_K",
+        between=(1, 10_000),
+    )
+    hybrid_vector_weight: float = setting(
+        _("Vector share"),
+        _("How much the vector channel counts in the weighted sum."),
+        default=0.7,
+        group=FUSION,
+        env="HYBRID_VECTOR_WEIGHT",
+        between=(0, 1000),
+    )
+    hybrid_text_weight: float = setting(
+        _("Keyword share"),
+        _("How much the keyword channel counts in the weighted sum."),
+        default=0.3,
+        group=FUSION,
+        env="HYBRID_TEXT_WEIGHT",
+        between=(0, 1000),
+    )
+    question_weight: float = setting(
+        _("Question weight"),
+        _("How much the questions count that chunks are said to answer, in either fusion; 0: they are not searched."),
+        default=0.4,
+        group=FUSION,
+        env="QUESTION_WEIGHT",
+        between=(0, 1000),
+    )
+    keyword_vector_share: float = setting(
+        _("Keyword vector share"),
+        _("The part, from 0 to 1, of a chunk’s keyword vector in its similarity, where it has one."),
+        default=0.5,
+        group=FUSION,
+        env="KEYWORD_VECTOR_SHARE",
+        between=(0, 1),
+    )
+    external: bool = setting(
+        _("Ask elsewhere"),
+        _("Live pages, feeds and search services of the knowledge base join the query. Off: nothing is asked."),
+        default=True,
+        group=SOURCES,
+        env="EXTERNAL_ENABLED",
+    )
+    external_top_k: int = setting(
+        _("Results of each source"),
+        _("How many results of each live or external source count."),
+        default=10,
+        group=SOURCES,
+        env="EXTERNAL_TOP_K",
+        between=(1, 50),
+    )
+    external_timeout_ms: int | None = setting(
+        _("Time of each source"),
+        _("Milliseconds after which the search goes on without a source that has no limit of its own."),
+        default=3_000,
+        group=SOURCES,
+        env="EXTERNAL_TIMEOUT_MS",
+        between=(1, 60_000),
+    )
+    external_weight: float = setting(
+        _("Weight of each source"),
+        _("How much a live or external source counts in the fusion that has no weight of its own."),
+        default=0.4,
+        group=SOURCES,
+        env="EXTERNAL_WEIGHT",
+        between=(0, 1000),
+    )
+    use_rerank: bool = setting(
+        _("Rerank"),
+        _("Off: the results of the vector channel are returned as they are, without the rest."),
+        default=True,
+        group=RERANKING,
+        env="USE_RERANK",
+    )
+    rerankers: tuple[str, ...] = setting(
+        _("Rerankers"),
+        _(
+            "Tried in this order until one answers: cross_encoder, http (a rerank server), overlap (of words), cosine; none: the fused order stays."
+        ),
+        default=RERANKERS,
+        group=RERANKING,
+        env="RERANKERS",
+    )
+    rerank_candidates: int = setting(
+        _("Candidates reranked"),
+        _("How many of the fused candidates the reranker scores."),
+        default=25,
+        group=RERANKING,
+        env="RERANK_CANDIDATES",
+        between=(1, 500),
+    )
+    rerank_top_k: int | None = setting(
+        _("Left by the reranker"),
+        _("How many candidates leave the reranker; auto: as many as Top K."),
+        default=None,
+        group=RERANKING,
+        env="RERANK_TOP_K",
+        between=(1, 500),
+    )
+    score_threshold: float | None = setting(
+        _("Threshold"),
+        _(
+            "The least score of a result, on the scale of the first reranker; 0: no gate; auto: the scale’s own cut, below."
+        ),
+        default=None,
+        group=GATE,
+        between=(0, 1),
+    )
+    similarity_threshold: float = setting(
+        _("Cut of cross-encoders"),
+        _("The least score where a cross-encoder or a rerank server has answered."),
+        default=0.6,
+        group=GATE,
+        env="SIMILARITY_THRESHOLD",
+        between=(0, 1),
+        alias="MIN_RELEVANCE_SCORE",
+    )
+    cosine_threshold: float | None = setting(
+        _("Cut of cosines"),
+        _("The least score where the cosine has reranked; auto: the calibrated one."),
+        default=None,
+        group=GATE,
+        between=(0, 1),
+    )
+    overlap_threshold: float | None = setting(
+        _("Cut of overlap"),
+        _("The least score where the overlap of words has reranked; auto: the calibrated one."),
+        default=None,
+        group=GATE,
+        between=(0, 1),
+    )
+    top_k: int = setting(
+        _("Top K"),
+        _("How many results a search gives that does not ask for a number."),
+        default=5,
+        group=RESULTS,
+        env="TOP_K",
+        between=(1, 200),
+    )
+    general_retrieval: bool = setting(
+        _("Select by score alone"),
+        _("Off: each kind of source has a cap of its own, below."),
+        default=True,
+        group=RESULTS,
+        env="GENERAL_RETRIEVAL_ENABLED",
+    )
+    general_final_count: int = setting(
+        _("Results at most"),
+        _("The most results of a search that selects by score alone."),
+        default=10,
+        group=RESULTS,
+        env="GENERAL_RETRIEVAL_FINAL_COUNT",
+        between=(1, 500),
+    )
+    max_books: int = setting(
+        _("From books"),
+        _("The most results from books, where kinds of sources have caps."),
+        default=5,
+        group=RESULTS,
+        env="MAX_BOOKS",
+        between=(0, 200),
+    )
+    max_videos: int = setting(
+        _("From videos"),
+        _("The most results from videos, where kinds of sources have caps."),
+        default=3,
+        group=RESULTS,
+        env="MAX_VIDEOS",
+        between=(0, 200),
+    )
+    max_qa: int = setting(
+        _("From Q&A"),
+        _("The most results from Q&A, where kinds of sources have caps."),
+        default=5,
+        group=RESULTS,
+        env="MAX_QA",
+        between=(0, 200),
+    )
+    max_web: int = setting(
+        _("From the web"),
+        _("The most results from the web, where kinds of sources have caps."),
+        default=3,
+        group=RESULTS,
+        env="MAX_WEB",
+        between=(0, 200),
+    )
+    neighbours: int = setting(
+        _("Neighbours"),
+        _("How many chunks before and after each result come along with it."),
+        default=0,
+        group=RESULTS,
+        env="NEIGHBOURS",
+        between=(0, 10),
+    )
+    graph_facts: bool = setting(
+        _("Graph facts"),
+        _("Facts about what the query names come along, beside the results."),
+        default=True,
+        group=FACTS,
+        env="GRAPH_FACTS_ENABLED",
+    )
+    max_graph_facts: int = setting(
+        _("Facts at most"),
+        _("How many facts come along at most."),
+        default=50,
+        group=FACTS,
+        env="MAX_GRAPH_FACTS",
+        between=(0, 500),
+    )
+    context_tokens: int = setting(
+        _("Context, tokens"),
+        _("How much of the results the language model is given to answer from."),
+        default=3_000,
+        group=FACTS,
+        env="CONTEXT_TOKENS",
+        between=(50, 1_000_000),
+    )
+    max_chunk_chars: int = setting(
+        _("Characters a passage"),
+        _("Longer passages are cut before the language model gets them."),
+        default=800,
+        group=FACTS,
+        env="MAX_CHUNK_CHARS",
+        between=(50, 100_000),
+    )
+    max_source_count: int = setting(
+        _("Sources named"),
+        _("How many sources an answer names in its last line at most."),
+        default=3,
+        group=FACTS,
+        env="MAX_SOURCE_COUNT",
+        between=(1, 100),
+    )
 
     def __post_init__(self) -> None:
-        for name, (low, high) in RANGES.items():
+        for name, (low, high) in RANGES:
             value = getattr(self, name)
             if value is not None and not low <= value <= high:
                 raise InvalidConfiguration(name, f"{name} is {value}: give a number from {low} to {high}")
@@ -171,15 +421,14 @@ class RetrievalConfig:
         Raises:
             InvalidConfiguration: a field is unknown, of the wrong type or out of range.
         """
-        fields = {field.name: field for field in dataclasses.fields(self)}
         values: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()
         }
         for name, value in values.items():
-            if name not in fields:
-                raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(fields))}")
-            if not _fits(value, fields[name].type):
-                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {_names(fields[name].type)}")
+            if name not in TYPES:
+                raise InvalidConfiguration(name, f"unknown setting {name!r}: choose from {', '.join(sorted(TYPES))}")
+            if not _fits(value, TYPES[name]):
+                raise InvalidConfiguration(name, f"{name} is {value!r}: expected {_names(TYPES[name])}")
         return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
@@ -207,3 +456,8 @@ def _names(annotation: Any) -> str:
         return "a list of strings"
     kinds = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
     return " or ".join("null" if kind is NoneType else kind.__name__ for kind in kinds)
+
+
+SETTINGS: Mapping[str, Setting] = {each.name: each.metadata["setting"] for each in dataclasses.fields(RetrievalConfig)}
+TYPES: Mapping[str, Any] = {each.name: each.type for each in dataclasses.fields(RetrievalConfig)}
+RANGES = tuple((name, setting.between) for name, setting in SETTINGS.items() if setting.between)

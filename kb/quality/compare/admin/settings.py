@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kb.profiles.admin.setting_labels import GROUPS, setting_label, value_in_words
+from kb.profiles.admin.setting_labels import in_order, setting_label, value_in_words
 from kb.profiles.services import SettingDifference
 
 
@@ -18,11 +18,10 @@ class SettingChange:
 
 def setting_changes(differences: Iterable[SettingDifference]) -> tuple[SettingChange, ...]:
     """One a setting, in the order of the form."""
-    places = {name: place for place, name in enumerate(name for group in GROUPS for name in group.names)}
-    ordered = sorted(differences, key=lambda each: places.get(each.name, len(places)))
+    found = {each.name: each for each in differences}
     return tuple(
         SettingChange(
             setting_label(each.name), value_in_words(each.name, each.before), value_in_words(each.name, each.after)
         )
-        for each in ordered
+        for each in (found[name] for name in in_order(found))
     )

@@ -9,13 +9,15 @@ from django import forms
 from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from unfold.widgets import CHECKBOX_CLASSES, INPUT_CLASSES, SELECT_CLASSES
+from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase
 from kb.base.filter_values import InvalidFilter
 from kb.content.models import Document
 from kb.index.filters import Filters, read_conditions, write_conditions
 from kb.profiles.admin.choices import ProfileChoice, as_field_choices, profile_value
+from kb.profiles.admin.setting_fields import select, setting_field, text_input
+from kb.profiles.admin.setting_labels import choices_of
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config, name_and_version
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchRequest
@@ -46,26 +48,11 @@ SWITCH = {"on": True, "off": False}
 BETWEEN_NAMES = re.compile("[,，]")
 
 
-def _input(**attrs: str) -> forms.TextInput:
-    # A text field, so that a number that is none stays in it to be corrected.
-    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
-
-
-def _select() -> forms.Select:
-    return forms.Select({"class": " ".join(SELECT_CLASSES)})
-
-
-def _weight(label: Any) -> forms.FloatField:
-    return forms.FloatField(
-        label=label, required=False, min_value=0, max_value=1_000, widget=_input(inputmode="decimal")
-    )
-
-
 class NamesField(forms.CharField):
     """Names with commas between them; its value is a list."""
 
     def __init__(self, label: Any) -> None:
-        super().__init__(label=label, required=False, max_length=2_000, widget=_input())
+        super().__init__(label=label, required=False, max_length=2_000, widget=text_input())
 
     def clean(self, value: Any) -> Any:
         names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
@@ -77,7 +64,7 @@ class ConditionsField(forms.CharField):
 
     def __init__(self, label: Any) -> None:
         attrs = {"spellcheck": "false", "autocapitalize": "off"}
-        super().__init__(label=label, required=False, max_length=2_000, widget=_input(**attrs))
+        super().__init__(label=label, required=False, max_length=2_000, widget=text_input(**attrs))
 
     def clean(self, value: Any) -> Any:
         try:
@@ -101,7 +88,7 @@ class SearchForm(forms.Form):
         label=gettext_lazy("Query"),
         required=False,
         max_length=2_000,
-        widget=_input(type="search", enterkeyhint="search"),
+        widget=text_input(type="search", enterkeyhint="search"),
     )
     kb = forms.TypedMultipleChoiceField(
         label=gettext_lazy("Knowledge bases"),
@@ -109,34 +96,17 @@ class SearchForm(forms.Form):
         coerce=int,
         widget=forms.CheckboxSelectMultiple({"class": " ".join(CHECKBOX_CLASSES)}),
     )
-    top_k = forms.IntegerField(
-        label=gettext_lazy("Top K"), required=False, min_value=1, max_value=200, widget=_input(inputmode="numeric")
-    )
-    threshold = forms.FloatField(
-        label=gettext_lazy("Threshold"), required=False, min_value=0, max_value=1, widget=_input(inputmode="decimal")
-    )
-    rerank = forms.ChoiceField(label=gettext_lazy("Rerank"), required=False, widget=_select())
-    fusion = forms.ChoiceField(label=gettext_lazy("Fusion"), required=False, widget=_select())
-    profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=_select())
-    vector_weight = _weight(gettext_lazy("Vector weight"))
-    keyword_weight = _weight(gettext_lazy("Keyword weight"))
-    question_weight = _weight(gettext_lazy("Question weight"))
-    vector_share = _weight(gettext_lazy("Vector share"))
-    keyword_share = _weight(gettext_lazy("Keyword share"))
-    rewrite = forms.ChoiceField(label=gettext_lazy("Rewrite"), required=False, widget=_select())
-    neighbours = forms.IntegerField(
-        label=gettext_lazy("Neighbours"), required=False, min_value=0, max_value=10, widget=_input(inputmode="numeric")
-    )
+    profile = forms.ChoiceField(label=gettext_lazy("Profile"), required=False, widget=select())
     budget = forms.IntegerField(
         label=gettext_lazy("Time limit, ms"),
         required=False,
         min_value=1,
         max_value=MAX_LATENCY_BUDGET_MS,
-        widget=_input(inputmode="numeric"),
+        widget=text_input(inputmode="numeric"),
     )
     tags = NamesField(gettext_lazy("Tags"))
     concepts = NamesField(gettext_lazy("Concepts"))
-    source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=_select())
+    source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=select())
     metadata = ConditionsField(gettext_lazy("Metadata"))
 
     def __init__(
@@ -261,6 +231,9 @@ class SearchForm(forms.Form):
         self.add_error(fields.get(error.field), words)
 
 
+SearchForm.base_fields.update({name: setting_field(setting) for name, setting in SETTINGS.items()})
+
+
 def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
     """The fields of the form that ask for a search again, as far as it has them.
 
@@ -283,8 +256,8 @@ def choices_in_words() -> dict[str, dict[str, str]]:
     """The values of the settings that are chosen from, by field."""
     return {
         "rerank": {"on": _("on"), "off": _("off")},
-        "fusion": {"rrf": _("RRF"), "weighted": _("weighted sum")},
-        "rewrite": {"off": _("off"), "conversation": _("in conversations"), "always": _("always")},
+        "fusion": choices_of("fusion"),
+        "rewrite": choices_of("rewrite"),
     }
 
 

@@ -1,6 +1,5 @@
 """The form of a profile's version: a field for every setting, empty where it is inherited from the environment."""
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,17 +12,16 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase
-from kb.profiles.admin.setting_labels import GROUPS, WORDS, choices_of, value_in_words
+from kb.profiles.admin.setting_labels import choices_of, groups, setting_label, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
-from retrieval.config import RANGES, RERANKERS, RetrievalConfig
+from retrieval.config import RERANKERS, SETTINGS, TYPES
 from retrieval.errors import InvalidConfiguration
 
 SHARED = "shared"
 SWITCH = {"on": True, "off": False}
 AUTO, NONE = "auto", "none"
 BETWEEN_NAMES = re.compile("[,，]")
-TYPES: Mapping[str, Any] = {field.name: field.type for field in dataclasses.fields(RetrievalConfig)}
 
 
 class _Inherited:
@@ -42,8 +40,7 @@ class SettingField(forms.CharField):
     """A setting as a text; its value is that of the setting, or `INHERITED`."""
 
     def __init__(self, name: str, **kwargs: Any) -> None:
-        words = WORDS[name]
-        super().__init__(label=str(words.label), help_text=str(words.meaning), required=False, **kwargs)
+        super().__init__(label=setting_label(name), help_text=_(SETTINGS[name].help), required=False, **kwargs)
         self.name = name
 
     def clean(self, value: Any) -> Any:
@@ -66,13 +63,19 @@ class NumberField(SettingField):
         super().__init__(name, widget=widget)
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        between = SETTINGS[self.name].between
+        assert between is not None  # noqa: S101 - every number has them
+        return between
+
+    @property
     def may_be_auto(self) -> bool:
         return type(None) in self.kinds
 
     def read(self, text: str) -> float | None:
         if self.may_be_auto and text.casefold() in {AUTO, _("auto")}:
             return None
-        low, high = RANGES[self.name]
+        low, high = self.bounds
         try:
             number = float(text) if float in self.kinds else int(text)
         except ValueError as error:
@@ -82,7 +85,7 @@ class NumberField(SettingField):
         return number
 
     def _expected(self) -> str:
-        low, high = (f"{bound:,}" for bound in RANGES[self.name])
+        low, high = (f"{bound:,}" for bound in self.bounds)
         if float in self.kinds:
             words = _("Give a number from %(low)s to %(high)s.") % {"low": low, "high": high}
         else:
@@ -186,17 +189,17 @@ class ProfileForm(forms.Form):
             named = [(pk, kb.name) for pk, kb in self._places.items()]
             self.fields["place"].choices = [*named, *shared]  # type: ignore[attr-defined]
         environment = environment_config().as_dict()
-        for name in (name for group in GROUPS for name in group.names):
+        for name in SETTINGS:
             self.fields[name] = _field(name, environment[name])
 
     @property
     def groups(self) -> list[FieldGroup]:
-        return [FieldGroup(str(group.title), tuple(self[name] for name in group.names)) for group in GROUPS]
+        return [FieldGroup(title, tuple(self[name] for name in names)) for title, names in groups().items()]
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that are not inherited, by the names of RetrievalConfig."""
-        values = {name: self.cleaned_data[name] for name in WORDS if name in self.cleaned_data}
+        values = {name: self.cleaned_data[name] for name in SETTINGS if name in self.cleaned_data}
         return {name: value for name, value in values.items() if value is not INHERITED}
 
     @property
@@ -222,7 +225,7 @@ def _field(name: str, inherited: Any) -> SettingField:
     words = value_in_words(name, inherited)
     if TYPES[name] is bool or choices_of(name):
         return ChoiceField(name, words)
-    field: SettingField = NumberField(name) if name in RANGES else NamesField(name)
+    field: SettingField = NumberField(name) if SETTINGS[name].between else NamesField(name)
     field.widget.attrs["placeholder"] = _as_text(inherited) if isinstance(inherited, tuple) else words
     return field
 

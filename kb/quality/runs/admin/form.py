@@ -9,15 +9,17 @@ from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
+from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import Principal
 from kb.profiles.admin.choices import profile_state
-from kb.profiles.admin.setting_labels import WORDS, choices_of, value_in_words
+from kb.profiles.admin.setting_fields import select, setting_field, text_input
+from kb.profiles.admin.setting_labels import choices_of, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import EvalQuery, EvalSet
 from kb.web.admin.rows import count_of, row_id
+from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")
@@ -32,25 +34,6 @@ RELOADING = {
     "hx-vals": "js:{unfolded: document.querySelector('#er-fields details').open ? 'yes' : ''}",
 }
 LINE = re.compile(r"\s*(\w+)\s*[=:]\s*(.+?)\s*")
-
-
-def _input(**attrs: Any) -> forms.TextInput:
-    # A text field, so that a number that is none stays in it to be corrected.
-    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
-
-
-def _number(name: str) -> forms.FloatField:
-    words: Any = WORDS[name]  # lazy texts, which a field takes as it takes words
-    field = forms.FloatField(required=False, min_value=0, widget=_input(inputmode="decimal"))
-    field.label, field.help_text = words.label, words.meaning
-    return field
-
-
-def _count(name: str) -> forms.IntegerField:
-    words: Any = WORDS[name]
-    field = forms.IntegerField(required=False, min_value=1, widget=_input(inputmode="numeric"))
-    field.label, field.help_text = words.label, words.meaning
-    return field
 
 
 class SetField(forms.ModelChoiceField):  # type: ignore[type-arg]
@@ -68,35 +51,20 @@ class StartForm(forms.Form):
         queryset=EvalSet.objects.none(),
         label=gettext_lazy("Evaluation set"),
         empty_label=gettext_lazy("Choose a set"),
-        widget=forms.Select({"class": " ".join(SELECT_CLASSES), **RELOADING}),
+        widget=select(**RELOADING),
     )
     profile = forms.ChoiceField(
         label=gettext_lazy("Profile"),
         required=False,
-        widget=forms.Select({"class": " ".join(SELECT_CLASSES), **RELOADING}),
+        widget=select(**RELOADING),
     )
     limit = forms.IntegerField(
         label=gettext_lazy("Only the first"),
         required=False,
         min_value=1,
         max_value=10_000_000,
-        widget=_input(inputmode="numeric", placeholder=gettext_lazy("all")),
+        widget=text_input(inputmode="numeric", placeholder=gettext_lazy("all")),
     )
-    fusion = forms.ChoiceField(
-        label=gettext_lazy("Fusion"),
-        required=False,
-        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
-    )
-    vector_weight = _number("vector_weight")
-    keyword_weight = _number("keyword_weight")
-    question_weight = _number("question_weight")
-    hybrid_vector_weight = _number("hybrid_vector_weight")
-    hybrid_text_weight = _number("hybrid_text_weight")
-    rrf_k = _count("rrf_k")
-    candidate_floor = _count("candidate_floor")
-    rerank_candidates = _count("rerank_candidates")
-    top_k = _count("top_k")
-    score_threshold = _number("score_threshold")
     other = forms.CharField(
         label=gettext_lazy("Other settings"),
         required=False,
@@ -129,7 +97,7 @@ class StartForm(forms.Form):
         same = _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}
         self.offer("fusion", [("", same), *fusions.items()])
         for name in COMMON[1:]:
-            self.fields[name].widget.attrs["title"] = self.fields[name].help_text
+            self.fields[name].widget.attrs["title"] = _(SETTINGS[name].help)
             self.fields[name].widget.attrs["placeholder"] = value_in_words(name, inherited[name])
 
     def offer(self, name: str, choices: list[Any]) -> None:
@@ -198,6 +166,9 @@ class StartForm(forms.Form):
                 words = _("Both weights are 0: give at least one channel a weight.")
             self.add_error(error.field if error.field in COMMON else "other", words)
         return values
+
+
+StartForm.base_fields.update({name: setting_field(name) for name in COMMON})
 
 
 def again_parameters(

@@ -3,10 +3,10 @@ import dataclasses
 import pytest
 
 from kb.models import RetrievalProfile
-from kb.profiles.admin.setting_labels import GROUPS, WORDS, change_in_words, setting_label, value_in_words
+from kb.profiles.admin.setting_labels import change_in_words, groups, setting_label, value_in_words
 from kb.profiles.services import SettingDifference
 from kb.quality.profiles.admin.form import ProfileForm
-from retrieval.config import RetrievalConfig
+from retrieval.config import SETTINGS, RetrievalConfig
 
 
 @pytest.fixture(autouse=True)
@@ -24,8 +24,8 @@ def sent(base=None, **fields):
 def test_every_setting_has_words_and_a_place_in_the_form():
     settings = [field.name for field in dataclasses.fields(RetrievalConfig)]
 
-    assert sorted(WORDS) == sorted(settings)
-    assert sorted(name for group in GROUPS for name in group.names) == sorted(settings)
+    assert all(SETTINGS[name].label and SETTINGS[name].help for name in settings)
+    assert [name for names in groups().values() for name in names] == settings
 
 
 @pytest.mark.parametrize(

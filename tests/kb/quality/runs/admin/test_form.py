@@ -90,7 +90,7 @@ def test_empty_fields_show_what_the_chosen_profile_sets(client, kb, eval_set):
     ("values", "field", "sentence"),
     [
         ({"vector_weight": "much"}, "vector_weight", "Enter a number."),
-        ({"rrf_k": "20000"}, "rrf_k", "give a number from 1 to 10000"),
+        ({"rrf_k": "20000"}, "rrf_k", "less than or equal to 10000"),
         ({"vector_weight": "0", "keyword_weight": "0"}, "keyword_weight", "give at least one channel a weight"),
         ({"other": "no_such = 1"}, "other", "unknown setting"),
         ({"other": "just words"}, "other", "Line 1 is no setting: write it as “name = value”."),
