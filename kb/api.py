@@ -95,7 +95,7 @@ urlpatterns = [
     path("chunks/<int:pk>/", ChunkViewSet.as_view(ROW)),
     path("chunks/<int:pk>/split/", ChunkViewSet.as_view({"post": "split"})),
     path("chunks/<int:pk>/neighbours/", ChunkViewSet.as_view({"get": "neighbours"})),
-    path("chunks/<int:pk>/queries/", ChunkQueriesViewSet.as_view({"get": "list"})),
+    path("chunks/<int:pk>/queries/", ChunkQueriesViewSet.as_view({"get": "retrieve"})),
     path("chunks/<int:pk>/duplicates/", ChunkViewSet.as_view({"get": "duplicates"})),
     path("knowledge-bases/<int:pk>/chunks/bulk/", BulkChunksViewSet.as_view({"post": "change"})),
     path(

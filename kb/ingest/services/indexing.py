@@ -330,6 +330,10 @@ def _write(batch: DocumentBatch, cut: Sequence[_Cut], prepared: Mapping[Source, 
     """Writes chunks and marks their documents ready, in one transaction; less those that are no longer this worker's."""
     kb = batch.kb
     chunking = chunk_settings(kb).fingerprint(kb.embedding_model)
+    remarks = {}  # before the chunks get what a model has found, by which they would be other sources
+    for each in cut:
+        problems = (prepared[source_of(chunk)].problem for chunk in each.renewed)
+        remarks[each.job.document.pk] = stored_remarks((*each.parsed.remarks, *unread(problems)))
     with writing_chunks(kb):
         own = batch.locked(cut)
         at_once = [] if batch.is_single else [each for each in own if not each.plan.parents]
@@ -338,12 +342,8 @@ def _write(batch: DocumentBatch, cut: Sequence[_Cut], prepared: Mapping[Source, 
         for each in own:
             if each not in at_once:
                 write_recut(each.job.document, each.plan, prepared, each.renewed)
-        done = []
-        for each in own:
-            problems = (prepared[source_of(chunk)].problem for chunk in each.renewed)
-            remarks = stored_remarks((*each.parsed.remarks, *unread(problems)))
-            done.append((each.job.document, each.parsed.mime, chunking, remarks))
-        _finish(batch, done)
+        documents = [(each.job.document, each.parsed.mime) for each in own]
+        _finish(batch, [(document, mime, chunking, remarks[document.pk]) for document, mime in documents])
 
 
 def _index_chunks(batch: DocumentBatch, document: Document) -> None:

@@ -35,6 +35,6 @@ class ChunkQueriesViewSet(ApiViewSet):
         description="Of those whose knowledge bases the caller may all see.",
         responses=answers({200: FoundByListSerializer}, 404),
     )
-    def list(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         found = searches_that_found(self.principal, one(Chunk.objects.visible_to(self.principal), pk))
         return Response(FoundByListSerializer({"queries": found}).data)
