@@ -1,6 +1,5 @@
 """The programmatic front door."""
 
-import json
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -134,7 +133,7 @@ class RAGService:
             profile_version=self.profile_version,
             overrides=_overrides(top_k, score_threshold),
         )
-        response = json.loads(respond(_principal(user_id), request))
+        response = respond(_principal(user_id), request).as_dict()
         return [{**chunk, "profile": response["profile"]} for chunk in response["results"]]
 
 

@@ -1,6 +1,5 @@
 """Errors as Dify reads them: {"error_code", "error_msg"}."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any, Final
@@ -251,7 +250,7 @@ class DifyRetrievalView(ApiView):
     def post(self, request: Request) -> Response:
         serializer = RetrievalSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        response = json.loads(respond(self.principal, serializer.to_request()))
+        response = respond(self.principal, serializer.to_request()).as_dict()
         headers = {"Zhiku-Trace-Id": response["trace_id"]}
         if degraded := degradations_of(response):
             headers["Zhiku-Degraded"] = ", ".join(degraded)

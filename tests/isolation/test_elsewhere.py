@@ -105,7 +105,7 @@ def without_sources(world):
 
 def response(user, *kbs, **fields):
     request = SearchRequest(query=QUERY, knowledge_base_ids=[kb.pk for kb in kbs], **fields)
-    return json.loads(respond(principal(user), request))
+    return respond(principal(user), request).as_dict()
 
 
 @pytest.mark.usefixtures("without_sources")

@@ -1,6 +1,5 @@
 """What the tools read, as their outputs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -73,7 +72,7 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
 
 
 def search(principal: Principal, request: SearchRequest) -> SearchOutput:
-    found = json.loads(respond(principal, request))
+    found = respond(principal, request).as_dict()
     return SearchOutput(
         query=found["query"],
         passages=_passages(found["results"]),

@@ -52,7 +52,9 @@ class SearchView(ApiView):
     def post(self, request: Request) -> HttpResponse:
         serializer = SearchRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        return HttpResponse(respond(self.principal, serializer.to_request()), content_type="application/json")
+        return HttpResponse(
+            respond(self.principal, serializer.to_request()).as_bytes(), content_type="application/json"
+        )
 
 
 @extend_schema_view(
@@ -97,7 +99,7 @@ class SearchBatchView(ApiView):
             raise OutOfTime(_("The searches before this one took too long."))
         serializer = SearchRequestSerializer(data=fields)
         serializer.is_valid(raise_exception=True)
-        return respond(self.principal, serializer.to_request())
+        return respond(self.principal, serializer.to_request()).as_bytes()
 
 
 @extend_schema_view(

@@ -3,8 +3,8 @@
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from math import inf
 from typing import Any
 
@@ -20,14 +20,12 @@ from kb.base.errors import NotAllowed, NotVisible
 from kb.base.messages import degradation_as_json
 from kb.index.bm25 import BM25Store
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import DEFAULT
-from kb.search.selectors import KnowledgeBaseState, ProfileState, states
 from kb.search.services.search import (
     SearchOutcome,
     SearchRequest,
     models_in_use,
-    named_profile,
     outcome_as_json,
+    scope_of,
     search,
     shared_cache_notes,
 )
@@ -51,7 +49,7 @@ RETURNING knowledge_base_id
 def key_of(
     *,
     query: str,
-    scope: Sequence[KnowledgeBaseState],
+    scope: Sequence[KnowledgeBase],
     profile: str,
     fingerprints: Sequence[str],
     request: Mapping[str, Any],
@@ -64,7 +62,7 @@ def key_of(
 
     Args:
         query: as asked.
-        scope: the knowledge bases in the order of the request, as read with the permission check.
+        scope: the knowledge bases in the order of the request, as `searchable` reads them with the permission check.
         profile: name and version of the profile, which the response tells.
         fingerprints: of the resolved configurations, and of whatever else the environment decides, such as which
             reranker and which language model answer.
@@ -75,7 +73,7 @@ def key_of(
     described = json.dumps([profile, list(fingerprints), settings_of, request], sort_keys=True, default=str)
     return HotQueryKey(
         query=query,
-        scope=tuple(ScopeVersion(kb.kb_id, kb.version, kb.content_version) for kb in scope),
+        scope=tuple(ScopeVersion(kb.pk, kb.version_row.version, kb.version_row.content_version) for kb in scope),
         fingerprint=hashlib.sha256(described.encode()).hexdigest(),
         language=get_language() or "",
     )
@@ -174,14 +172,11 @@ EXTERNAL_SECONDS = 60.0
 """How long a response is kept that live or external sources had a part in: no version tells of their changes."""
 
 
-def respond(principal: Principal, request: SearchRequest) -> bytes:
+def respond(principal: Principal, request: SearchRequest) -> "Response":
     """The response of POST /api/v1/search/: that of an earlier search where nothing that it depends on has changed.
 
     Rights and versions are read first, in one query, so what is served again is what a search would find now. A response
-    that is served again says so, keeps the trace_id of the search that made it, and is counted but not logged.
-
-    Returns:
-        A JSON object, UTF-8.
+    that is served again says so, has the trace_id of the search that made it, and is counted but not logged.
 
     Raises:
         NotVisible: a knowledge base or the profile does not exist for this principal.
@@ -189,76 +184,73 @@ def respond(principal: Principal, request: SearchRequest) -> bytes:
         NoChannelAvailable: no channel could answer.
     """
     started = time.perf_counter()
-    profile, key = _key(principal, request)
-    kept = None if key is None else cached_response(key)
-    if kept is not None:
+    scope = scope_of(principal, request)
+    # An explained search is asked for to be run, and a conversation is hardly held twice.
+    asks_to_run = request.explain or request.history or request.own_profiles or not request.log
+    key = None if asks_to_run or not settings.CACHE_ENABLED else _key_of(request, scope.knowledge_bases, scope.ruling)
+    stored = None if key is None else cached_response(key)
+    if stored is not None:
         total = round((time.perf_counter() - started) * 1_000, 3)
-        return _Body(kept).served(shared_cache_notes(), cached=True, timings_ms={"total": total})
-    outcome = search(principal, request)
+        return Response(stored, shared_cache_notes(), {"cached": True, "timings_ms": {"total": total}})
+    outcome = search(principal, request, scope)
     degraded = outcome.result.degraded
     # Whether Redis is there is another matter when the response is served again.
     notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
     lasting = [each for each in degraded if each not in notes]
-    fresh = _Body.of({**outcome_as_json(outcome), "degraded": [degradation_as_json(each) for each in lasting]})
-    # Where another version was published meanwhile, the key is that of one that may be rolled back to.
-    if key is not None and profile == str(outcome.wiring.profile):
-        cache_response(key, fresh.text, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf)
-    return fresh.served(notes, cached=False, timings_ms=outcome.result.timings_ms)
+    fields = {**outcome_as_json(outcome), "degraded": [degradation_as_json(each) for each in lasting]}
+    response = Response(fields, notes, {"cached": False, "timings_ms": dict(outcome.result.timings_ms)})
+    if key is not None:
+        cache_response(
+            key, response.lasting, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf
+        )
+    return response
 
 
-@dataclass(frozen=True, slots=True)
-class _Body:
-    """A response without what differs whenever it is served; that is spliced in, for to read and write it takes long.
+class Response:
+    """The response of a search; what differs whenever it is served is apart from what the cache stores.
 
-    Attributes:
-        text: a JSON object that is cut off after the last element of `degraded`, its last field.
+    Args:
+        content: its fields, or what the cache has of them: a JSON object that ends after the last element of `degraded`.
+        notes: further degradations, of now.
+        passing: the fields that are of now: `cached` and `timings_ms`.
     """
 
-    text: bytes
+    def __init__(
+        self, content: Mapping[str, Any] | bytes, notes: Iterable[Degradation], passing: Mapping[str, Any]
+    ) -> None:
+        self._content = content
+        self._notes = [degradation_as_json(note) for note in notes]
+        self._passing = passing
 
-    @classmethod
-    def of(cls, response: Mapping[str, Any]) -> "_Body":
-        lasting = {name: value for name, value in response.items() if name not in {"degraded", "cached", "timings_ms"}}
-        return cls(_json({**lasting, "degraded": response["degraded"]}).removesuffix(b"]}"))
+    @cached_property
+    def lasting(self) -> bytes:
+        """What the cache stores."""
+        if isinstance(self._content, bytes):
+            return self._content
+        fields = {name: value for name, value in self._content.items() if name not in {"degraded", *self._passing}}
+        return _json({**fields, "degraded": self._content["degraded"]}).removesuffix(b"]}")
 
-    def served(self, notes: Iterable[Degradation], *, cached: bool, timings_ms: Mapping[str, float]) -> bytes:
-        further = _json([degradation_as_json(note) for note in notes]).strip(b"[]")
-        between = b"," if further and not self.text.endswith(b"[") else b""
-        rest = _json({"cached": cached, "timings_ms": dict(timings_ms)}).removeprefix(b"{")
-        return b"".join((self.text, between, further, b"],", rest))
+    def as_bytes(self) -> bytes:
+        """A JSON object, UTF-8; what is of now is spliced in, since to read and write the rest takes long."""
+        further = _json(self._notes).strip(b"[]")
+        between = b"," if further and not self.lasting.endswith(b"[") else b""
+        return b"".join((self.lasting, between, further, b"],", _json(self._passing).removeprefix(b"{")))
 
-
-def _key(principal: Principal, request: SearchRequest) -> tuple[str, HotQueryKey | None]:
-    """The profile that rules the search, and the key of its response.
-
-    No key where the search is to be run in any case, or the principal may not search there.
-    """
-    # An explained search is asked for to be run, and a conversation is hardly held twice.
-    asks_to_run = request.explain or request.history or request.own_profiles
-    if asks_to_run or not (request.log and settings.CACHE_ENABLED):
-        return "", None
-    scope = states(principal, request.knowledge_base_ids)
-    if not scope:
-        return "", None
-    profiles = _profiles(
-        request, scope, lambda: named_profile(principal, request) or RetrievalProfile.objects.live(DEFAULT)
-    )
-    return _named(profiles[0]), _key_of(request, scope, profiles)
+    def as_dict(self) -> dict[str, Any]:
+        """The same as values; only what the cache had stored is parsed."""
+        fields: Mapping[str, Any]
+        fields = json.loads(self._content + b"]}") if isinstance(self._content, bytes) else self._content
+        return {**fields, "degraded": [*fields["degraded"], *self._notes], **self._passing}
 
 
-def _named(profile: ProfileState) -> str:
-    return f"{profile.name} v{profile.version}"
-
-
-def _key_of(
-    request: SearchRequest, scope: Sequence[KnowledgeBaseState], profiles: Sequence[ProfileState]
-) -> HotQueryKey:
-    """The key of a response; the first profile is the one that it names."""
+def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> HotQueryKey:
+    own = {kb.profile_id: kb.profile for kb in knowledge_bases}
+    profiles = [ruling] if request.profile or len(own) == 1 else [ruling, *(kb.profile for kb in knowledge_bases)]
     return key_of(
         query=request.query,
-        scope=scope,
-        profile=_named(profiles[0]),
-        fingerprints=[*(each.settings for each in profiles), _environment()],
+        scope=knowledge_bases,
+        profile=f"{ruling.name} v{ruling.version}",
+        fingerprints=[*(json.dumps(each.settings, sort_keys=True) for each in profiles), _environment()],
         request={
             "kind": KIND,
             "overrides": dict(request.overrides),
@@ -267,7 +259,7 @@ def _key_of(
     )
 
 
-def kept_in(outcome: SearchOutcome) -> str | None:
+def tier_that_answers(outcome: SearchOutcome) -> str | None:
     """The tier that would answer if the same were asked for again, unexplained, in the language of this reader.
 
     Reads nothing from the database, and counts nothing.
@@ -278,44 +270,7 @@ def kept_in(outcome: SearchOutcome) -> str | None:
     request = outcome.request
     if request.history or request.own_profiles or not settings.CACHE_ENABLED:
         return None
-    own = {kb.profile_id: _state_of(kb.profile) for kb in outcome.knowledge_bases}
-    scope = [
-        KnowledgeBaseState(
-            kb.pk,
-            kb.version_row.version,
-            kb.version_row.content_version,
-            kb.embedding_model,
-            kb.tokenizer_id,
-            kb.language,
-            own[kb.profile_id],
-        )
-        for kb in outcome.knowledge_bases
-    ]
-    return tier_of(_key_of(request, scope, _profiles(request, scope, lambda: outcome.wiring.profile)))
-
-
-def _state_of(profile: RetrievalProfile) -> ProfileState:
-    """As `states` reads it."""
-    text = json.dumps(profile.settings, ensure_ascii=False)
-    return ProfileState(profile.pk, profile.name, profile.version, text)
-
-
-def _profiles(
-    request: SearchRequest, scope: Sequence[KnowledgeBaseState], ruling: Callable[[], RetrievalProfile]
-) -> list[ProfileState]:
-    """The profile that the response names, then those of the knowledge bases where they differ.
-
-    Args:
-        request: the search.
-        scope: its knowledge bases.
-        ruling: gives the profile that the request names, or the default one; asked where that decides.
-    """
-    own = {kb.profile.profile_id: kb.profile for kb in scope}
-    if not request.profile and len(own) == 1:
-        return list(own.values())
-    ruled = ruling()
-    first = ProfileState(ruled.pk, ruled.name, ruled.version, json.dumps(ruled.settings))
-    return [first] if request.profile else [first, *(kb.profile for kb in scope)]
+    return tier_of(_key_of(request, outcome.knowledge_bases, outcome.wiring.profile))
 
 
 def _environment() -> str:

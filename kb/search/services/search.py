@@ -25,7 +25,7 @@ from kb.profiles.services import OF, find_version
 from kb.search.models import SearchLog
 from kb.search.selectors import searchable
 from kb.search.services import search_log
-from kb.search.wiring import Wiring, build_pipeline
+from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.messages import Message
 from retrieval.trace import Degradation, DegradationCode
@@ -85,6 +85,21 @@ class SearchRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchScope:
+    """What a request is about, read once and with the caller's rights.
+
+    Attributes:
+        knowledge_bases: in the order of the request, each with its profile and versions.
+        named: the profile that the request names; None: each knowledge base searches by its own.
+        ruling: the profile that the response names, which rules the stages that serve all together.
+    """
+
+    knowledge_bases: tuple[KnowledgeBase, ...]
+    named: RetrievalProfile | None
+    ruling: RetrievalProfile
+
+
+@dataclass(frozen=True, slots=True)
 class SearchOutcome:
     request: SearchRequest
     result: Result
@@ -93,8 +108,35 @@ class SearchOutcome:
     trace_id: uuid.UUID
 
 
-def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
+def scope_of(principal: Principal, request: SearchRequest) -> SearchScope:
+    """Reads what a request is about; one statement, and one more for a profile that is not a knowledge base's own.
+
+    Raises:
+        NotVisible: a knowledge base or the profile does not exist for this principal.
+        Rejected: several knowledge bases have a profile of that name.
+    """
+    if not request.knowledge_base_ids:
+        raise NotVisible(_("Name at least one knowledge base."))
+    found = searchable(principal, request.knowledge_base_ids)
+    if missing := [str(kb_id) for kb_id in request.knowledge_base_ids if kb_id not in found]:
+        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": ", ".join(missing)})
+    knowledge_bases = tuple(found[kb_id] for kb_id in dict.fromkeys(request.knowledge_base_ids))
+    for kb in knowledge_bases:
+        if own := request.own_profiles.get(kb.pk):
+            kb.profile = find_version(principal, own.reference, own.version, scope=[kb.pk])
+    named = None
+    if request.profile:
+        named = find_version(principal, request.profile, request.profile_version, scope=request.knowledge_base_ids)
+    return SearchScope(knowledge_bases, named, named or common_profile(knowledge_bases))
+
+
+def search(principal: Principal, request: SearchRequest, scope: SearchScope | None = None) -> SearchOutcome:
     """Searches knowledge bases.
+
+    Args:
+        principal: who searches.
+        request: what for.
+        scope: from `scope_of`, just now; None: it is read.
 
     Raises:
         NotVisible: one of them, or the profile, does not exist for this principal.
@@ -104,17 +146,16 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutcome:
     """
     request = dataclasses.replace(request, query=storable(request.query))
     try:
-        outcome = _run(principal, request)
+        outcome = _run(principal, request, scope or scope_of(principal, request))
     except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
-        outcome = _run(principal, request)
+        outcome = _run(principal, request, scope_of(principal, request))
     if request.log:
         search_log.record(principal, outcome_as_log(outcome), now=request.explain)
     return outcome
 
 
-def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
-    knowledge_bases = _visible(principal, request.knowledge_base_ids)
-    wiring = _wire(knowledge_bases, principal, request)
+def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> SearchOutcome:
+    wiring = _wire(scope, principal, request)
     if request.latency_budget_ms is None:
         wiring.load_models()
     budget = (request.latency_budget_ms or settings.LATENCY_BUDGET_MS) / 1_000
@@ -130,7 +171,7 @@ def _run(principal: Principal, request: SearchRequest) -> SearchOutcome:
     trace_id = uuid.uuid4()
     record_stages(result.spans, str(trace_id))
     context.add(search=str(trace_id))
-    return SearchOutcome(request, result, wiring, tuple(knowledge_bases), trace_id)
+    return SearchOutcome(request, result, wiring, scope.knowledge_bases, trace_id)
 
 
 def shared_cache_notes() -> tuple[Degradation, ...]:
@@ -156,50 +197,24 @@ def wire(principal: Principal, request: SearchRequest, *, embedding_model: str =
         InvalidConfiguration: an override is unknown or out of range.
         Rejected: a knowledge base does not hold the model's vectors.
     """
-    knowledge_bases = _visible(principal, request.knowledge_base_ids)
+    scope = scope_of(principal, request)
     if embedding_model:
-        for kb in knowledge_bases:
+        for kb in scope.knowledge_bases:
             search_with(kb, embedding_model)
     # What is measured must be found again, and what is elsewhere may not be; nor is each of its queries to be sent out.
     overrides = {**request.overrides, "external": False}
-    return _wire(knowledge_bases, principal, dataclasses.replace(request, overrides=overrides))
+    return _wire(scope, principal, dataclasses.replace(request, overrides=overrides))
 
 
-def _wire(knowledge_bases: Sequence[KnowledgeBase], principal: Principal, request: SearchRequest) -> Wiring:
-    profile = named_profile(principal, request)
-    for kb in knowledge_bases:
-        if own := request.own_profiles.get(kb.pk):
-            kb.profile = find_version(principal, own.reference, own.version, scope=[kb.pk])
+def _wire(scope: SearchScope, principal: Principal, request: SearchRequest) -> Wiring:
     return build_pipeline(
-        knowledge_bases,
+        scope.knowledge_bases,
         principal,
-        profile=None if request.own_profiles else profile,
-        common=profile,
+        profile=None if request.own_profiles else scope.named,
+        common=scope.ruling,
         overrides=request.overrides,
         filters=request.filters,
     )
-
-
-def _visible(principal: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
-    if not kb_ids:
-        raise NotVisible(_("Name at least one knowledge base."))
-    found = searchable(principal, kb_ids)
-    missing = [str(kb_id) for kb_id in kb_ids if kb_id not in found]
-    if missing:
-        raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": ", ".join(missing)})
-    return [found[kb_id] for kb_id in dict.fromkeys(kb_ids)]
-
-
-def named_profile(principal: Principal, request: SearchRequest) -> RetrievalProfile | None:
-    """The profile that a request names; None where each knowledge base searches by its own.
-
-    Raises:
-        NotVisible: there is no such profile for this principal, or no such version of it.
-        Rejected: several knowledge bases have a profile of that name.
-    """
-    if not request.profile:
-        return None
-    return find_version(principal, request.profile, request.profile_version, scope=request.knowledge_base_ids)
 
 
 def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:

@@ -171,7 +171,7 @@ def test_a_response_that_is_served_again(kb, written, read):
         with override(language):
             [degraded] = [
                 each
-                for each in json.loads(respond(principal(kb.owner), request))["degraded"]
+                for each in respond(principal(kb.owner), request).as_dict()["degraded"]
                 if each["stage"] == "vector"
             ]
         assert set(degraded) == {"stage", "code", "detail"}

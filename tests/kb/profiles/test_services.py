@@ -1,4 +1,3 @@
-import json
 import threading
 from functools import partial
 
@@ -386,7 +385,7 @@ def test_adopting_a_shared_profile_moves_none_but_those_that_have_it(root, kb):
 
 # -- The next search -----------------------------------------------------------------------------------------------------
 def asked(who, kb, **fields):
-    return json.loads(respond(who, SearchRequest(query="保修期", knowledge_base_ids=[kb.pk], **fields)))
+    return respond(who, SearchRequest(query="保修期", knowledge_base_ids=[kb.pk], **fields)).as_dict()
 
 
 @pytest.mark.parametrize("fields", [{}, {"profile": "faq tuned"}], ids=["its own", "named"])

@@ -27,7 +27,7 @@ from kb.search.admin.labels import (
     stage_label,
     with_figure,
 )
-from kb.search.services.responses import kept_in
+from kb.search.services.responses import tier_that_answers
 from kb.search.services.search import SearchOutcome, trace_as_json
 from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
@@ -320,7 +320,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
     """
     result, wiring = outcome.result, outcome.wiring
     candidates = rows(outcome, bases)
-    tier = kept_in(outcome)
+    tier = tier_that_answers(outcome)
     return Explanation(
         results=tuple(row for row in candidates if not row.cut_by),
         cut=tuple(row for row in candidates if row.cut_by),

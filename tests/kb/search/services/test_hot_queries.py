@@ -3,7 +3,7 @@ from django.utils import translation
 
 from kb.base.errors import NotAllowed, NotVisible
 from kb.models import Document, Membership, Principal
-from kb.search.selectors import states
+from kb.search.selectors import searchable
 from kb.search.services.responses import (
     cache_response,
     cached_response,
@@ -31,9 +31,10 @@ def kb():
 
 def key(*kbs, **changes):
     """As a search makes it, from what the database holds now."""
+    found = searchable(Principal(make_user(superuser=True)), [kb.pk for kb in kbs])
     asked = {
         "query": "年假可以休几天？",
-        "scope": states(Principal(make_user(superuser=True)), [kb.pk for kb in kbs]),
+        "scope": [found[kb.pk] for kb in kbs],
         "profile": "default v1",
         "fingerprints": ["c0ffee"],
         "request": {"filters": None},
