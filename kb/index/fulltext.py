@@ -43,7 +43,7 @@ CROSS JOIN LATERAL (
 GROUP BY lexeme.place ORDER BY lexeme.place
 """
 ENABLED = "SELECT id FROM kb_chunk WHERE id = ANY(%s::bigint[]) AND enabled"
-POSTINGS = """
+CHUNK_POSTINGS = """
 SELECT p.chunk_id, p.terms, p.frequencies, p.length
 FROM kb_chunkpostings p JOIN kb_chunk c ON c.id = p.chunk_id AND c.enabled
 WHERE p.chunk_id = ANY(%s::bigint[]) AND p.tokenizer_id = %s
@@ -151,7 +151,7 @@ def _bm25(
     chunk_ids: NDArray[np.int64], tokenizer_id: str, terms: Sequence[str], idf: NDArray[np.float64], k: int
 ) -> Found:
     with binary_cursor() as cursor:
-        rows = cursor.execute(POSTINGS, [chunk_ids.tolist(), tokenizer_id], binary=True).fetchall()
+        rows = cursor.execute(CHUNK_POSTINGS, [chunk_ids.tolist(), tokenizer_id], binary=True).fetchall()
     if not rows:
         return np.empty(0, dtype=np.int64), np.empty(0)
     lengths = np.array([length for *_, length in rows], dtype=np.float64)

@@ -145,14 +145,14 @@ def search_as_text(output: SearchOutput) -> str:
         [
             f"{len(output.passages)} passages, best first. {output.notice}",
             *_notes(output.degraded),
-            *_passages(output.passages),
+            *_passage_lines(output.passages),
             *([f"<facts>\n{facts}\n</facts>"] if facts else []),
         ]
     )
 
 
 def answer_as_text(output: AnswerOutput) -> str:
-    sources = [f"Sources. {output.notice}", *_passages(output.sources)] if output.sources else []
+    sources = [f"Sources. {output.notice}", *_passage_lines(output.sources)] if output.sources else []
     return _joined([_safe(output.answer), *_notes(output.degraded), *sources])
 
 
@@ -167,7 +167,7 @@ def document_as_text(output: DocumentOutput) -> str:
     return _joined([f"{head} {output.notice}", *unfinished, *chunks, *further])
 
 
-def _passages(passages: Sequence[PassageOutput]) -> Iterable[str]:
+def _passage_lines(passages: Sequence[PassageOutput]) -> Iterable[str]:
     for each in passages:
         attributes = {
             "number": each.number,

@@ -14,7 +14,6 @@ from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, GraphFact
 
-NAME_CHARACTERS = 200
 MOST_TERMS = 100
 
 

@@ -3,17 +3,20 @@
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from kb.ingest.chunkers import headings, parent_child, questions, recursive, tokens
+from kb.ingest.chunkers import questions, tokens
+from kb.ingest.chunkers.headings import headings
+from kb.ingest.chunkers.parent_child import parent_child
+from kb.ingest.chunkers.recursive import recursive
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, Strategy
 from kb.ingest.parser.parsed import ParsedDocument
 
 Chunker = Callable[[ParsedDocument, ChunkSettings], list[ChunkDraft]]
 
 CHUNKERS: Final[Mapping[Strategy, Chunker]] = {
-    "recursive": recursive.split,
-    "headings": headings.split,
+    "recursive": recursive,
+    "headings": headings,
     "questions": questions.split,
-    "parent_child": parent_child.split,
+    "parent_child": parent_child,
     "tokens": tokens.split,
 }
 

@@ -3,7 +3,7 @@ from typing import Any
 from uuid import UUID
 
 from django.http import HttpResponse
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
 from drf_spectacular.utils import extend_schema, extend_schema_view
 from rest_framework import serializers
 from rest_framework.renderers import JSONRenderer
@@ -75,7 +75,7 @@ class SearchBatchView(ApiView):
 
     def post(self, request: Request) -> HttpResponse:
         searches = self.checked(SearchBatchSerializer)["searches"]
-        refusal = _(
+        refusal = gettext(
             "The %(searches)d searches of this batch count as as many requests, more than are left: wait as Retry-After "
             "says, or send fewer at once."
         )
@@ -96,7 +96,7 @@ class SearchBatchView(ApiView):
 
     def _found(self, fields: dict[str, Any], until: float) -> bytes:
         if time.monotonic() >= until:
-            raise OutOfTime(_("The searches before this one took too long."))
+            raise OutOfTime(gettext("The searches before this one took too long."))
         serializer = SearchRequestSerializer(data=fields)
         serializer.is_valid(raise_exception=True)
         return respond(self.principal, serializer.to_request()).as_bytes()

@@ -35,7 +35,7 @@ READ_SECONDS: Final = 15.0
 """How long a source is read although its search has gone on without it: what it says then serves the next."""
 MOST_PASSAGES: Final = 300
 RRF_K: Final = 60
-SOURCES: Final = 100
+KEPT_SEARCHES: Final = 100
 
 CODES: Final = {
     FetchCode.TIMEOUT: DegradationCode.EXTERNAL_TIMEOUT,
@@ -153,7 +153,7 @@ def _settings(kb: KnowledgeBase) -> tuple[int, int]:
     return kb.chunk_size, kb.chunk_overlap
 
 
-@lru_cache(maxsize=SOURCES)
+@lru_cache(maxsize=KEPT_SEARCHES)
 def _indexed(
     entries: tuple[LiveEntry, ...], tokenizer: Any, cut: tuple[int, int]
 ) -> tuple[tuple[tuple[LiveEntry, str], ...], OkapiIndex]:

@@ -10,7 +10,7 @@ from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
 from django.utils.module_loading import import_string
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
 from rest_framework.exceptions import APIException, AuthenticationFailed, Throttled
 
 from kb.access.services.api_keys import api_key_use
@@ -48,18 +48,18 @@ def check_body(request: HttpRequest) -> None:
         AuthenticationFailed: it is long, and comes with an API key that opens nothing.
     """
     if "Transfer-Encoding" in request.headers:
-        raise LengthRequired(_("Send the body with a Content-Length, not in chunks of unknown number."))
+        raise LengthRequired(gettext("Send the body with a Content-Length, not in chunks of unknown number."))
     length = stated_length(request.META)
     if length <= settings.ANONYMOUS_BODY_BYTES:
         return
     if not _is_known(request):
-        message = _("Without a session or an API key a request’s body has at most %(kilobytes)s KB.")
+        message = gettext("Without a session or an API key a request’s body has at most %(kilobytes)s KB.")
         raise TooLarge(message % {"kilobytes": settings.ANONYMOUS_BODY_BYTES // 1024})
     is_form = (request.content_type or "").startswith("multipart/")
     most = _most_form_bytes(request) + FORM_OVERHEAD_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     if length > most:
-        advice = _("split the file") if is_form else _("upload long texts as a file")
-        message = _("The body is larger than %(megabytes)s MB: %(advice)s.")
+        advice = gettext("split the file") if is_form else gettext("upload long texts as a file")
+        message = gettext("The body is larger than %(megabytes)s MB: %(advice)s.")
         raise TooLarge(message % {"megabytes": most // 1024**2, "advice": advice})
 
 

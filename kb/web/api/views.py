@@ -2,7 +2,7 @@ from typing import Any, NoReturn, TypeVar
 from uuid import UUID
 
 from django.db.models import Model, QuerySet
-from django.utils.translation import gettext as _
+from django.utils.translation import gettext
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.negotiation import DefaultContentNegotiation
 from rest_framework.renderers import BaseRenderer
@@ -105,7 +105,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
         found = one(visible, pk)
         rows: ScopedQuerySet = type(found)._default_manager.all()  # type: ignore[assignment]
         if not rows.editable_by(self.principal).filter(pk=pk).exists():
-            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+            raise NotAllowed(gettext("You may see this, but not change it: ask its owner to make you an editor."))
         return found
 
 
@@ -117,7 +117,7 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
     """
     found = rows.filter(pk=pk).first()
     if found is None:
-        raise NotVisible(_("There is no such object."))
+        raise NotVisible(gettext("There is no such object."))
     return found
 
 

@@ -45,10 +45,10 @@ def _lines(queries: QuerySet[EvalRunQuery]) -> Iterator[str]:
     writer: Any = csv.writer(_Line())
     yield BYTE_ORDER_MARK + writer.writerow(COLUMNS)
     for query in queries.iterator(chunk_size=ROWS_AT_ONCE):
-        yield writer.writerow(_row(query))
+        yield writer.writerow(_csv_row(query))
 
 
-def _row(query: EvalRunQuery) -> list[Any]:
+def _csv_row(query: EvalRunQuery) -> list[Any]:
     return [
         _as_text(query.external_id),
         _as_text(query.text),
