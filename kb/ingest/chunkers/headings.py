@@ -6,7 +6,7 @@ from kb.ingest.chunkers.recursive import split_text
 from kb.ingest.parser.parsed import ParsedDocument
 
 
-def headings(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """What is too long for one chunk is cut by paragraphs and sentences; a chunk's page is the one it begins on."""
     drafts: list[ChunkDraft] = []
     for passage in by_heading(document):

@@ -8,7 +8,7 @@ from kb.ingest.chunkers.recursive import split_text
 from kb.ingest.parser.parsed import ParsedDocument
 
 
-def parent_child(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """Parents cross page breaks, but no heading; one that a single chunk fills is left out: the chunk is enough."""
     large = replace(settings, strategy="recursive", size=settings.parent_size, overlap=0)
     drafts: list[ChunkDraft] = []

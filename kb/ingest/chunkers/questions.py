@@ -24,7 +24,7 @@ class _Pair:
     questions: tuple[str, ...] = ()
 
 
-def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_by_questions(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """A pair too long for one chunk repeats its question in each; text between the pairs is cut by sentences."""
     drafts: list[ChunkDraft] = []
     for path, pairs in _pairs(document):

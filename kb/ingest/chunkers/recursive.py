@@ -20,7 +20,7 @@ _SEPARATORS: Final = (
 )
 
 
-def recursive(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_recursively(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """No chunk crosses a heading or a page, or is longer than settings.size."""
     drafts: list[ChunkDraft] = []
     for section in by_page(document):

@@ -12,7 +12,7 @@ _READ_AT_ONCE = 50_000
 _FIRST_CJK = "\u2e80"
 
 
-def split(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
+def split_by_tokens(document: ParsedDocument, settings: ChunkSettings) -> list[ChunkDraft]:
     """No chunk crosses a heading or a page, or has more than settings.size tokens; words stay whole."""
     drafts: list[ChunkDraft] = []
     for section in by_page(document):

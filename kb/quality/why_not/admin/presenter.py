@@ -32,7 +32,6 @@ from kb.search.admin.labels import degradation_heading
 from retrieval.config import RetrievalConfig
 from retrieval.recall import RANKS_A_CANDIDATE
 
-ABSENT = "–"
 ICONS = {
     State.PASSED: "check_circle",
     State.WEAKENED: "error",
