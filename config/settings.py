@@ -149,8 +149,8 @@ CACHES = {
         "LOCATION": env.str("CACHE_URL", default=cache_url(REDIS_URL)),
         "TIMEOUT": env.int("BM25_CACHE_TTL_SECONDS", default=86_400),
         "OPTIONS": {
-            "CLIENT_CLASS": "kb.base.cache.raw_redis.RawBytesClient",
-            "SERIALIZER": "kb.base.cache.raw_redis.BytesOnlySerializer",
+            "CLIENT_CLASS": "kb.base.cache.RawBytesClient",
+            "SERIALIZER": "kb.base.cache.BytesOnlySerializer",
             "SOCKET_CONNECT_TIMEOUT": 0.5,
             "SOCKET_TIMEOUT": 2,
         },
@@ -397,7 +397,7 @@ SPECTACULAR_SETTINGS = {
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "POSTPROCESSING_HOOKS": [
         "drf_spectacular.hooks.postprocess_schema_enums",
-        "kb.web.api.examples.add_examples",
+        "kb.web.api.schema.add_examples",
     ],
 }
 

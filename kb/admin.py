@@ -4,15 +4,13 @@
 import kb.graph.admin.concepts
 import kb.graph.admin.entities
 import kb.graph.admin.extractions
-import kb.graph.admin.facts
 import kb.ingest.admin.batches
 import kb.ingest.admin.chunks
 import kb.ingest.admin.documents
 import kb.ingest.admin.knowledge_bases
 import kb.operations.admin.accounts
-import kb.operations.admin.archives
 import kb.operations.admin.audit
-import kb.quality.debug.admin.log
+import kb.quality.debug.admin.judge
 import kb.quality.eval_sets.admin
 import kb.quality.failed_queries.admin
 import kb.quality.profiles.admin.pages

@@ -9,12 +9,16 @@ from kb.content.api import InvitationViewSet, MemberViewSet
 from kb.graph.api import ConceptViewSet, EntityViewSet, FactViewSet, GraphImportViewSet
 from kb.index.api import TokenizerViewSet, TokensViewSet
 from kb.ingest.api.batches import BatchViewSet, KnowledgeBaseBatchViewSet
-from kb.ingest.api.chunk_preview import ChunkPreviewViewSet
-from kb.ingest.api.chunks import BulkChunksViewSet, ChunkMergeViewSet, ChunkViewSet, NearDuplicatesViewSet
+from kb.ingest.api.chunks import (
+    BulkChunksViewSet,
+    ChunkMergeViewSet,
+    ChunkPreviewViewSet,
+    ChunkViewSet,
+    NearDuplicatesViewSet,
+)
 from kb.ingest.api.documents import DocumentFileView, DocumentViewSet, KnowledgeBaseDocumentViewSet
 from kb.ingest.api.knowledge_bases import KnowledgeBaseViewSet
-from kb.operations.api.archives import KnowledgeBaseExportView, KnowledgeBaseImportView
-from kb.operations.api.audit import AuditViewSet
+from kb.operations.api.audit import AuditViewSet, KnowledgeBaseExportView, KnowledgeBaseImportView
 from kb.operations.api.health import HealthView, MetricsView, NoSuchEndpointView, ReadyView
 from kb.quality.compare.api import CalibrationView, CompareRunsView, CompareView
 from kb.quality.debug.api import ChunkQueriesViewSet
@@ -27,10 +31,9 @@ from kb.quality.eval_sets.api import (
 )
 from kb.quality.failed_queries.api import FeedbackView
 from kb.quality.profiles.api import ProfileVersionViewSet, ProfileViewSet
-from kb.quality.runs.api.embedding_model import EmbeddingModelViewSet
-from kb.quality.runs.api.eval_runs import EvalRunViewSet
+from kb.quality.runs.api import EmbeddingModelViewSet, EvalRunViewSet
 from kb.quality.why_not.api import WhyNotView
-from kb.search.api.views import CacheInvalidateView, ReplayView, SearchBatchView, SearchView, TraceView
+from kb.search.api import CacheInvalidateView, ReplayView, SearchBatchView, SearchView, TraceView
 from kb.sources.external.api import ExternalSourceViewSet
 from kb.sources.web.api import WebSourceViewSet
 from kb.sources.web.services.pages import page_read

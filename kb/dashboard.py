@@ -16,8 +16,7 @@ from kb.providers.tokenizers import tokenizer
 from kb.quality.statistics import DAYS, Day, SearchStatistics, Sight, cache_hits, search_statistics, waiting_failures
 from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
 from kb.web.admin.charts import Chart, Series, percentage
-from kb.web.admin.rows import count_of
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import count_of, principal
 from retrieval.model_files import libraries_available
 
 BARS = 7

@@ -10,11 +10,11 @@ from kombu.exceptions import OperationalError
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, Superseded
 from kb.content.models import Document
-from kb.graph.services.extraction import extract_document, graph_request_if_wanted, sweep_graph_requests
+from kb.graph.services.writing import extract_document, graph_request_if_wanted, sweep_graph_requests
 from kb.index.bm25 import BM25Store
+from kb.index.fulltext import long_change_logs
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS
-from kb.index.postings import long_change_logs
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import changes_apply, waiting
 from kb.index.services.stores.checking import settled_count

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 
+from retrieval.characters import CJK, LATIN
 from retrieval.config import RetrievalConfig
 from retrieval.errors import GenerationFailed
-from retrieval.intent import core_intent, split_questions
 from retrieval.keywords import query_keywords
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import ConceptStore, Rewriter, Tokenizer
-from retrieval.scripts import CJK, LATIN
+from retrieval.rewrite import core_intent, split_questions
 from retrieval.tokenize import normalize
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ConceptMention, Rewritten, Turn

@@ -5,9 +5,8 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from retrieval.gate import ScoreScale
-from retrieval.inert import InertStream
-from retrieval.packing import Citation, Context
+from retrieval.packing import Citation, Context, InertStream
+from retrieval.selection import ScoreScale
 from retrieval.types import Fact, Hit, Turn
 
 FALLBACK = {

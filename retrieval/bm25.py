@@ -16,7 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.dependencies import import_dependency
+from retrieval.errors import import_dependency
 from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
 
 FORMAT = 2

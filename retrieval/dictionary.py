@@ -8,8 +8,8 @@ from enum import StrEnum
 from io import StringIO
 from typing import TYPE_CHECKING
 
+from retrieval.characters import CJK
 from retrieval.errors import RetrievalError
-from retrieval.scripts import CJK
 
 if TYPE_CHECKING:
     pass

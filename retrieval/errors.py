@@ -1,6 +1,11 @@
 """The errors of the retrieval library; every message names its remedy."""
 
+import importlib
+import warnings
+from types import ModuleType
 from typing import TYPE_CHECKING
+
+from retrieval.messages import Message, gettext_noop, message_of
 
 if TYPE_CHECKING:
     from retrieval.trace import Degradation, DegradationCode
@@ -80,3 +85,36 @@ class NoChannelAvailable(RetrievalError):
     def __init__(self, degradations: "tuple[Degradation, ...]") -> None:
         super().__init__("; ".join(degradation.detail for degradation in degradations))
         self.degradations = degradations
+
+
+_DISTRIBUTIONS = {
+    "Stemmer": "pystemmer",
+    "jieba": "jieba",
+    "opencc": "opencc",
+    "rank_bm25": "rank-bm25",
+    "rjieba": "rjieba",
+}
+
+
+def import_dependency(name: str) -> ModuleType:
+    """Import a module of the keyword channel at its first use.
+
+    Raises:
+        DependencyMissing: It cannot be imported.
+    """
+    try:
+        # jieba's sources hold invalid escape sequences, and with older setuptools it imports pkg_resources.
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            warnings.simplefilter("ignore", SyntaxWarning)
+            warnings.simplefilter("ignore", UserWarning)
+            return importlib.import_module(name)
+    except ImportError as error:
+        raise DependencyMissing(
+            Message(
+                gettext_noop("{name} cannot be imported ({error}): run `pip install {package}`"),
+                name=name,
+                error=message_of(error),
+                package=_DISTRIBUTIONS[name],
+            )
+        ) from error

@@ -23,8 +23,8 @@ from retrieval.lexicons import LexiconWithTexts
 from retrieval.messages import Message, gettext_noop
 from retrieval.postings import hash_terms
 from retrieval.protocols import ExternalProvider
+from retrieval.rerankers.overlap import searchable_text
 from retrieval.scope import Scope
-from retrieval.searchable import searchable_text
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ExternalHit, Origin, Passage, Ranking
 

@@ -1,8 +1,16 @@
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress
+from math import isnan
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from retrieval.config import RetrievalConfig
+from retrieval.postings import hash_terms
+from retrieval.scope import Scope
+from retrieval.types import Analysis, Candidate, Lexicon, Passage, Ranking
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +99,160 @@ def min_max(scores: NDArray[np.float64]) -> NDArray[np.float64]:
         low, high = scores[known].min(), scores[known].max()
         normalised[known] = (scores[known] - low) / (high - low) if high > low else float(high > 0)
     return normalised
+
+
+# N-grams find what only looks alike, so they weigh less than the words that they stand in for.
+LEXICAL_SHARE = 0.5
+
+
+# Few chunks have questions, so the others must not count as disagreeing with a channel that cannot know them; likewise what
+# is found elsewhere, by channels with weights of their own.
+_MAY_NOT_KNOW = frozenset({"question"})
+
+
+class _Fused(NamedTuple):
+    """A knowledge base's chunk before its place among all is known; sorts as candidates do.
+
+    Attributes:
+        behind: minus the share of the best score that the knowledge base's own fusion could have given with the channels
+            that have answered.
+        below: minus the fused score.
+        place: of the knowledge base.
+    """
+
+    behind: float
+    below: float
+    place: int
+    chunk_id: int
+    kb_id: int
+    agreement: float
+    ranks: dict[str, int]
+    scores: dict[str, float]
+
+
+def fuse(
+    scopes: Sequence[Scope], rankings: Sequence[Ranking], passages: Mapping[int, Passage], depth: int | None
+) -> list[Candidate]:
+    """The candidates of all knowledge bases: by fused score, then by the order of the bases, then by chunk id.
+
+    Fused scores are compared as shares of the best possible one: those of another fusion, other weights or fewer channels
+    are of another size, and the base with the smaller ones would have no candidate among the first.
+
+    Args:
+        scopes: in the order that breaks ties, each with its own fusion and weights.
+        rankings: one a knowledge base and channel.
+        passages: of all chunks in the rankings.
+        depth: candidates after the first so many are cut; None: none is.
+    """
+    fused: list[_Fused] = []
+    for place, scope in enumerate(scopes):
+        own = [ranking for ranking in rankings if ranking.kb_id == scope.kb_id]
+        if own:
+            fused += _fuse_one(place, scope.config, own)
+    fused.sort()
+    candidates = []
+    for rank, (_behind, below, _place, chunk_id, kb_id, agreement, ranks, scores) in enumerate(fused, start=1):
+        ranks["fused"], scores["fused"] = rank, -below
+        cut_by = None if depth is None or rank <= depth else "fusion"
+        candidates.append(Candidate(chunk_id, kb_id, ranks, scores, agreement, passages[chunk_id], cut_by=cut_by))
+    return candidates
+
+
+def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) -> list[_Fused]:
+    exact: dict[str, NDArray[np.float64]] = {}
+    union = np.empty(0, dtype=np.int64)
+    weights = channel_weights(config)
+    if config.fusion == "weighted":
+        union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
+        exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
+        weighted = [WeightedScores(exact[each.channel], _weight(each, weights)) for each in rankings]
+        chunk_ids, scores = weighted_sum(union, weighted)
+        best = most = 1.0
+    else:
+        listed = [WeightedRanking(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings]
+        chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
+        agreeing = [
+            each
+            for ranking, each in zip(rankings, listed, strict=True)
+            if ranking.channel not in _MAY_NOT_KNOW and ranking.weight is None
+        ]
+        best = best_fused_score(agreeing or listed, config.rrf_k)
+        # N-grams alone stay as far behind words as their weight says.
+        most = max(best, config.keyword_weight / (config.rrf_k + 1))
+    ranks: dict[int, dict[str, int]] = {chunk_id: {} for chunk_id in chunk_ids.tolist()}
+    found: dict[int, dict[str, float]] = {chunk_id: {} for chunk_id in ranks}
+    for ranking in rankings:
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            ranks[chunk_id][ranking.channel] = rank
+        ids, known = (union, exact[ranking.channel]) if exact else (ranking.chunk_ids, ranking.scores)
+        for chunk_id, score in zip(ids.tolist(), known.tolist(), strict=True):
+            if not isnan(
+                score
+            ):  # a chunk that stands for its double in another knowledge base has a rank, and no score
+                found[chunk_id][ranking.channel] = score
+    kb_id, most, best = rankings[0].kb_id, most or 1.0, best or 1.0  # where all weights are 0, so are the scores
+    own_best = {} if config.fusion == "weighted" else _best_elsewhere(rankings, config.rrf_k)
+    return [
+        _Fused(
+            -score / most,
+            -score,
+            place,
+            chunk_id,
+            kb_id,
+            min(1.0, score / own_best.get(chunk_id, best)),
+            ranks[chunk_id],
+            found[chunk_id],
+        )
+        for chunk_id, score in zip(ranks, scores.tolist(), strict=True)
+    ]
+
+
+def _best_elsewhere(rankings: Sequence[Ranking], rrf_k: int) -> dict[int, float]:
+    """The best fused score that what was found elsewhere could have: no channel of chunks can know it."""
+    best: dict[int, float] = {}
+    for ranking in rankings:
+        if ranking.weight:
+            for key in ranking.passages:
+                best[key] = best.get(key, 0.0) + ranking.weight / (rrf_k + 1)
+    return best
+
+
+def channel_weights(config: RetrievalConfig) -> dict[str, float]:
+    """The weight of each channel under the fusion in force; a stand-in has that of the channel it stands in for."""
+    if config.fusion == "weighted":
+        vector, keyword = config.hybrid_vector_weight, config.hybrid_text_weight
+    else:
+        vector, keyword = config.vector_weight, config.keyword_weight
+    return {
+        "vector": vector,
+        "question": config.question_weight,
+        "bm25": keyword,
+        "fts": keyword,
+        "lexical": keyword * LEXICAL_SHARE,
+    }
+
+
+def _weight(ranking: Ranking, weights: Mapping[str, float]) -> float:
+    return weights[ranking.channel] if ranking.weight is None else ranking.weight
+
+
+def _scores_of(ranking: Ranking, union: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The channel's exact score of every candidate, shape (n_union,); NaN where it cannot tell."""
+    if ranking.score is not None:
+        return ranking.score(union)
+    scores = np.full(union.size, np.nan)
+    scores[np.searchsorted(union, ranking.chunk_ids)] = ranking.scores
+    return scores
+
+
+def match_terms(
+    analysis: Analysis, candidates: Sequence[Candidate], lexicons: Mapping[int, Lexicon]
+) -> list[Candidate]:
+    """Notes which terms of the query, or of another name of its concepts, each candidate holds."""
+    held: dict[int, tuple[str, ...]] = {}
+    for kb_id, lexicon in lexicons.items():
+        terms = tuple(dict.fromkeys(analysis.search_tokens(kb_id)))
+        own = [candidate.chunk_id for candidate in candidates if candidate.kb_id == kb_id]
+        holds = lexicon.saturation(hash_terms(terms), np.array(own, dtype=np.int64)) > 0
+        held |= {chunk_id: tuple(compress(terms, row)) for chunk_id, row in zip(own, holds.tolist(), strict=True)}
+    return [c._replace(matched_terms=held.get(c.chunk_id, ())) for c in candidates]

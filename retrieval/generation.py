@@ -1,6 +1,8 @@
 """Answers of language models behind servers that speak OpenAI's `POST /chat/completions`."""
 
+import ipaddress
 import json
+import re
 import threading
 import time
 import weakref
@@ -8,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
 
 from tenacity import (
     RetryCallState,
@@ -20,7 +23,6 @@ from tenacity import (
 
 from retrieval.errors import CircuitOpen, GenerationFailed, ModelTimeout, ModelUnavailable
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
-from retrieval.llm_settings import host_of, settings_problem
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
@@ -28,6 +30,52 @@ from retrieval.types import Turn
 if TYPE_CHECKING:
     from openai import APIResponse, APIStatusError, OpenAI
     from openai.types.chat import ChatCompletion
+
+
+def settings_problem(base_url: str, api_key: str, model: str) -> Message | None:
+    """What is missing or wrong in the settings, and what to do."""
+    if not base_url or not model:
+        return Message(
+            gettext_noop(
+                "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1) and LLM_MODEL"
+            )
+        )
+    if not _is_web_address(base_url):
+        return Message(
+            gettext_noop("LLM_BASE_URL is not a web address: set it to one such as https://api.deepseek.com/v1")
+        )
+    if not api_key and not _is_loopback(urlsplit(base_url).hostname or ""):
+        return Message(
+            gettext_noop(
+                "there is no key for the language model at {host}: set LLM_API_KEY (any word if it needs none)"
+            ),
+            host=host_of(base_url),
+        )
+    if not (api_key.isascii() and api_key.isprintable()):
+        return Message(gettext_noop("LLM_API_KEY holds characters that no key has: copy it again"))
+    return None
+
+
+def _is_web_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        name = (parts.hostname or "").encode("idna")
+        return parts.scheme in {"http", "https"} and bool(name) and parts.port != 0 and not re.search(r"\s", url)
+    except ValueError:
+        return False
+
+
+def host_of(url: str) -> str:
+    """Host and port, without the credentials that an address may hold."""
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
 
 REMEDY = Message(gettext_noop("check LLM_BASE_URL, LLM_API_KEY and LLM_MODEL"))
 

@@ -17,7 +17,7 @@ from langchain_core.runnables.config import run_in_executor
 from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import model_validator
 
-from retrieval.gate import ScoreScale
+from retrieval.selection import ScoreScale
 from retrieval.texts import FoundText, KeptText, KnowledgeBaseTexts
 
 PREFIX = "zhiku_"

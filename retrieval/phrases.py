@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from retrieval.scripts import LATIN
+from retrieval.characters import LATIN
 
 _WHITE_SPACE = re.compile(r"\s")
 # At the last character of a phrase: its word goes on behind it.

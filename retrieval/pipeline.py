@@ -7,19 +7,18 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 from retrieval.analysis import Analyser
-from retrieval.candidates import fuse, match_terms
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import Deduplicated, deduplicate
 from retrieval.execution import Budget
 from retrieval.external import brought_along, with_external_scores
-from retrieval.gate import Cut, ScoreScale, cut_for
+from retrieval.fusion import fuse, match_terms
 from retrieval.lexicons import RememberingLexicon
 from retrieval.messages import Message, gettext_noop
 from retrieval.protocols import FactStore, PassageStore
 from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.scope import Scope
-from retrieval.selection import result_count, select
+from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
 from retrieval.trace import Degradation, DegradationCode, Dropped, Trace
 from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 

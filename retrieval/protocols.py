@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.gate import ScoreScale
+from retrieval.selection import ScoreScale
 from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob, Rewritten, Turn
 
 

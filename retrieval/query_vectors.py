@@ -19,9 +19,9 @@ from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
 from retrieval.execution import ModelGuard, too_late
+from retrieval.hot_queries import Land, SingleFlight
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Embedder
-from retrieval.single_flight import Land, SingleFlight
 from retrieval.trace import DegradationCode
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from retrieval.dependencies import import_dependency
+from retrieval.errors import import_dependency
 
 # The words of a run of Chinese characters in search mode: each after the shorter words inside it.
 Segmenter = Callable[[str], Iterable[str]]

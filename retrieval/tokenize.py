@@ -23,12 +23,33 @@ from functools import cache, cached_property, lru_cache
 from hashlib import sha256
 from typing import TypeVar
 
-from retrieval.dependencies import import_dependency
+from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import DictionaryWord
+from retrieval.errors import import_dependency
 from retrieval.phrases import Phrase, PhraseFinder
-from retrieval.scripts import CJK, LATIN
 from retrieval.segmenters import SEGMENTABLE, Engine, Segmenter, WordFrequency, engine_versions, load_segmenter
-from retrieval.simplify import load_simplifier, simplifier_version
+
+
+@cache
+def load_simplifier() -> Callable[[str], str]:
+    """A function from traditional to simplified Chinese; OpenCC's converters may be shared between threads.
+
+    Raises:
+        DependencyMissing: opencc is not installed.
+    """
+    convert: Callable[[str], str] = import_dependency("opencc").OpenCC("t2s").convert
+    # OpenCC reads UTF-8, which has no lone surrogates; they are no part of any term.
+    return lambda text: convert(text.encode("utf-8", "replace").decode())
+
+
+def simplifier_version() -> str:
+    """The version of the package, which brings its own dictionaries.
+
+    Raises:
+        DependencyMissing: opencc is not installed.
+    """
+    return str(import_dependency("opencc").__version__)
+
 
 # Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET.
 # fmt: off

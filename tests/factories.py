@@ -5,7 +5,7 @@ import itertools
 from kb.index.preparing import Prepared, embed, tokenize, write_chunks
 from kb.ingest.chunkers.drafts import hash_content
 from kb.models import ApiKey, Chunk, Document, KnowledgeBase, Membership, Principal, User
-from retrieval.searchable import searchable_text
+from retrieval.rerankers.overlap import searchable_text
 
 _numbers = itertools.count(1)
 
@@ -30,7 +30,7 @@ def make_kb(owner=None, name=None, *, embedding_model="hashing", language="zh"):
 def make_document(kb, *texts, title="", source="notes.txt", **fields):
     """A ready document of one chunk a text, indexed in both channels."""
     from kb.index.services.writing import tokenizers_of
-    from kb.providers.loaded import embedder
+    from kb.providers.embedding_models import embedder
 
     document = Document(
         knowledge_base=kb,

@@ -6,8 +6,8 @@ import numpy as np
 
 from retrieval.embedders.hashing import DIMENSION, HASHING_MODEL_ID, HashingEmbedder
 from retrieval.errors import ChannelUnavailable
-from retrieval.gate import ScoreScale
 from retrieval.postings import hash_terms
+from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Passage, Ranking
 

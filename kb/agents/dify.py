@@ -20,8 +20,8 @@ from kb.web.api.authentication import ApiKeyAuthentication
 from kb.web.api.errors import exception_handler
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField
 from kb.web.api.views import AnyAccept, ApiView
-from retrieval.gate import ScoreScale
-from retrieval.inert import inert
+from retrieval.packing import inert
+from retrieval.selection import ScoreScale
 
 MALFORMED_AUTHORIZATION, AUTHORIZATION_FAILED, UNKNOWN_KNOWLEDGE = 1001, 1002, 2001
 

@@ -29,7 +29,7 @@ from kb.answers.services.conversations import conversation_delete, conversation_
 from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk
-from kb.providers.loaded import generator
+from kb.providers.embedding_models import generator
 from kb.search.admin.labels import Notice, notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal

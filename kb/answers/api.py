@@ -16,15 +16,15 @@ from kb.answers.models import Conversation, Message
 from kb.answers.services.answers import AskRequest, answer, stream_answer
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
 from kb.answers.sse import event_stream, fault_of
-from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
+from kb.search.api import SearchRequestSerializer, UsedProfileSerializer
 from kb.search.services.search import SearchRequest
 from kb.web.api.errors import remedy_of
 from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField
 from kb.web.api.lists import Created, ListFilters, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
-from retrieval.gate import ScoreScale
-from retrieval.inert import inert
+from retrieval.packing import inert
+from retrieval.selection import ScoreScale
 
 
 class StrictUUIDField(serializers.UUIDField):

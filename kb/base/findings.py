@@ -1,8 +1,9 @@
 """What an examination says of one thing that was looked at."""
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 
 class State(StrEnum):
@@ -38,3 +39,45 @@ def listed(names: Iterable[str], shown: int = 5) -> str:
 
 def one_line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+class RemarkCode(StrEnum):
+    HIDDEN_LEFT_OUT = "hidden_left_out"
+    MODEL_DID_NOT_READ = "model_did_not_read"
+    PAGES_RECOGNISED = "pages_recognised"
+    PAGES_WITHOUT_TEXT = "pages_without_text"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the curator of a document that could be read should know of it."""
+
+    code: RemarkCode
+    params: Mapping[str, str | int] = field(default_factory=dict)
+
+    @property
+    def message(self) -> str:
+        return REMARKS[self.code].format(**self.params)
+
+
+def gettext_noop(message: str) -> str:
+    """Marks a message for makemessages; the admin translates it where it is shown."""
+    return message
+
+
+REMARKS: Final[dict[RemarkCode, str]] = {
+    RemarkCode.HIDDEN_LEFT_OUT: gettext_noop(
+        "These are hidden in the file and were left out: {names}. Show them in the program that made it to have them read."
+    ),
+    RemarkCode.MODEL_DID_NOT_READ: gettext_noop(
+        "The language model did not read {count} of its chunks: these have extracted keywords and no questions of its own. "
+        "Mend the cause and process the document again: {reason}"
+    ),
+    RemarkCode.PAGES_RECOGNISED: gettext_noop(
+        "These pages were read by text recognition (OCR), which makes mistakes: {pages}. Compare them with the original."
+    ),
+    RemarkCode.PAGES_WITHOUT_TEXT: gettext_noop(
+        "These pages of the PDF show pictures and have little text layer or none: {pages}. "
+        "If they are scans, run text recognition (OCR) on the file and upload the result."
+    ),
+}

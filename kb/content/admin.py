@@ -31,9 +31,7 @@ from kb.access.services.sharing import (
     ownership_transfer,
 )
 from kb.base.errors import NotVisible, Rejected, ServiceError
-from kb.web.admin.rows import row_id
-from kb.web.admin.scoped import principal
-from kb.web.admin.views import KnowledgeBasePage
+from kb.web.admin.scoped import KnowledgeBasePage, principal, row_id
 
 
 class InvitationsView(TemplateView):

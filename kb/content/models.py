@@ -137,7 +137,7 @@ class Document(models.Model):
     error_code = models.CharField(max_length=40, blank=True)
     error = MessageField(_("error"), blank=True)
     error_params = models.JSONField(default=dict, editable=False)
-    # What its reader had to leave out, as {"code", "params"} of kb.base.remarks.REMARKS.
+    # What its reader had to leave out, as {"code", "params"} of kb.base.findings.REMARKS.
     remarks = models.JSONField(_("remarks"), default=list, editable=False)
     created_by = models.ForeignKey(
         settings.AUTH_USER_MODEL, models.SET_NULL, null=True, related_name="+", verbose_name=_("created by")

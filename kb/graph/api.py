@@ -11,23 +11,21 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
-from kb.graph.services.editing import (
-    MOST_TERMS,
-    concept_create,
-    concept_delete,
-    concept_update,
-    fact_create,
-    fact_delete,
-    fact_update,
-)
 from kb.graph.services.entities import (
     KIND_CHARACTERS,
     MAX_ALIASES,
+    MOST_TERMS,
     NAME_CHARACTERS,
+    concept_create,
+    concept_delete,
+    concept_update,
     entity_create,
     entity_delete,
     entity_merge,
     entity_update,
+    fact_create,
+    fact_delete,
+    fact_update,
     facts_of,
 )
 from kb.graph.services.importing import graph_import, graph_import_plan

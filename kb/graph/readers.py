@@ -8,11 +8,10 @@ from dataclasses import dataclass
 
 from django.db import connection
 
-from kb.access.models import Principal
-from kb.access.scope import visible_knowledge_bases
+from kb.access.models import Principal, visible_knowledge_bases
 from kb.base.text import PREFIX_CHARACTERS, normalized_key
 from kb.graph.models import Concept
-from retrieval.scripts import LATIN
+from retrieval.characters import LATIN
 from retrieval.tokenize import normalize
 from retrieval.types import ConceptMention, Fact
 

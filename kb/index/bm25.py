@@ -22,15 +22,15 @@ from kb.base.db.connections import ConnectionReturningExecutor, untimed_cursor
 from kb.base.db.transactions import Purpose, try_lock
 from kb.base.metrics import BUILD_SECONDS, observe_cache
 from kb.base.models import installation_id
+from kb.index.fulltext import build_index, changes_since, log_start
 from kb.index.models import BM25Index, ChunkChange
-from kb.index.postings import build_index, changes_since, log_start
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
 from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats, TierUnavailable
 from retrieval.channels import LoadedIndex
 from retrieval.errors import ChannelUnavailable
+from retrieval.hot_queries import Land, SingleFlight
 from retrieval.messages import Message
 from retrieval.payload import PayloadCodec
-from retrieval.single_flight import Land, SingleFlight
 from retrieval.trace import DegradationCode
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from django.db import connection
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
-from kb.access.models import Principal
-from kb.access.scope import visible_knowledge_bases
+from kb.access.models import Principal, visible_knowledge_bases
 from kb.base.db.connections import array_text
 from kb.base.filter_values import (
     MAX_CONDITIONS,

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from django.conf import settings
 
-from kb.base.remarks import Remark, RemarkCode
-from kb.providers.loaded import generator
+from kb.base.findings import Remark, RemarkCode
+from kb.providers.embedding_models import generator
 from retrieval.errors import DependencyMissing, GenerationFailed
 from retrieval.execution import InlineExecutor
 from retrieval.keywords import Method, extract_keywords

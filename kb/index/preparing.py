@@ -15,8 +15,7 @@ from kb.base.db.connections import vector_text
 from kb.content.models import Chunk
 from kb.index.keywords import Extraction, Given, find_terms
 from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, storable_lexemes
-from retrieval.lexical import ngrams
-from retrieval.postings import Postings, count_postings
+from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
 
 Row = TypeVar("Row", bound=models.Model)
@@ -80,7 +79,7 @@ class Source:
     """What the indexes are made of.
 
     Attributes:
-        searchable: a chunk in its context, as `retrieval.searchable` makes it.
+        searchable: a chunk in its context, as `retrieval.rerankers.overlap` makes it.
         text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
         keywords: those that it is to have; None: they are looked for.

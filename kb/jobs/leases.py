@@ -14,11 +14,15 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import Any, Final, Generic, TypeVar, cast
 
+from celery import current_app
 from django.conf import settings
 from django.db import Error, connections, transaction
 from django.db.models import F, Model, Q, QuerySet
 from django.db.models.functions import Coalesce
 from django.utils import timezone
+from kombu import Connection
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 from kb.base import draining
 
@@ -210,3 +214,27 @@ class Job(Generic[M]):
     def wait(self, **fields: Any) -> None:
         """Leaves the rest to another task; raises as `update`."""
         self.leave(self.queue.waiting, until=timezone.now() + TASK_AWAITED, **fields)
+
+
+def workers() -> list[str]:
+    """The names of the Celery workers that answer within a second; none where the broker is out of reach."""
+    try:
+        with _broker() as broker:
+            replies = current_app.control.ping(timeout=PING_SECONDS, connection=broker) or []
+    except BROKER_DOWN:
+        return []
+    return sorted(name for reply in replies for name in reply)
+
+
+PING_SECONDS = 1
+
+
+BROKER_DOWN = (OperationalError, RedisError, OSError)
+
+
+@contextmanager
+def _broker() -> Iterator[Connection]:
+    """A connection to the broker of its own; Celery's would be tried again and again."""
+    with current_app.connection_for_write() as broker:
+        broker.ensure_connection(max_retries=1, interval_start=0, timeout=PING_SECONDS)
+        yield broker

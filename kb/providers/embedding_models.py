@@ -1,17 +1,116 @@
 """Which embedding models a curator or a caller of the API may name: those that the operator has allowed or installed."""
 
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
 from fnmatch import fnmatchcase
+from functools import lru_cache
+from threading import Lock
 from typing import Final
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 
+from kb.base.cache import query_embedder
 from kb.base.errors import Rejected
+from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
-from retrieval.embedders.registry import normalize_model_id
+from retrieval.embedders.registry import EmbedderOptions, get_embedder, normalize_model_id
+from retrieval.errors import ChannelUnavailable, RerankerUnavailable
+from retrieval.generation import OpenAIGenerator
 from retrieval.model_files import installed_path, libraries_available, local_path
+from retrieval.protocols import Embedder, Reranker, Rewriter
+from retrieval.query_vectors import QueryEmbedder
+from retrieval.rerankers.cosine import CosineReranker
+from retrieval.rerankers.cross_encoder import CrossEncoderReranker, get_cross_encoder
+from retrieval.rerankers.http import HttpReranker
+from retrieval.rewrite import LlmRewriter
+
+LOAD_SECONDS = 120.0
+"""How long a first search without a latency budget of its own waits for a model that is not loaded yet."""
+
+
+def embedder(model_id: str) -> Embedder:
+    """The embedder of a model; the model itself is loaded at its first use, once a process."""
+    options = EmbedderOptions(base_url=settings.EMBEDDING_BASE_URL, api_key=settings.EMBEDDING_API_KEY)
+    return get_embedder(model_id, options)
+
+
+def query_vectors(model_id: str) -> QueryEmbedder:
+    """The cached, guarded vectors of queries in a model's space."""
+    return query_embedder(embedder(model_id))
+
+
+def rerankers(config: RetrievalConfig, overlap: Reranker) -> Sequence[Reranker]:
+    """The links of the chain that are configured, in the order of the profile."""
+    links = {
+        "cross_encoder": get_cross_encoder(settings.RERANKER_MODEL) if settings.RERANKER_MODEL else None,
+        "http": _http_reranker() if settings.RERANK_BASE_URL else None,
+        "cosine": CosineReranker(),
+        "overlap": overlap,
+    }
+    return [link for name in config.rerankers if (link := links[name]) is not None]
+
+
+def generator() -> OpenAIGenerator | None:
+    """The language model; None where none is configured."""
+    if not settings.LLM_API_KEY and not settings.LLM_BASE_URL_IS_SET:
+        return None
+    return _generator(settings.LLM_BASE_URL, settings.LLM_API_KEY, settings.LLM_MODEL)
+
+
+def rewriter() -> Rewriter | None:
+    """What rewrites queries; None where no language model is configured."""
+    model = generator()
+    return None if model is None else _rewriter(model)
+
+
+def load(vectors: Iterable[QueryEmbedder], links: Iterable[Reranker]) -> tuple[str, ...]:
+    """Loads the local models that are not loaded yet; one that cannot be loaded says so when it is searched.
+
+    Returns:
+        The ids of those that could not be loaded.
+    """
+    failed = []
+    if (model := generator()) is not None:
+        model.load()
+    deadline = time.monotonic() + LOAD_SECONDS
+    for each in vectors:
+        try:
+            each.load(deadline)
+        except ChannelUnavailable:
+            failed.append(each.model_id)
+    for link in links:
+        if isinstance(link, CrossEncoderReranker):
+            try:
+                link.load(deadline)
+            except RerankerUnavailable:
+                failed.append(link.model_id)
+    return tuple(failed)
+
+
+@lru_cache(maxsize=4)
+def _generator(base_url: str, api_key: str, model: str) -> OpenAIGenerator:
+    return OpenAIGenerator(base_url=base_url, api_key=api_key, model=model)
+
+
+@lru_cache(maxsize=4)
+def _rewriter(model: OpenAIGenerator) -> LlmRewriter:
+    return LlmRewriter(model, timeout_s=settings.LLM_REWRITE_SECONDS)
+
+
+def _http_reranker() -> HttpReranker:
+    return _http_reranker_at(
+        settings.RERANK_BASE_URL, settings.RERANK_API_KEY, settings.RERANK_MODEL, settings.RERANK_FORM
+    )
+
+
+@lru_cache(maxsize=4)
+def _http_reranker_at(base_url: str, api_key: str, model: str, form: str) -> HttpReranker:
+    return HttpReranker(base_url, api_key=api_key, model=model, form=form)
+
 
 RECOMMENDED: Final = {"zh": "BAAI/bge-large-zh-v1.5", "en": "BAAI/bge-large-en-v1.5"}
 """By a knowledge base's language, where the operator has named no other."""
@@ -107,3 +206,38 @@ def _normalized(model_id: str) -> str:
         return normalize_model_id(model_id)
     except ValueError as error:
         raise Rejected("unknown_model", str(error)) from error
+
+
+class Stage(StrEnum):
+    """`COLD`: this process loads models only when a search wants them, as commands do."""
+
+    COLD = "cold"
+    LOADING = "loading"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Warmth:
+    """Where the loading stands.
+
+    Attributes:
+        failed: ids of models that could not be loaded; searches do without them, and say so.
+    """
+
+    stage: Stage = Stage.COLD
+    failed: tuple[str, ...] = ()
+
+
+_lock = Lock()
+_now = Warmth()
+
+
+def warmth() -> Warmth:
+    with _lock:
+        return _now
+
+
+def note(stage: Stage, failed: tuple[str, ...] = ()) -> None:
+    global _now  # noqa: PLW0603 - one a process, as the models are
+    with _lock:
+        _now = Warmth(stage, failed)

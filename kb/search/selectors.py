@@ -8,8 +8,7 @@ from typing import Any
 
 from django.db import connection, models
 
-from kb.access.models import KnowledgeBase, Principal
-from kb.access.scope import Statement, visible_knowledge_bases
+from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
 from kb.base.db.connections import array_text
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion

@@ -29,12 +29,11 @@ from kb.index.page_cache import knowledge_bases_by_use, read_in
 from kb.index.pgvector import PgVectorStore
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import environment_config
-from kb.providers import loaded as providers
-from kb.providers import warming
+from kb.providers import embedding_models
+from kb.providers import embedding_models as providers
 from kb.providers.tokenizers import TOKENIZERS_HELD, _load_tokenizer, tokenizer
 from kb.search.selectors import Holdings, PassageReader, holdings, searchable
-from kb.sources.connectors.live import LIVE_KINDS
-from kb.sources.connectors.live_search import LiveSearch
+from kb.sources.connectors.live import LIVE_KINDS, LiveSearch
 from kb.sources.external.providers.kinds import provider_of
 from kb.sources.models import SearchProvider
 from retrieval.analysis import Analyser
@@ -211,7 +210,7 @@ def warm_up() -> None:
 
     Then, beside the first requests, the keyword indexes in use, and what of the database is read from a cold disk.
     """
-    warming.note(warming.Stage.LOADING)
+    embedding_models.note(embedding_models.Stage.LOADING)
     failed: tuple[str, ...] = ()
     try:
         for tokenizer_id in KnowledgeBase.objects.values_list("tokenizer_id", flat=True).distinct()[:TOKENIZERS_HELD]:
@@ -222,7 +221,7 @@ def warm_up() -> None:
             map(providers.query_vectors, models), providers.rerankers(environment_config(), OverlapReranker({}))
         )
     finally:
-        warming.note(warming.Stage.DONE, failed)
+        embedding_models.note(embedding_models.Stage.DONE, failed)
         connections.close_all()
     try:
         kb_ids = knowledge_bases_by_use()

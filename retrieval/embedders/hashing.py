@@ -15,7 +15,7 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from retrieval.embedders.text import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
+from retrieval.characters import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
 
 HASHING_MODEL_ID = "hashing"
 DIMENSION = 1024

@@ -21,8 +21,8 @@ from tenacity import (
     wait_random,
 )
 
-from retrieval.embedders.prompts import prompts_for
-from retrieval.embedders.text import estimate_token_ends, estimate_tokens
+from retrieval.characters import estimate_token_ends, estimate_tokens
+from retrieval.embedders.sentence_transformer import prompts_for
 from retrieval.embedders.vectors import unit_vectors
 from retrieval.errors import ModelUnavailable, UnusableVectors
 from retrieval.messages import Message, gettext_noop, message_of

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
-from retrieval.gate import ScoreScale
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Reranker
 from retrieval.rerankers.guarded import out_of_time
+from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import RerankJob
 

@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.errors import ChannelUnavailable, RerankerNotApplicable, RerankerUnavailable
-from retrieval.gate import ScoreScale
 from retrieval.messages import message_of
 from retrieval.rerankers.guarded import out_of_time
+from retrieval.selection import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import RerankJob
 

@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from retrieval.errors import ModelUnavailable, RerankerUnavailable
 from retrieval.execution import ModelGuard
-from retrieval.gate import ScoreScale
-from retrieval.local_models import open_local
 from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.model_files import open_local
 from retrieval.rerankers.guarded import UnusableAnswer, ask, out_of_time, relevance
-from retrieval.rerankers.text import text_of
+from retrieval.rerankers.overlap import text_of
+from retrieval.selection import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import RerankJob
 
@@ -214,3 +214,23 @@ class CrossEncoderReranker:
                 )
             )
         return model
+
+
+MAX_CROSS_ENCODERS = 2  # a large model takes more than a gigabyte
+
+_cross_encoders = lru_cache(maxsize=MAX_CROSS_ENCODERS)(CrossEncoderReranker)
+# The cache would make two where two threads ask at once.
+_lock = threading.Lock()
+
+
+def get_cross_encoder(
+    model_id: str = DEFAULT_MODEL_ID,
+    *,
+    device: str | None = None,
+    cache_dir: Path | None = None,
+    batch_size: int = 8,
+    retry_after_s: float = RETRY_AFTER_S,
+) -> CrossEncoderReranker:
+    """The process's reranker for this model and these options; the model itself loads on first use."""
+    with _lock:
+        return _cross_encoders(model_id, device, cache_dir, batch_size, retry_after_s)

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable
 from retrieval.execution import ModelGuard
-from retrieval.gate import ScoreScale
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.rerankers.guarded import UnusableAnswer, ask, relevance
-from retrieval.rerankers.text import text_of
+from retrieval.rerankers.overlap import text_of
+from retrieval.selection import ScoreScale
 from retrieval.types import RerankJob
 
 FORMS = ("jina", "cohere", "tei")

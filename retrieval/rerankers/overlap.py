@@ -5,11 +5,22 @@ from numpy.typing import NDArray
 
 from retrieval.errors import RerankerNotApplicable
 from retrieval.function_words import CHINESE_PARTICLES_ALONE, CHINESE_STOP_WORDS, ENGLISH_FUNCTION_WORDS
-from retrieval.gate import ScoreScale
 from retrieval.postings import hash_terms
 from retrieval.protocols import Tokenizer
-from retrieval.rerankers.text import text_of
+from retrieval.selection import ScoreScale
 from retrieval.types import Analysis, Candidate, Lexicon, RerankJob
+
+
+def searchable_text(title: str, heading_path: Sequence[str], text: str) -> str:
+    """What is indexed, embedded and reranked: a chunk in its context, as a reader would meet it."""
+    return "\n".join(part for part in (title, " > ".join(heading_path), text) if part)
+
+
+def text_of(candidate: Candidate) -> str:
+    """The passage as it was indexed; empty for a candidate without passage."""
+    passage = candidate.passage
+    return "" if passage is None else searchable_text(passage.title, passage.heading_path, passage.text)
+
 
 COVERAGE_SHARE = 0.2
 SATURATION_SHARE = 0.4

@@ -23,7 +23,7 @@ STAGES = {
     "embed (encode)": [("kb.index.preparing", "embed")],
     "write chunks, postings and vectors": [("kb.index.preparing", "copy_rows")],
     "write documents": [
-        ("kb.ingest.services.whole_documents", "copy_rows"),
+        ("kb.ingest.services.jobs", "copy_rows"),
         ("kb.ingest.services.indexing", "_finish"),
     ],
 }

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import expect
 
-from kb.quality.why_not.services.types import Stage
+from kb.quality.why_not.services.places import Stage
 from tests.browser.conftest import Visitor
 from tests.browser.steps import add_documents, add_texts, chunks_of, post_texts, save_profile, tab_to
 

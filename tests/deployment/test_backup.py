@@ -17,7 +17,7 @@ from kb.index.vector_index import maintain_vector_indexes
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, Installation
-from kb.operations.services.backups import programs
+from kb.operations.services.backups import backup as programs
 from kb.operations.services.backups.backup import backup
 from kb.operations.services.backups.format import reading
 from kb.search.services.search import SearchRequest, search

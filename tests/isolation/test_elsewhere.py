@@ -7,7 +7,7 @@ import zipfile
 import pytest
 from django.core.management import CommandError, call_command
 
-from kb.agents.mcp import reading
+from kb.agents.mcp import outputs
 from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.index.bm25 import BM25Store
@@ -87,11 +87,11 @@ def test_the_tools_of_agents_open_what_the_key_opens(world, scope):
     kb_ids = frozenset([world.mine.kb.pk]) if "kb_ids" in scope else None
     caller = principal(world.mine.user, kb_ids=kb_ids, can_write=scope.get("can_write", True))
 
-    listed = reading.list_knowledge_bases(caller, 0, 100)
+    listed = outputs.list_knowledge_bases(caller, 0, 100)
 
     assert STRANGER not in listed.model_dump_json()
-    refused(lambda: reading.read_document(caller, world.theirs.ids["document"], 0, 20))
-    refused(lambda: reading.search(caller, SearchRequest(query=QUERY, knowledge_base_ids=[world.theirs.ids["kb"]])))
+    refused(lambda: outputs.read_document(caller, world.theirs.ids["document"], 0, 20))
+    refused(lambda: outputs.search(caller, SearchRequest(query=QUERY, knowledge_base_ids=[world.theirs.ids["kb"]])))
 
 
 # -- Caches --------------------------------------------------------------------------------------------------------------
@@ -247,4 +247,4 @@ def test_a_key_that_a_command_makes_opens_only_what_its_user_sees(world):
 def test_a_user_of_nothing_sees_nothing(world):
     stranger = principal(make_user())
 
-    assert reading.list_knowledge_bases(stranger, 0, 100).knowledge_bases == []
+    assert outputs.list_knowledge_bases(stranger, 0, 100).knowledge_bases == []

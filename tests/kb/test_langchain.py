@@ -11,7 +11,7 @@ from langchain_core.vectorstores import VectorStoreRetriever
 from langchain_tests.integration_tests import RetrieversIntegrationTests, VectorStoreIntegrationTests
 
 from kb.base.errors import NotAllowed, NotVisible
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.rag import RAGService
 from kb.search.services import search_log
 from retrieval.langchain import KnowledgeBaseRetriever, KnowledgeBaseVectorStore

@@ -16,8 +16,7 @@ from retrieval.answer import (
     may_decline,
     sources_line,
 )
-from retrieval.inert import inert
-from retrieval.packing import Citation, Context
+from retrieval.packing import Citation, Context, inert
 from retrieval.types import Fact, Hit, Passage, Turn
 
 

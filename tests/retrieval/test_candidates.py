@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from retrieval.candidates import fuse
+from retrieval.fusion import fuse
 from retrieval.types import Passage, Ranking
 from tests.retrieval.pipelines import scope
 

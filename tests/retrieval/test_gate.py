@@ -1,15 +1,7 @@
 import pytest
 
 from retrieval.config import RetrievalConfig
-from retrieval.gate import (
-    COSINE_CUT,
-    OVERLAP_CUT,
-    Cut,
-    ScoreScale,
-    cut_for,
-    default_cut,
-    overlap_cut,
-)
+from retrieval.selection import COSINE_CUT, OVERLAP_CUT, Cut, ScoreScale, cut_for, default_cut, overlap_cut
 
 
 def config(threshold=None, **settings):

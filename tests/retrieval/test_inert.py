@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from retrieval.inert import InertStream, inert
+from retrieval.packing import InertStream, inert
 
 LOADING = "//@src | //@href | //script | //iframe | //svg"
 

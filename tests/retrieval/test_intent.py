@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.intent import core_intent, split_questions
+from retrieval.rewrite import core_intent, split_questions
 
 untimed = settings(deadline=None)
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.lexical import inverse_document_frequency, ngrams
+from retrieval.postings import inverse_document_frequency, ngrams
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from importlib.util import find_spec
 import pytest
 
 from retrieval.errors import ModelUnavailable
-from retrieval.local_models import open_local
+from retrieval.model_files import open_local
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="needs the 'models' extra")
 

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.near_duplicates import NEIGHBOURS, Sketches, candidate_pairs, groups_of, shared_shares
+from retrieval.dedupe import NEIGHBOURS, Sketches, candidate_pairs, groups_of, shared_shares
 
 RANDOM = np.random.default_rng(7)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.dependencies import import_dependency
+from retrieval.errors import import_dependency
 from retrieval.segmenters import Engine, load_segmenter
 
 engines = pytest.mark.parametrize("engine", Engine)

@@ -4,7 +4,7 @@ from threading import Barrier, Event, get_ident
 
 import pytest
 
-from retrieval.single_flight import SingleFlight
+from retrieval.hot_queries import SingleFlight
 
 PATIENCE = 30
 ASKERS = 20

@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.keywords import Method, extract_keywords
-from retrieval.textrank import textrank
+from retrieval.keywords import Method, extract_keywords, textrank
 
 WORDS = st.lists(st.sampled_from("abcdefg"), max_size=40)
 

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from retrieval.dependencies import import_dependency
-from retrieval.errors import DependencyMissing
+from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.tokenize import ENGLISH_STOP_WORDS, JiebaTokenizer, normalize
 
 CHINESE = "北京大学的研究生在图书馆研究自然语言处理，他们来自中华人民共和国各地；小明硕士毕业于中国科学院计算所。"

@@ -18,7 +18,7 @@ from limits.storage import MemoryStorage, RedisStorage
 from redis import Redis
 
 from kb.access.models import ApiKey, User
-from kb.base.cache import query_caches
+from kb.base import cache as query_caches
 from kb.base.errors import Rejected
 from kb.base.models import installation_id
 

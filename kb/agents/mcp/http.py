@@ -1,11 +1,16 @@
 """The MCP server behind a port: streamable HTTP at /mcp, and /health."""
 
+import contextlib
 import logging
 import os
 import signal
+import socket
+import threading
 import time
+from collections.abc import Callable
 from urllib.parse import urlsplit
 
+import anyio
 import anyio.to_thread
 import uvicorn
 from django.conf import settings
@@ -21,7 +26,7 @@ from kb.access.services.rate_limits import failure_spend
 from kb.agents.mcp.callers import PacedProtocol, key_in, paced, warm_up_beside
 from kb.agents.mcp.server import build_server
 from kb.base.net.client_address import caller_address, network_of
-from kb.base.telemetry import context, otel
+from kb.base.telemetry import logs, otel
 from kb.base.telemetry.exporter import serve_metrics
 from kb.base.telemetry.requests import note
 
@@ -97,7 +102,7 @@ class Door:
         )
         if refusal is not None:
             await refusal(scope, receive, send)
-            with context.bound(request_id=context.request_id_of(headers)):
+            with logs.bound(request_id=logs.request_id_of(headers)):
                 note("mcp", scope["method"], refusal.status_code, started)
             return
         if scope["path"] == f"{PATH}/":
@@ -159,3 +164,49 @@ def _refusal_of_method(scope: Scope) -> Response | None:
 
 def _refusal(status: int, code: str, detail: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"code": code, "detail": detail}, status, headers)
+
+
+BLOCK = 65_536
+
+
+def serve_stdio() -> None:
+    """Serves until standard input ends, or SIGTERM or SIGINT ends it."""
+    warm_up_beside()
+    anyio.run(_serve, _closable_input())
+
+
+async def _serve(close_input: Callable[[], None]) -> None:
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_close_on_signal, close_input)
+        await build_server().run_stdio_async()
+        tasks.cancel_scope.cancel()
+
+
+async def _close_on_signal(close_input: Callable[[], None]) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _number in signals:
+            close_input()
+
+
+def _closable_input() -> Callable[[], None]:
+    """Puts a socket in the place of standard input, and a thread that fills it; returns what ends it.
+
+    The server waits for standard input in a thread that nothing can wake but its end.
+    """
+    original = os.dup(0)
+    ours, servers = socket.socketpair()
+    os.dup2(servers.fileno(), 0)
+    servers.close()
+
+    def close() -> None:
+        with contextlib.suppress(OSError):  # it has ended already
+            ours.shutdown(socket.SHUT_WR)
+
+    def fill() -> None:
+        with contextlib.suppress(OSError):  # it was ended meanwhile
+            while block := os.read(original, BLOCK):
+                ours.sendall(block)
+        close()
+
+    threading.Thread(target=fill, name="standard-input", daemon=True).start()
+    return close

@@ -10,8 +10,8 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, Field
 
 from kb.access.services.rate_limits import ASK
+from kb.agents.mcp import outputs as reading
 from kb.agents.mcp import outputs as rendering
-from kb.agents.mcp import reading
 from kb.agents.mcp.callers import calling
 from kb.agents.mcp.outputs import AnswerOutput, DocumentOutput, KnowledgeBasesOutput, SearchOutput
 from kb.answers.services.answers import AskRequest

@@ -20,7 +20,7 @@ from kb.base.errors import Rejected
 from kb.base.messages import degradation_as_json
 from kb.base.metrics import DEGRADATIONS
 from kb.base.text import storable
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.answer import (
     CheckedAnswer,
@@ -33,11 +33,10 @@ from retrieval.answer import (
     may_decline,
     sources_line,
 )
-from retrieval.embedders.text import estimate_tokens
+from retrieval.characters import estimate_tokens
 from retrieval.errors import GenerationFailed
-from retrieval.inert import inert
 from retrieval.messages import Message, message_of
-from retrieval.packing import Context, Fragment, pack
+from retrieval.packing import Context, Fragment, inert, pack
 from retrieval.protocols import Generator as LanguageModel
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Turn

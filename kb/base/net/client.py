@@ -12,9 +12,8 @@ import httpcore
 import httpx
 
 from kb.base.net.addresses import Guard, parse_url, port_of
-from kb.base.net.backend import Deadline, GuardedBackend
+from kb.base.net.backend import MIB, Deadline, GuardedBackend, Inflater, too_large
 from kb.base.net.errors import FetchCode, FetchError
-from kb.base.net.inflate import MIB, Inflater, too_large
 from kb.base.net.politeness import Politeness
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})

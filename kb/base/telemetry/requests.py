@@ -12,7 +12,7 @@ from django.http.response import HttpResponseBase
 from django.utils.functional import SimpleLazyObject
 
 from kb.base.metrics import observe_pool, observe_request
-from kb.base.telemetry import context
+from kb.base.telemetry import logs as context
 
 logger = logging.getLogger("zhiku.access")
 

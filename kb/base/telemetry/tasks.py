@@ -8,20 +8,20 @@ from typing import Any, Final
 from celery import Task, signals
 
 from kb.base.metrics import observe_task
-from kb.base.telemetry import context
+from kb.base.telemetry import logs
 
 logger = logging.getLogger("zhiku.tasks")
 
 HEADER: Final = "zhiku"
 # Of the work, not of the process that sent it.
 CARRIED: Final = ("request_id", "batch_id")
-_running: dict[str, tuple[Token[context.Fields], float]] = {}
+_running: dict[str, tuple[Token[logs.Fields], float]] = {}
 
 
 @signals.before_task_publish.connect
 def send_along(headers: dict[str, Any] | None = None, **_: Any) -> None:
     if headers is not None:
-        bound = context.fields()
+        bound = logs.fields()
         headers[HEADER] = {name: bound[name] for name in CARRIED if name in bound}
 
 
@@ -30,7 +30,7 @@ def begin(task_id: str, task: "Task[..., Any]", **_: Any) -> None:
     # A worker makes attributes of the headers; a task that is run in place keeps them together.
     sent = getattr(task.request, HEADER, None) or (task.request.headers or {}).get(HEADER)
     carried = {name: str(sent[name]) for name in CARRIED if name in sent} if isinstance(sent, dict) else {}
-    token = context.bind({"request_id": None, **carried, "task": task.name, "task_id": task_id})
+    token = logs.bind({"request_id": None, **carried, "task": task.name, "task_id": task_id})
     _running[task_id] = token, time.perf_counter()
 
 
@@ -44,4 +44,4 @@ def end(task_id: str, task: "Task[..., Any]", state: str | None = None, **_: Any
     # The sweeps come every half minute.
     level = logging.DEBUG if ".sweep_" in task.name else logging.INFO
     logger.log(level, "%s %s", task.name, state, extra={"zhiku": {"state": state, "ms": round(seconds * 1_000, 1)}})
-    context.unbind(token)
+    logs.unbind(token)

@@ -21,8 +21,7 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.admin.concepts import GraphAdmin
-from kb.graph.admin.files import GraphImportView, export_view
-from kb.graph.admin.picture import entity_context
+from kb.graph.admin.files import GraphImportView, entity_context, export_view
 from kb.graph.models import Entity, EntityName
 from kb.graph.services.entities import (
     aliases_of,

@@ -18,7 +18,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
 from kb.content.models import Document
 from kb.graph.models import GraphExtraction
-from kb.graph.services.extraction import graph_request
+from kb.graph.services.writing import graph_request
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
 

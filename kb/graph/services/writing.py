@@ -1,17 +1,48 @@
 """What was found in a document's passages, written into the graph of its knowledge base."""
 
+import logging
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import timedelta
 from itertools import islice
+from typing import Any
 
-from django.db.models import Count
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Count, F, Q, QuerySet
+from django.utils import timezone
 
+from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.text import normalized_key
 from kb.content.models import Document
-from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact, Origin
-from kb.graph.services.answers import Found, FoundConcept, FoundEntity
+from kb.graph.models import (
+    Concept,
+    ConceptTerm,
+    Entity,
+    EntityName,
+    FactSource,
+    GraphExtraction,
+    GraphFact,
+    GraphReading,
+    Origin,
+)
 from kb.graph.services.entities import MAX_ALIASES, fact_counts
 from kb.graph.services.facts import BATCH, Triple, by_entities, rewrite_facts, write_facts
-from kb.graph.services.reader import passage_of, readable_chunks
+from kb.graph.services.reader import (
+    VERSION,
+    Found,
+    FoundConcept,
+    FoundEntity,
+    GraphReader,
+    Passage,
+    passage_of,
+    readable_chunks,
+)
+from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
+from kb.providers.embedding_models import generator
+from retrieval.errors import GenerationFailed
+from retrieval.messages import Message, gettext_noop, message_of
 
 
 def write_found(document: Document, found: Mapping[str, Found]) -> int:
@@ -147,3 +178,257 @@ def _concepts(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
         if pk is not None:
             ids.append(pk)
     return list(dict.fromkeys(ids))
+
+
+LEASE = timedelta(minutes=10)
+MAX_ATTEMPTS = 8
+FIRST_PAUSE, LONGEST_PAUSE = timedelta(minutes=1), timedelta(hours=6)
+SWEEP_LIMIT = 200
+
+Status = GraphExtraction.Status
+UNFINISHED = (Status.WAITING, Status.RUNNING)
+
+
+EXTRACTIONS = Queue(
+    GraphExtraction,
+    waiting=Status.WAITING,
+    running=Status.RUNNING,
+    lasts=lambda: LEASE,
+    until="due_at",
+    attempts=False,  # only failed ones count
+    related=("document__knowledge_base",),
+)
+
+
+def graph_request(document: Document) -> GraphExtraction:
+    """Asks for a document to be read; what a worker reads of it just now is read once more."""
+    now = timezone.now()
+    fresh = {
+        "status": Status.WAITING,
+        "attempts": 0,
+        "error_code": "",
+        "error": "",
+        "lease": None,
+        "asked_at": now,
+        "due_at": now + TASK_AWAITED,
+    }
+    extraction, _is_new = GraphExtraction.objects.update_or_create(document=document, defaults=fresh)
+    return extraction
+
+
+def graph_request_if_wanted(document_id: int) -> bool:
+    """Asks for a document that has become searchable, where its knowledge base has its documents read."""
+    document = _unread().filter(pk=document_id).first()
+    if document is None:
+        return False
+    graph_request(document)
+    return True
+
+
+def graph_request_all(kb: KnowledgeBase) -> int:
+    """Asks for all documents of a knowledge base; passages that are as they were are not read again.
+
+    Returns:
+        How many were asked for; a sweep hands them out.
+    """
+    documents = Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk")
+    count = 0
+    for document in documents.only("pk").iterator():
+        graph_request(document)
+        count += 1
+    GraphExtraction.objects.filter(document__knowledge_base=kb, status=Status.WAITING).update(due_at=timezone.now())
+    return count
+
+
+def sweep_graph_requests() -> list[int]:
+    """Asks for documents that were changed since they were read, and takes up what is due or was lost.
+
+    Returns:
+        The ids of documents that a task is to be sent for.
+    """
+    asked = list(_unread().order_by("pk")[:SWEEP_LIMIT])
+    for document in asked:
+        graph_request(document)
+    lost = GraphExtraction.objects.filter(pk__in=EXTRACTIONS.sweep(limit=SWEEP_LIMIT))
+    return [document.pk for document in asked] + list(lost.order_by("pk").values_list("document_id", flat=True))
+
+
+class ReadingJob(Job[GraphExtraction]):
+    """One worker's hold on the reading of one document."""
+
+    @property
+    def document(self) -> Document:
+        document: Document = self.row.document
+        return document
+
+    @classmethod
+    def claim(cls, document_id: int) -> "ReadingJob | None":
+        """Takes a document that waits to be read; None where there is none."""
+        job = EXTRACTIONS.claim(Q(document=document_id))
+        return cls(EXTRACTIONS, job.row, job.lease) if job else None
+
+    def finish(self, **fields: Any) -> None:
+        done: dict[str, Any] = {"attempts": 0, "error": "", "error_code": "", "finished_at": timezone.now()}
+        self.leave(Status.DONE, **done, **fields)
+
+    def fail(self, code: str, message: str) -> None:
+        """Plans another attempt, later each time; after the last one it is left to a curator."""
+        attempts = self.row.attempts + 1
+        reason: dict[str, Any] = {"attempts": attempts, "error_code": code, "error": message}
+        if attempts >= MAX_ATTEMPTS:
+            self.leave(Status.FAILED, **reason)
+        else:
+            pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
+            self.leave(Status.WAITING, until=timezone.now() + pause, **reason)
+
+
+def _unread() -> QuerySet[Document]:
+    """Searchable documents that are to be read, and were not since they were changed."""
+    changed = Q(updated_at__gt=F("graph_extraction__asked_at")) & ~Q(graph_extraction__status__in=UNFINISHED)
+    wanted = Document.objects.filter(knowledge_base__extract_graph=True, status=Document.Status.READY)
+    return wanted.filter(Q(graph_extraction=None) | changed)
+
+
+logger = logging.getLogger(__name__)
+
+SECONDS_A_TASK = 1_200
+FIRST_PASSAGES, HEADED_CHUNKS = 8, 200
+NOT_CONFIGURED = (
+    "llm_not_configured",
+    Message(
+        gettext_noop(
+            "no language model is set up: set LLM_BASE_URL (for example https://api.deepseek.com/v1), LLM_MODEL and LLM_API_KEY"
+        )
+    ),
+)
+
+
+def extract_document(document_id: int) -> bool:
+    """Reads a document that was asked for.
+
+    Returns:
+        Whether there is more of it to read, in another task.
+    """
+    job = ReadingJob.claim(document_id)
+    if job is None:
+        return False
+    try:
+        return _extract(job)
+    except LeaseLost:
+        logger.info("document %s was asked for anew while it was read for the graph", document_id)
+    return False
+
+
+def _extract(job: ReadingJob) -> bool:
+    model = generator()
+    if model is None:
+        job.fail(*NOT_CONFIGURED)
+        return False
+    kb = job.document.knowledge_base
+    reader = GraphReader(
+        model, kb.language, timeout_s=settings.LLM_SECONDS, concurrency=max(1, settings.GRAPH_LLM_CONCURRENCY)
+    )
+    reading = _Reading(job, reader)
+    try:
+        is_complete = reading.read_passages()
+        if is_complete:
+            reading.read_concepts()
+    except GenerationFailed as error:
+        reading.write()
+        job.fail(error.code.value, message_of(error))
+        return False
+    if not is_complete:
+        job.wait()
+        return True
+    reading.finish()
+    return False
+
+
+class _Reading:
+    """One document's passages and what was found in them so far."""
+
+    def __init__(self, job: ReadingJob, reader: GraphReader) -> None:
+        self._job, self._reader, self._document = job, reader, job.document
+        chunks = readable_chunks(self._document)
+        passages = [passage_of(self._document, chunk) for chunk in chunks]
+        self._headings = dict.fromkeys(" > ".join(chunk.heading_path) for chunk in chunks[:HEADED_CHUNKS])
+        self._passages = {passage.content_hash: passage for passage in passages}
+        most = settings.GRAPH_LLM_MAX_CHUNKS
+        self._wanted = list(self._passages.values())[:most]
+        self._counts = {"chunk_count": len(chunks), "skipped_count": max(0, len(self._passages) - most)}
+        self._found = _stored(self._document, [passage.content_hash for passage in self._wanted])
+        self._unusable = 0
+        self._has_news = True
+
+    def read_passages(self) -> bool:
+        """Reads what was not read before, and keeps it as it comes; False where the time for one task is over."""
+        until = time.monotonic() + SECONDS_A_TASK
+        left = [passage for passage in self._wanted if passage.content_hash not in self._found]
+        self._has_news = bool(left) or self._job.row.finished_at is None
+        self._report()
+        size = self._reader.concurrency * 4
+        for start in range(0, len(left), size):
+            if time.monotonic() > until:
+                return False
+            for passage, found in self._reader.read(left[start : start + size]):
+                self._keep(passage, found)
+                self._report()
+        return True
+
+    def read_concepts(self) -> None:
+        """Has the document classified, unless it says what it said when that was done."""
+        if not self._has_news:
+            return
+        texts = "\n".join(passage.text for passage in self._wanted[:FIRST_PASSAGES])
+        beginning = "\n".join([str(self._document), *self._headings, texts])[:CONCEPT_CHARACTERS]
+        found = self._reader.concepts(known_concepts(self._document.knowledge_base_id), beginning)
+        if found is None:
+            self._unusable += 1
+            return
+        with transaction.atomic():
+            lock_knowledge_bases([self._document.knowledge_base_id])
+            assigned = assign_concepts(self._document, found, self._job.row.concept_ids)
+            self._job.renew(concept_ids=assigned)
+
+    def write(self) -> None:
+        """Puts what was found so far into the graph; what is known of passages that were not read stays."""
+        with transaction.atomic():
+            lock_knowledge_bases([self._document.knowledge_base_id])
+            self._job.renew(**self._numbers(), fact_count=write_found(self._document, self._found))
+
+    def finish(self) -> None:
+        with transaction.atomic():
+            self.write()
+            GraphReading.objects.filter(document=self._document).exclude(content_hash__in=list(self._found)).delete()
+            self._job.finish()
+
+    def _keep(self, passage: Passage, found: Found | None) -> None:
+        if found is None:
+            self._unusable += 1
+            return
+        self._found[passage.content_hash] = found
+        row = GraphReading(
+            document=self._document, content_hash=passage.content_hash, version=VERSION, found=found.as_json()
+        )
+        GraphReading.objects.bulk_create(
+            [row],
+            update_conflicts=True,
+            unique_fields=["document", "content_hash"],
+            update_fields=["version", "found"],
+        )
+
+    def _report(self) -> None:
+        self._job.renew(**self._numbers())
+
+    def _numbers(self) -> dict[str, int]:
+        return {
+            **self._counts,
+            "read_count": len(self._found),
+            "unusable_count": self._unusable,
+            "refused_count": sum(found.refused for found in self._found.values()),
+        }
+
+
+def _stored(document: Document, hashes: Sequence[str]) -> dict[str, Found]:
+    rows = GraphReading.objects.filter(document=document, version=VERSION, content_hash__in=hashes)
+    return {row.content_hash: Found.from_json(row.found) for row in rows}

@@ -1,7 +1,7 @@
 """The keyword index cache: what its tiers did and hold, and a way to have an index built anew."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +10,8 @@ from django.contrib import messages
 from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import cached_property
@@ -19,6 +20,7 @@ from django.utils.translation import ngettext
 from django.views.generic import TemplateView
 
 from kb.access.models import KnowledgeBase
+from kb.base.errors import ServiceError
 from kb.base.metrics import SHARED_FOLDER, cache_counters
 from kb.index.admin.tokenizer import tokenizer_url, tokenizers_in_words
 from kb.index.bm25 import BM25Store
@@ -29,8 +31,11 @@ from kb.index.services.keyword_cache import (
     indexed_knowledge_bases,
     keyword_indexes,
 )
-from kb.web.admin.scoped import principal
+from kb.index.services.stores.checking import stores_state
+from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild
+from kb.web.admin.scoped import KnowledgeBasePage, principal
 from retrieval.cache import PROCESS_TIER
+from retrieval.errors import RetrievalError
 
 ROWS_A_PAGE = 50
 INDEX_LABELS: Mapping[str, str] = {
@@ -214,3 +219,55 @@ def _row(index: KeywordIndex, tokenizers: Mapping[str, str], *, is_editable: boo
         redis_bytes=filesizeformat(index.redis_bytes) if index.redis_bytes else "–",
         drop_url=reverse("admin:keyword_cache_invalidate", args=[kb.pk]) if is_editable else "",
     )
+
+
+class StoresView(KnowledgeBasePage, TemplateView):
+    template_name = "index/stores/page.html"
+
+    @property
+    def title(self) -> str:
+        return _("Store of “%(name)s”") % {"name": self.kb.name}
+
+    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
+        return super().get_context_data(
+            **kwargs,
+            opts=self.model_admin.opts,
+            original=self.kb,
+            kb=self.kb,
+            may_edit=self.may_edit,
+            state=stores_state(self.kb),
+        )
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        if not self.may_edit:
+            raise PermissionDenied
+        actions: dict[str, Callable[[], None]] = {"cancel": self._cancel, "rebuild": self._rebuild}
+        try:
+            actions.get(request.POST.get("action", ""), self._start)()
+        except (ServiceError, RetrievalError) as error:
+            messages.error(request, str(error))
+        return HttpResponseRedirect(stores_url(self.kb))
+
+    def _start(self) -> None:
+        migration_start(self.kb, self.request.POST.get("store", ""))  # the page itself says how far it is
+
+    def _cancel(self) -> None:
+        migration_cancel(self.kb)
+        messages.success(self.request, _("The move was cancelled: the present store stays."))
+
+    def _rebuild(self) -> None:
+        store_rebuild(self.kb)
+        messages.success(self.request, _("A worker fills the copy anew; PostgreSQL answers until it is complete."))
+
+
+def stores_url(kb: KnowledgeBase) -> str:
+    return reverse("admin:kb_knowledgebase_stores", args=[kb.pk])
+
+
+def stores_progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
+    """How far the move is, for a page that polls; once nothing goes on any more, the page is loaded anew."""
+    state = stores_state(kb)
+    response = render(request, "index/stores/progress.html", {"kb": kb, "state": state})
+    if state.target is None or state.target.has_failed:
+        response.headers["HX-Refresh"] = "true"
+    return response

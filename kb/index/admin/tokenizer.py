@@ -34,12 +34,11 @@ from kb.index.services.tokenizing import (
 )
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer, tokenizer_options
-from kb.web.admin.views import KnowledgeBasePage
+from kb.web.admin.scoped import KnowledgeBasePage
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine, engine_versions
-from retrieval.simplify import simplifier_version
-from retrieval.tokenize import JiebaTokenizer, TokenizerOptions, TokenKind
+from retrieval.tokenize import JiebaTokenizer, TokenizerOptions, TokenKind, simplifier_version
 
 MAX_SAMPLE_CHARACTERS = 2_000
 

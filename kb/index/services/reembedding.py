@@ -22,7 +22,7 @@ from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
 from kb.jobs.moves import LOOK_SECONDS, STOOD_STILL, Move, lock_row
 from kb.profiles.services import starting_profile
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import message_of
 from retrieval.protocols import Embedder

@@ -33,7 +33,7 @@ from kb.index.services.writing import (
 )
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
 from kb.index.vector_recall import measure_due
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import tokenizer
 
 

@@ -25,6 +25,7 @@ from kb.index.services.writing import any_chunk_without, chunk_batches, holding_
 from kb.jobs.moves import STOOD_STILL, Move, lock_row
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer
+from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import (
     MAX_CHARACTERS,
     MAX_FREQUENCY,
@@ -35,8 +36,7 @@ from retrieval.dictionary import (
 )
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
-from retrieval.scripts import CJK, LATIN
-from retrieval.searchable import searchable_text
+from retrieval.rerankers.overlap import searchable_text
 from retrieval.tokenize import JiebaTokenizer, Token, normalize
 
 MAX_CHUNKS_READ = 50_000

@@ -12,11 +12,11 @@ from kb.base.errors import Superseded
 from kb.content.models import Chunk
 from kb.index.keywords import Extraction, chunk_reader
 from kb.index.preparing import Prepared, Source, prepare
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import load_tokenizer, tokenizer
 from retrieval.keywords import Method
 from retrieval.protocols import Tokenizer
-from retrieval.searchable import searchable_text
+from retrieval.rerankers.overlap import searchable_text
 
 T = TypeVar("T")
 

@@ -46,13 +46,14 @@ from kb.ingest.services.duplicates import (
     near_duplicates,
     similarities_within,
 )
-from kb.web.admin.rows import row_id, row_ids
 from kb.web.admin.scoped import (
     ScopedAutocompleteFilter,
     ScopedModelAdmin,
     ScopedRelatedFilter,
     column,
     principal,
+    row_id,
+    row_ids,
     visible,
 )
 

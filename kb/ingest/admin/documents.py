@@ -44,9 +44,16 @@ from kb.ingest.services.documents import (
     error_sentence,
     remark_sentences,
 )
-from kb.web.admin.rows import count_of, row_ids
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, signed_in
-from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
+from kb.web.admin.scoped import (
+    IntoKnowledgeBaseForm,
+    IntoKnowledgeBaseView,
+    ScopedModelAdmin,
+    ScopedRelatedFilter,
+    column,
+    count_of,
+    row_ids,
+    signed_in,
+)
 
 
 class FilesInput(forms.ClearableFileInput):

@@ -31,11 +31,10 @@ from kb.ingest.services.batches import (
 )
 from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.authentication import user_of
-from kb.web.api.fields import StrictCharField, StrictSerializer
+from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import once
 from kb.web.api.lists import Created, Flag, ListFilters, Text
-from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 

@@ -36,12 +36,10 @@ from kb.ingest.services.documents import (
     remark_sentences,
 )
 from kb.web.api.authentication import user_of
-from kb.web.api.etags import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
-from kb.web.api.fields import JsonObjectField, StrictCharField, StrictSerializer, TagsField
+from kb.web.api.fields import JsonObjectField, ShallowJSONParser, StrictCharField, StrictSerializer, TagsField
+from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, once, require_match
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
-from kb.web.api.idempotency import once
 from kb.web.api.lists import Created, ListFilters, Moment, OneOf, Text, Whole
-from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.schema import NOT_MODIFIED, answers
 from kb.web.api.views import AnyAccept, ApiViewSet, one
 

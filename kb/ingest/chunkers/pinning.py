@@ -3,8 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kb.ingest.chunkers.drafts import ChunkDraft
-from kb.ingest.chunkers.joining import Stream, place_of, squeezed, stream
+from kb.ingest.chunkers.drafts import ChunkDraft, Stream, place_of, squeezed, stream
 
 Span = tuple[int, int]
 

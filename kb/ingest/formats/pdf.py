@@ -11,7 +11,7 @@ from typing import Any
 import pypdfium2
 import pypdfium2.raw as pdfium
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import ocr
 from kb.ingest.formats.lines import LIST_MARK, Line, join_lines, paragraphs
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section

@@ -8,7 +8,7 @@ import pptx
 from pptx.enum.shapes import PP_PLACEHOLDER
 from pptx.exc import PythonPptxError
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section
 

@@ -9,7 +9,7 @@ from typing import Any
 import openpyxl
 from openpyxl.utils.exceptions import InvalidFileException
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import records
 from kb.ingest.formats.package import DAMAGE, Rules, check_package
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError

@@ -4,7 +4,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Final, Protocol
 
-from kb.base.remarks import Remark, gettext_noop
+from kb.base.findings import Remark, gettext_noop
 
 
 class ErrorCode(StrEnum):

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.parser.confinement import confine
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError, Section, SectionKind

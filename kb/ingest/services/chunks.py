@@ -20,11 +20,10 @@ from kb.content.models import Chunk, Document
 from kb.content.signals import chunks_replacing
 from kb.index.preparing import Prepared, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import prepare_chunks, source_of, writing_chunks
-from kb.ingest.chunkers.drafts import hash_content
-from kb.ingest.chunkers.joining import joined, place_of, squeezed
+from kb.ingest.chunkers.drafts import hash_content, joined, place_of, squeezed
 from kb.ingest.chunkers.matching import moved_place
 from kb.ingest.services.rechunk import own_to_chunk, share_questions
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 
 MOST_NAMED = 10

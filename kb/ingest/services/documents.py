@@ -16,8 +16,8 @@ from kb.access.models import KnowledgeBase, User
 from kb.base.db.transactions import after_commit, lock_knowledge_bases
 from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
+from kb.base.findings import REMARKS
 from kb.base.messages import shown
-from kb.base.remarks import REMARKS
 from kb.content.models import Document, IngestBatch
 from kb.index.preparing import ROWS_A_STATEMENT
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head

@@ -1,4 +1,4 @@
-"""Chunks of a knowledge base that say almost the same; see `retrieval.near_duplicates`."""
+"""Chunks of a knowledge base that say almost the same; see `retrieval.dedupe`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from kb.base.db.connections import streaming_cursor
 from kb.content.models import Chunk, DuplicateScan
 from kb.index.models import ChunkEmbedding, ChunkPostings, KnowledgeBaseVersion
 from kb.index.pgvector import PgVectorStore
-from retrieval.near_duplicates import Ids, Sketches, Terms, candidate_pairs, groups_of, shared_shares
+from retrieval.dedupe import Ids, Sketches, Terms, candidate_pairs, groups_of, shared_shares
 
 ALIKE = 0.8
 """Two chunks are near-duplicates where they have so much of their terms in common, of those that one of them has."""
@@ -118,7 +118,7 @@ def look_for_duplicates(kb: KnowledgeBase) -> list[Group]:
     """Groups of near-duplicates among the enabled chunks, the most alike first.
 
     Terms are read once, in batches; what is kept of a chunk is its sketch of 168 bytes. Only candidate pairs are
-    compared, and no chunk has more of them than `retrieval.near_duplicates` allows. A chunk without terms has none.
+    compared, and no chunk has more of them than `retrieval.dedupe` allows. A chunk without terms has none.
     """
     ids, sketches = _sketched(kb)
     candidates = candidate_pairs(sketches, ALIKE)

@@ -24,15 +24,15 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import after_commit
 from kb.base.errors import Superseded
 from kb.base.files import FilesUnavailable, local_file
+from kb.base.findings import Remark, RemarkCode
 from kb.base.metrics import observe_document
-from kb.base.remarks import Remark, RemarkCode
-from kb.base.telemetry import context
+from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
 from kb.index.keywords import unread
 from kb.index.preparing import Prepared, Source, prepare, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
-from kb.ingest.chunkers.registry import split
+from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import ErrorCode, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
@@ -41,7 +41,7 @@ from kb.ingest.services.batches import expand_archive
 from kb.ingest.services.jobs import CLAIMED, DOCUMENTS, DocumentJob
 from kb.ingest.services.rechunk import ChunksChanged, Recut, chunks_of, recut, to_index, write_recut
 from kb.jobs.leases import LeaseLost, WorkerEnds, must_return, return_if_ending
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
 from retrieval.messages import Message, message_of
 
@@ -155,7 +155,7 @@ def index_document(document_id: int) -> bool:
     job = None if must_return() else DocumentJob.claim(document_id)
     if job is None:
         return must_return()
-    with context.bound(document_id=document_id):
+    with logs.bound(document_id=document_id):
         return isinstance(_run(DocumentBatch([job.document], job.lease), _index_one), WorkerEnds)
 
 

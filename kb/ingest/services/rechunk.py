@@ -14,11 +14,10 @@ from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.preparing import ROWS_A_STATEMENT, Prepared, Source, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import keyword_language, source_of, tokenizers_of
-from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content
-from kb.ingest.chunkers.joining import stream
+from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs
 from kb.ingest.chunkers.pinning import Pin, pin_texts
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 
 SWITCHED_OFF_SHARE = 0.8
 """A chunk that takes in chunks which were switched off is switched off too where they are so much of it."""

@@ -20,7 +20,7 @@ from kb.ingest.services.batches import PIECE, NewFile, batch_create, take_in, wa
 from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.tables import Described, batch_describe, read_table
-from kb.jobs.workers import workers
+from kb.jobs.leases import workers
 from kb.management.base import KnowledgeBaseCommand
 
 LOOK_SECONDS = 0.5

@@ -30,7 +30,7 @@ class Command(BaseCommand):
 
             serve_http(address.host, address.port)
             return
-        from kb.agents.mcp.stdio import serve_stdio  # noqa: PLC0415
+        from kb.agents.mcp.http import serve_stdio  # noqa: PLC0415
 
         _require_key()
         serve_stdio()

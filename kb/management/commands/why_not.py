@@ -7,9 +7,8 @@ from django.core.management.base import CommandError
 from kb.access.models import Principal
 from kb.management.base import KnowledgeBaseCommand
 from kb.quality.why_not.services import why_not_found
-from kb.quality.why_not.services.places import the_chunk
+from kb.quality.why_not.services.places import Remedy, RemedyCode, State, Terms, WhyNot, the_chunk
 from kb.quality.why_not.services.remedies import remedies
-from kb.quality.why_not.services.types import Remedy, RemedyCode, State, Terms, WhyNot
 from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
 from kb.search.services.search import SearchRequest
 

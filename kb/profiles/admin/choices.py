@@ -4,16 +4,21 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Any, get_args
 
+from django import forms
 from django.db.models import F, Window
 from django.db.models.functions import RowNumber
 from django.urls import reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import Principal
 from kb.base.errors import NotVisible, Rejected
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import AT, find_version, name_and_version, reference
+from kb.profiles.services import AT, SettingDifference, find_version, name_and_version, reference
+from retrieval.config import SETTINGS, TYPES
 
 VERSIONS_OFFERED = 20
 
@@ -130,3 +135,88 @@ def as_field_choices(choices: Sequence[ProfileChoice]) -> Choices:
 def profile_url(profile: RetrievalProfile) -> str:
     """The page of a version."""
     return reverse("admin:kb_retrievalprofile_change", args=[profile.pk])
+
+
+def text_input(**attrs: Any) -> forms.TextInput:
+    """A text field, so that a number that is none stays in it to be corrected."""
+    return forms.TextInput({"class": " ".join(INPUT_CLASSES), "autocomplete": "off", **attrs})
+
+
+def select(**attrs: Any) -> forms.Select:
+    return forms.Select({"class": " ".join(SELECT_CLASSES), **attrs})
+
+
+def setting_field(name: str) -> forms.Field:
+    """The field of a setting that may be left empty; who makes the form offers the values of one that is chosen."""
+    declared = SETTINGS[name]
+    label: dict[str, Any] = {"label": gettext_lazy(declared.label), "required": False}
+    if declared.choices or TYPES[name] is bool:
+        return forms.ChoiceField(widget=select(), **label)
+    low, high = declared.between or (None, None)
+    is_whole = int in (get_args(TYPES[name]) or (TYPES[name],))
+    kind: Any = forms.IntegerField if is_whole else forms.FloatField
+    widget = text_input(inputmode="numeric" if is_whole else "decimal")
+    field: forms.Field = kind(min_value=low, max_value=high, widget=widget, **label)
+    return field
+
+
+def groups() -> dict[str, list[str]]:
+    """The names of the settings by the title of their group, in the order of the forms."""
+    found: dict[str, list[str]] = {}
+    for name, declared in SETTINGS.items():
+        found.setdefault(_(declared.group), []).append(name)
+    return found
+
+
+def setting_label(name: str) -> str:
+    """What a setting is called; its own name where it is none of this version."""
+    return _(SETTINGS[name].label) if name in SETTINGS else name
+
+
+def choices_of(name: str) -> dict[str, str]:
+    """The labels of the values of a setting that is one of a few words."""
+    return {value: _(label) for value, label in SETTINGS[name].choices.items()} if name in SETTINGS else {}
+
+
+def reranker_label(name: str) -> str:
+    return {
+        "cross_encoder": _("cross-encoder"),
+        "http": _("rerank server"),
+        "overlap": _("overlap of words"),
+        "cosine": _("cosine"),
+    }.get(name, name)
+
+
+def value_in_words(name: str, value: Any) -> str:
+    """A setting's value as a page shows it; None is the value that the search works out by itself."""
+    if value is None:
+        return _("auto")
+    if isinstance(value, bool):
+        return _("on") if value else _("off")
+    if isinstance(value, list | tuple):
+        return ", ".join(map(reranker_label, value)) or _("none")
+    if isinstance(value, float):
+        return f"{value:g}"
+    return choices_of(name).get(str(value), str(value))
+
+
+def change_in_words(difference: SettingDifference) -> str:
+    """As in “Vector weight: 0.6 → 0.4”."""
+    before, after = (value_in_words(difference.name, value) for value in (difference.before, difference.after))
+    return _("%(setting)s: %(before)s → %(after)s") % {
+        "setting": setting_label(difference.name),
+        "before": before,
+        "after": after,
+    }
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names of settings in the order of the form, unknown ones last."""
+    places = {name: place for place, name in enumerate(SETTINGS)}
+    return sorted(names, key=lambda name: places.get(name, len(places)))
+
+
+def changes_in_words(differences: Iterable[SettingDifference]) -> list[str]:
+    """One line a setting, in the order of the form."""
+    found = {each.name: each for each in differences}
+    return [change_in_words(found[name]) for name in in_order(found)]

@@ -13,15 +13,13 @@ from django.views.generic import TemplateView
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
-from kb.profiles.admin.choices import profile_url
-from kb.profiles.admin.setting_labels import setting_label
+from kb.profiles.admin.choices import profile_url, setting_label
 from kb.profiles.models import RetrievalProfile
 from kb.quality.calibration.services import Calibration, calibrate, save_cut
-from kb.quality.compare.admin.figures import chart_options
+from kb.quality.compare.admin.results import chart_options
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
-from kb.web.admin.rows import row_id
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, row_id
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.calibration import CutFigures
 

@@ -12,12 +12,12 @@ from kb.quality.calibration.services import calibrate
 from kb.quality.compare.services import METRICS, InvalidSide, compare_runs, compare_searches
 from kb.quality.models import EvalRun
 from kb.quality.profiles.api import SettingDifferenceSerializer
-from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
+from kb.search.api import SearchRequestSerializer, UsedProfileSerializer
 from kb.search.services.search import SearchRequest
 from kb.web.api.fields import DegradationSerializer
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiView, one
-from retrieval.gate import ScoreScale
+from retrieval.selection import ScoreScale
 from retrieval.types import Turn
 
 

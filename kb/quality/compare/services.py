@@ -15,8 +15,7 @@ from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.services.search import SearchOutcome, SearchRequest, hit_as_json, search
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.metrics import StageMetrics
-from retrieval.eval.significance import SIGNIFICANCE_LEVEL, paired_p_values
+from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, paired_p_values
 from retrieval.types import Hit, Result
 
 FUSED, RERANKED = "fused", "reranked"

@@ -34,8 +34,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected, ServiceError
 from kb.content.models import Chunk, Document
 from kb.graph.admin.concepts import GraphAdmin
-from kb.quality.debug.admin.judge import SESSION_KEY
-from kb.quality.debug.admin.log import debug_url
+from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
 from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
 from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade
 from kb.quality.eval_sets.services.queries import (
@@ -47,9 +46,7 @@ from kb.quality.eval_sets.services.queries import (
 )
 from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
-from kb.web.admin.rows import row_id, row_ids
-from kb.web.admin.scoped import column, principal
-from kb.web.admin.views import IntoKnowledgeBaseForm, IntoKnowledgeBaseView
+from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, column, principal, row_id, row_ids
 from retrieval.eval.judged_sets import Layout
 
 FIELDS = {"name_taken": "replace", "name_too_long": "name"}

@@ -30,7 +30,7 @@ from kb.quality.profiles.services import (
     resolved_as_dict,
     version_as_dict,
 )
-from kb.search.api.serializers import UsedProfileSerializer
+from kb.search.api import UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.web.api.lists import Flag, ListFilters, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers

@@ -7,10 +7,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.quality.why_not.services import why_not_found
-from kb.quality.why_not.services.places import MOST_CHARACTERS, the_chunk
-from kb.quality.why_not.services.types import PlaceState, Reason, RemedyCode, Stage, State
+from kb.quality.why_not.services.places import MOST_CHARACTERS, PlaceState, Reason, RemedyCode, Stage, State, the_chunk
 from kb.quality.why_not.services.words import why_not_as_json
-from kb.search.api.serializers import SearchRequestSerializer, UsedProfileSerializer
+from kb.search.api import SearchRequestSerializer, UsedProfileSerializer
 from kb.web.api.fields import MAX_ID, DegradationSerializer, StrictCharField, StrictIntegerField
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiView

@@ -10,9 +10,9 @@ from django.utils.translation import gettext_lazy, pgettext
 from kb.access.models import KnowledgeBase
 from kb.base.messages import degradation_as_json
 from kb.content.models import Document
-from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.fusion import channel_weights
 from retrieval.scope import Scope
 from retrieval.trace import Degradation, DegradationCode
 

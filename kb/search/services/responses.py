@@ -15,7 +15,7 @@ from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.cache.query_caches import hot_queries
+from kb.base.cache import hot_queries
 from kb.base.errors import NotAllowed, NotVisible
 from kb.base.messages import degradation_as_json
 from kb.index.bm25 import BM25Store

@@ -11,11 +11,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.cache.query_caches import shared_cache_unavailable
+from kb.base.cache import shared_cache_unavailable
 from kb.base.errors import NotVisible
 from kb.base.messages import degradation_as_json
 from kb.base.metrics import Outcome, observe_search
-from kb.base.telemetry import context
+from kb.base.telemetry import logs
 from kb.base.telemetry.otel import record_stages
 from kb.base.text import storable
 from kb.index.filters import Filters
@@ -170,7 +170,7 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
     observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
     trace_id = uuid.uuid4()
     record_stages(result.spans, str(trace_id))
-    context.add(search=str(trace_id))
+    logs.add(search=str(trace_id))
     return SearchOutcome(request, result, wiring, scope.knowledge_bases, trace_id)
 
 

@@ -22,10 +22,10 @@ from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, Operator
 from kb.ingest.services.documents import documents_delete
-from kb.ingest.services.whole_documents import WholeDocument, batches, write_whole_documents
+from kb.ingest.services.jobs import WholeDocument, batches, write_whole_documents
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.search.services.search import SearchRequest, hit_as_json, search
 from retrieval.protocols import Embedder
 from retrieval.texts import FoundText, KeptText

@@ -7,7 +7,7 @@ from typing import Any, BinaryIO, Final
 
 import feedparser
 
-from kb.sources.connectors.text import text_of
+from kb.sources.connectors.markup import text_of
 
 TITLE_CHARACTERS: Final = 500
 

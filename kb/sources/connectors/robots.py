@@ -6,16 +6,23 @@ import httpx
 from protego import Protego
 
 from kb.base.net.addresses import port_of
-from kb.base.net.backend import Deadline
+from kb.base.net.backend import MIB, Deadline
 from kb.base.net.client import Ask, WebClient
 from kb.base.net.errors import FetchCode, FetchError
-from kb.base.net.inflate import MIB
 
 MAX_DELAY_S: Final = 30.0
+
+
 SITES: Final = 100
 """Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them."""
+
+
 _MAX_BYTES: Final = MIB
+
+
 _ABSENT: Final = frozenset({FetchCode.GONE, FetchCode.FORBIDDEN})
+
+
 # What is wrong with the host is no fault of its robots.txt.
 _ABOUT_THE_HOST: Final = frozenset(
     {

@@ -8,9 +8,9 @@ from typing import Final
 
 from lxml import etree
 
+from kb.base.net.backend import MIB, gunzip
 from kb.base.net.client import Ask, WebClient
 from kb.base.net.errors import FetchCode, FetchError
-from kb.base.net.inflate import MIB, gunzip
 from kb.sources.connectors.listing import Candidate, Order, normal
 from kb.sources.connectors.robots import Robots
 

@@ -42,8 +42,7 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.admin.rows import count_of, row_ids
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, count_of, principal, row_ids, signed_in
 
 FIELD_OF: Final = {
     "url_refused": "url",

@@ -4,10 +4,12 @@ Django's model permissions play no part: memberships do, and an object that the 
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import wraps
 from typing import Any, ClassVar, NoReturn, TypeVar, cast
 
+from django import forms
 from django.contrib import admin, messages
 from django.contrib.admin.actions import delete_selected
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
@@ -15,24 +17,81 @@ from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.utils import display_for_value, get_fields_from_path
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
-from django.db.models import QuerySet
+from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
 from django.db.models.constants import LOOKUP_SEP
-from django.forms import ModelChoiceField, ModelMultipleChoiceField
+from django.db.models.functions import Coalesce
+from django.forms import BaseInlineFormSet, ModelChoiceField, ModelMultipleChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
-from django.utils.functional import Promise
+from django.utils.functional import Promise, cached_property
 from django.utils.http import urlencode
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
+from django.views.generic import FormView
 from unfold.admin import ModelAdmin
 from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdownFilter
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
+from unfold.views import UnfoldModelAdminViewMixin
 
-from kb.access.models import AuditEntry, Principal, User, kind_of
+from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
+from kb.access.services.rate_limits import UPLOAD
 from kb.web.admin.deletion import deleted_with, left_behind_by
 from kb.web.admin.parts import added_context, added_pages
-from kb.web.admin.rows import row_id
+
+ID_DIGITS = 18
+"""What fits a bigint, whatever the digits are."""
+
+
+def row_id(text: str) -> int | None:
+    """The id of a row, as far as a text is one."""
+    plain = text.strip()
+    return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) <= ID_DIGITS else None
+
+
+def row_ids(texts: Iterable[str]) -> list[int]:
+    """The ids among texts."""
+    return [found for text in texts if (found := row_id(text)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to look at the rows; `count` is None where it is not counted."""
+
+    value: str
+    label: str
+    url: str
+    is_chosen: bool
+    count: int | None = None
+
+
+def count_of(model: type[Model], path: str, **conditions: Any) -> Coalesce:
+    """How many rows of a model point to the outer row by a lookup.
+
+    Args:
+        model: whose rows are counted.
+        path: the foreign key to the outer row.
+        conditions: further filters on the counted rows.
+    """
+    counted = (
+        model._default_manager.filter(**{path: OuterRef("pk")}, **conditions)
+        .order_by()
+        .values(path)
+        .annotate(number=Count("pk"))
+        .values("number")
+    )
+    return Coalesce(Subquery(counted, output_field=IntegerField()), 0)
+
+
+class OwnRowsFormSet(BaseInlineFormSet):  # type: ignore[type-arg]
+    """Knows the rows of its object only: Django's looks the key of a row up among all rows that there are."""
+
+    def add_fields(self, form: Any, index: int | None) -> None:
+        super().add_fields(form, index)
+        key = form.fields.get("id")
+        if isinstance(key, ModelChoiceField):
+            key.queryset = self.get_queryset()
+
 
 Column = TypeVar("Column", bound=Callable[..., Any])
 
@@ -334,3 +393,48 @@ class ScopedAutocompleteForm(AutocompleteDropdownForm):  # type: ignore[misc]
 
 class ScopedAutocompleteFilter(AutocompleteSelectFilter):  # type: ignore[misc]
     form_class = ScopedAutocompleteForm
+
+
+class KnowledgeBasePage(UnfoldModelAdminViewMixin):  # type: ignore[misc]
+    """A page of the knowledge base that its address names as `object_id`; 404 where the user may not see it."""
+
+    permission_required = ()
+
+    @cached_property
+    def kb(self) -> Any:
+        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
+
+    @cached_property
+    def may_edit(self) -> bool:
+        return bool(self.model_admin.has_change_permission(self.request, self.kb))
+
+
+class IntoKnowledgeBaseForm(forms.Form):
+    """Has a field `knowledge_base`, which offers those that the user may change."""
+
+    def __init__(self, *args: Any, writable: "QuerySet[KnowledgeBase]", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["knowledge_base"].queryset = writable  # type: ignore[attr-defined]
+
+
+class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-arg]
+    """A page that brings something into a knowledge base; a link may choose it by `kb`."""
+
+    permission_required = ()
+    rate_limit_kind = UPLOAD
+
+    @cached_property
+    def writable(self) -> "QuerySet[KnowledgeBase]":
+        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
+        return rows
+
+    def get_form_kwargs(self) -> dict[str, Any]:
+        return {**super().get_form_kwargs(), "writable": self.writable}
+
+    def get_initial(self) -> dict[str, Any]:
+        """The knowledge base that a link names, else the only one there is."""
+        chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
+        if (kb_id := row_id(chosen) or filtered_knowledge_base(self.request)) is not None:
+            return {"knowledge_base": kb_id}
+        writable = list(self.writable[:2])
+        return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}

@@ -15,7 +15,7 @@ from kb.access.models import ApiKey, Principal, User
 from kb.access.services.api_keys import api_key_use
 from kb.access.services.attribution import How, acting, caller_is
 from kb.base.net.client_address import client_address
-from kb.base.telemetry import context
+from kb.base.telemetry import logs
 
 if TYPE_CHECKING:
     from rest_framework.views import APIView  # at run time it imports this module, which the settings name
@@ -98,6 +98,6 @@ class AttributionMiddleware:
                 via=f"{request.method} {route}",
                 user=user if isinstance(user, User) else None,
                 address=client_address(request),
-                request_id=str(context.fields().get("request_id", "")),
+                request_id=str(logs.fields().get("request_id", "")),
             )
         )

@@ -35,7 +35,7 @@ from kb.base.errors import (
 )
 from kb.base.files import FilesUnavailable
 from kb.base.messages import degradation_as_json
-from kb.base.telemetry import context as log_context
+from kb.base.telemetry import logs as log_context
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 BY_CODE = {

@@ -15,8 +15,8 @@ from rest_framework.viewsets import GenericViewSet
 from kb.access.models import Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible
 from kb.web.api.authentication import principal_of
+from kb.web.api.fields import ShallowJSONParser
 from kb.web.api.lists import ListFilters, Order, listed
-from kb.web.api.parsers import ShallowJSONParser
 from kb.web.api.throttling import count_failure, rate_limit_headers, too_many
 
 M = TypeVar("M", bound=Model)

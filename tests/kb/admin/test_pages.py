@@ -11,7 +11,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from kb.graph.services.entities import entity_create
-from kb.graph.services.extraction import graph_request
+from kb.graph.services.writing import graph_request
 from kb.models import (
     AuditEntry,
     Concept,

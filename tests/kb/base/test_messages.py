@@ -13,11 +13,11 @@ from kb.answers.api import MessageSerializer
 from kb.base.errors import Rejected
 from kb.base.messages import degradation_as_json, degradations_as_json, shown
 from kb.graph.admin.extractions import _notes as extraction_notes
-from kb.graph.services.extraction import extract_document, graph_request
+from kb.graph.services.writing import extract_document, graph_request
 from kb.index.keywords import NOT_CONFIGURED, unread
 from kb.index.services.reembedding import REEMBED
 from kb.index.services.stores.applying import note_failure
-from kb.index.services.stores.state import stores_state
+from kb.index.services.stores.checking import stores_state
 from kb.ingest.api.documents import DocumentSerializer
 from kb.ingest.services.documents import error_sentence, remark_sentences
 from kb.ingest.services.indexing import index_document, stored_remarks
@@ -41,10 +41,10 @@ from kb.models import (
     Message as Turn,
 )
 from kb.quality.runs.admin.report import run_notices
-from kb.quality.runs.api.eval_runs import EvalRunDetailSerializer
+from kb.quality.runs.api import EvalRunDetailSerializer
 from kb.quality.runs.services import execute_run, start_run
 from kb.quality.runs.services.reembedding import reembedding_state
-from kb.search.api.serializers import TraceSerializer
+from kb.search.api import TraceSerializer
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest, outcome_as_log, search
 from kb.sources.web.services.sources import error_in_words

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from kb.base.models import installation_id
 from kb.index import bm25
 from kb.index.bm25 import BM25Store
-from kb.index.postings import build_index
+from kb.index.fulltext import build_index
 from kb.models import ChunkChange, KnowledgeBase, KnowledgeBaseVersion
 from kb.providers.tokenizers import tokenizer
 from retrieval.postings import hash_terms

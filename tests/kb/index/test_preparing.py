@@ -16,7 +16,7 @@ from kb.index.preparing import (
     write_chunks,
 )
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import tokenizer
 from retrieval.generation import OpenAIGenerator
 from tests.factories import make_kb

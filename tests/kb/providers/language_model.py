@@ -3,7 +3,7 @@
 import itertools
 from contextlib import contextmanager
 
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from tests.servers import ModelServer
 
 _numbers = itertools.count(1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from retrieval.embedders.registry import get_embedder
 
 

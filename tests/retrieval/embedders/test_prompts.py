@@ -1,6 +1,6 @@
 import pytest
 
-from retrieval.embedders.prompts import Prompts, prompts_for
+from retrieval.embedders.sentence_transformer import Prompts, prompts_for
 
 CHINESE = "为这个句子生成表示以用于检索相关文章："
 ENGLISH = "Represent this sentence for searching relevant passages: "

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.embedders.text import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
+from retrieval.characters import code_points, estimate_token_ends, estimate_tokens, is_cjk, is_word_character
 
 
 @given(st.text())

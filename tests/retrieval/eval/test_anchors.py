@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.eval.anchors import MIN_RUN, anchor_hash, same_passage, squeezed
+from retrieval.eval.judged_sets import MIN_RUN, anchor_hash, same_passage, squeezed
 
 SENTENCES = [
     "工作满一年的员工每年享有五天带薪年假。",

@@ -13,8 +13,7 @@ from retrieval.eval.judged_sets import (
     read_judged_set,
     write_judged_set,
 )
-from retrieval.eval.qrels import read_queries
-from retrieval.eval.set_errors import MESSAGES, SetFormatError, SetProblem
+from retrieval.eval.qrels import MESSAGES, SetFormatError, SetProblem, read_queries
 
 SET = JudgedSet(
     name="年假 set",

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import permutation_test
 
-from retrieval.eval import significance
-from retrieval.eval.significance import RESAMPLES, paired_p_values
+from retrieval.eval import metrics
+from retrieval.eval.metrics import RESAMPLES, paired_p_values
 
 FIGURES = st.floats(0, 1).map(lambda value: round(value, 3))
 
@@ -82,10 +82,10 @@ def test_many_queries_are_exchanged_in_smaller_batches(monkeypatch):
     before, after = rng.random((40, 2)), rng.random((40, 2)) + 0.05
     at_once = paired_p_values(before, after)
     sizes = []
-    exchanges = significance._exchanges
-    monkeypatch.setattr(significance, "SIGNS_AT_ONCE", 40 * 7)
+    exchanges = metrics._exchanges
+    monkeypatch.setattr(metrics, "SIGNS_AT_ONCE", 40 * 7)
     monkeypatch.setattr(
-        significance, "_exchanges", lambda count: (sizes.append(len(signs)) or signs for signs in exchanges(count))
+        metrics, "_exchanges", lambda count: (sizes.append(len(signs)) or signs for signs in exchanges(count))
     )
 
     assert paired_p_values(before, after) == pytest.approx(at_once, abs=0.03)

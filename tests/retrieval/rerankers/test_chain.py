@@ -6,11 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retrieval.errors import RerankerNotApplicable, RerankerUnavailable
-from retrieval.gate import ScoreScale
 from retrieval.rerankers.chain import RESERVED_S, RerankChain
 from retrieval.rerankers.cosine import CosineReranker
 from retrieval.rerankers.http import HttpReranker
 from retrieval.rerankers.overlap import OverlapReranker
+from retrieval.selection import ScoreScale
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, RerankJob
 from tests.fakes import WordTokenizer

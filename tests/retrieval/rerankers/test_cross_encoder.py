@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from retrieval.errors import RerankerUnavailable
-from retrieval.rerankers.cross_encoder import PACE_KEPT_S, CrossEncoderReranker
-from retrieval.rerankers.registry import get_cross_encoder
+from retrieval.rerankers.cross_encoder import PACE_KEPT_S, CrossEncoderReranker, get_cross_encoder
 from retrieval.trace import DegradationCode
 from tests.retrieval.rerankers.jobs import candidate, job, of_texts, soon
 from tests.retrieval.rerankers.tiny import save_tiny_model
@@ -75,7 +74,7 @@ def code_of(reranker, a_job, deadline=None):
 def test_construction_imports_and_loads_nothing():
     code = (
         "import sys;"
-        "from retrieval.rerankers.registry import get_cross_encoder;"
+        "from retrieval.rerankers.cross_encoder import get_cross_encoder;"
         "get_cross_encoder('BAAI/bge-reranker-base');"
         "assert not {'torch', 'transformers', 'sentence_transformers'} & sys.modules.keys()"
     )

@@ -23,15 +23,14 @@ from kb.content.models import Document, documents_folder, upload_path
 from kb.index.models import ChunkEmbedding
 from kb.ingest.services.chunks import TEXT_CHARACTERS
 from kb.operations.services.archives.checking import Contents, Settings, check_rows, originals, read_settings_of
-from kb.operations.services.archives.derive import Staged, len_of_chunks, stage
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.archives.format import FILE_LIST, TABLES, file_part, limits, vector_parts
-from kb.operations.services.archives.profiles import Profiles
 from kb.operations.services.archives.reading import Archive, damaged, open_archive
+from kb.operations.services.archives.rows import Profiles
 from kb.operations.services.archives.tables import TableWriter
+from kb.operations.services.archives.vectors import Staged, len_of_chunks, stage
 from kb.profiles.services import configuration_of, starting_profile
-from kb.providers.embedding_models import require_embedding_model
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder, require_embedding_model
 from kb.providers.tokenizers import options_of, tokenizer
 from kb.sources.models import SearchProvider, WebSource
 from retrieval.errors import RetrievalError

@@ -11,11 +11,10 @@ from kb.graph.models import Concept
 from kb.index.models import ChunkEmbedding
 from kb.index.preparing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.operations.services.archives.checking import rows_of
-from kb.operations.services.archives.derive import Staged, VectorsInOrder, in_pieces, numbered
 from kb.operations.services.archives.format import VECTOR_KINDS, Table
-from kb.operations.services.archives.profiles import Profiles
 from kb.operations.services.archives.reading import Archive, damaged
-from kb.operations.services.archives.rows import WrongRow
+from kb.operations.services.archives.rows import Profiles, WrongRow
+from kb.operations.services.archives.vectors import Staged, VectorsInOrder, in_pieces, numbered
 from kb.profiles.models import RetrievalProfile
 from kb.quality.models import Judgment
 from kb.sources.models import WebSource

@@ -25,7 +25,7 @@ from kb.index.mirrors.registry import DRIVERS
 from kb.index.services.stores.applying import refill
 from kb.index.vector_index import PREFIXES, build_options, most_build_bytes
 from kb.operations.services.archives.export import archive_folder
-from kb.operations.services.backups import programs
+from kb.operations.services.backups import backup as programs
 from kb.operations.services.backups.format import DUMP, FILES, OnBytes, Reader, damaged, reading
 
 _PIECE: Final = 1024**2

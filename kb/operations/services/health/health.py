@@ -7,11 +7,12 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import httpx
 from django.conf import settings
 from django.core.cache import caches
 from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
-from django.db.models import Q
+from django.db.models import Count, Min, Q
 from django.utils import timezone
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
@@ -19,18 +20,141 @@ from redis.exceptions import RedisError
 from kb.access.models import KnowledgeBase
 from kb.base.findings import Finding, State, listed, one_line
 from kb.content.models import Document
+from kb.index.mirrors.protocol import StoreError
+from kb.index.mirrors.registry import configured_stores, mirror
+from kb.index.models import StoreChange, StoreState
 from kb.ingest.parser.confinement import SECCOMP_LIBRARY, readable_folders
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import confinement
-from kb.jobs.workers import BROKER_DOWN, _broker, workers
+from kb.jobs.leases import BROKER_DOWN, _broker, workers
 from kb.operations.services.health import indexes as health_indexes
-from kb.operations.services.health import models as health_models
-from kb.operations.services.health import stores as health_stores
+from kb.providers import embedding_models as providers
 from kb.providers.models import TokenizerSettings
 from kb.sources.external.services import external_sources
 from retrieval.bm25 import require_dependencies
-from retrieval.dependencies import import_dependency
-from retrieval.errors import DependencyMissing
+from retrieval.embedders.hashing import HASHING_MODEL_ID
+from retrieval.embedders.openai_http import OPENAI_PREFIX
+from retrieval.errors import DependencyMissing, import_dependency
+from retrieval.model_files import libraries_available, local_path
+
+REACH_SECONDS = 1
+
+
+def libraries() -> Finding:
+    name = "model libraries"
+    if not libraries_available():
+        detail = "sentence-transformers or torch is not installed, so no model can run here"
+        return Finding(name, State.DEGRADED, detail, "run `pip install 'zhiku[models]'`")
+    return Finding(name, State.OK, "sentence-transformers and torch are installed")
+
+
+def default_embedder() -> Finding:
+    return model_finding("EMBEDDING_MODEL", settings.EMBEDDING_MODEL, missing=State.DEGRADED)
+
+
+def embedders_in_use() -> Finding:
+    """The worst of the models that knowledge bases use, and the remedies of all that are not in order."""
+    users: dict[str, list[str]] = {}
+    for model, kb in KnowledgeBase.objects.order_by("embedding_model", "name").values_list("embedding_model", "name"):
+        users.setdefault(model, []).append(kb)
+    found = [model_finding(listed(names), model, missing=State.BROKEN) for model, names in users.items()]
+    wrong = [finding for finding in found if finding.state is not State.OK]
+    state = max((finding.state for finding in wrong), key=list(State).index, default=State.OK)
+    detail = "; ".join(f"{finding.name}: {finding.detail}" for finding in wrong or found) or "no knowledge base yet"
+    return Finding("models in use", state, detail, "; ".join(dict.fromkeys(finding.remedy for finding in wrong)))
+
+
+def model_finding(name: str, model: str, *, missing: State) -> Finding:
+    """Whether an embedding model is at hand; `missing` is the state where it is not."""
+    if model == HASHING_MODEL_ID:
+        detail = "hashing, which compares words and not meaning"
+        remedy = "`manage.py download_model`, then `manage.py reindex --kb NAME --embeddings --model MODEL_ID`"
+        return Finding(name, State.DEGRADED, detail, remedy)
+    if model.startswith(OPENAI_PREFIX):
+        if settings.EMBEDDING_BASE_URL:
+            return Finding(name, State.OK, f"{model} at {settings.EMBEDDING_BASE_URL}")
+        return Finding(
+            name, missing, f"{model} has no server", "set EMBEDDING_BASE_URL to one with an OpenAI-compatible API"
+        )
+    return _local_model(name, model, missing=missing)
+
+
+def cross_encoder() -> Finding:
+    """The reranker that is to run here."""
+    name, model = "RERANKER_MODEL", settings.RERANKER_MODEL
+    if not model:
+        return Finding(name, State.OK, "none: results are ordered by the next reranker of the chain")
+    return _local_model(name, model, missing=State.DEGRADED, otherwise=", or set RERANKER_MODEL= to go without")
+
+
+def rerank_server() -> Finding:
+    name, address = "rerank server", settings.RERANK_BASE_URL
+    if not address:
+        return Finding(name, State.OK, "none: results are ordered by the next reranker of the chain")
+    try:
+        httpx.get(address, timeout=REACH_SECONDS)  # whatever it answers, it is there
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        remedy = "start it or correct RERANK_BASE_URL, or leave that out to go without"
+        return Finding(name, State.DEGRADED, f"{address} does not answer: {one_line(error)}", remedy)
+    return Finding(name, State.OK, f"{address} answers")
+
+
+def language_model() -> Finding:
+    name = "language model"
+    if providers.generator() is None:
+        detail = "none, so answers are the passages themselves and questions are not rewritten"
+        remedy = "set LLM_API_KEY, or LLM_BASE_URL where a server of your own needs no key"
+        return Finding(name, State.DEGRADED, detail, remedy)
+    return Finding(name, State.OK, f"{settings.LLM_MODEL} at {settings.LLM_BASE_URL}, which was not asked")
+
+
+def _local_model(name: str, model: str, *, missing: State, otherwise: str = "") -> Finding:
+    path = local_path(model)
+    if path is None:
+        remedy = f"run `manage.py download_model {model}`{otherwise}"
+        return Finding(name, missing, f"{model} is not on this machine", remedy)
+    if not libraries_available():
+        remedy = f"run `pip install 'zhiku[models]'`{otherwise}"
+        return Finding(name, missing, f"{model} is in {path}, but cannot run", remedy)
+    return Finding(name, State.OK, f"{model} in {path}")
+
+
+NAME = "other stores"
+BEHIND = timedelta(minutes=5)
+Store = KnowledgeBase.Store
+
+
+def other_stores() -> Finding:
+    """The servers of the stores that are set up or in use, and what copies have yet to take in."""
+    used = set(KnowledgeBase.objects.exclude(store=Store.POSTGRES).values_list("store", flat=True).distinct())
+    wanted = sorted(used.union(configured_stores()) - {Store.POSTGRES})
+    if not wanted:
+        return Finding(NAME, State.OK, "none is set up; PostgreSQL searches everything")
+    answers, faults = [], []
+    for store in wanted:
+        try:
+            answers.append(mirror(store).ping())
+        except StoreError as error:
+            faults.append(one_line(error))
+    if faults:
+        remedy = "start the servers or correct MILVUS_URI and CHROMA_URL; PostgreSQL answers meanwhile, and says so"
+        return Finding(NAME, State.DEGRADED, "; ".join(faults), remedy)
+    return _copies(", ".join(answers))
+
+
+def _copies(answers: str) -> Finding:
+    failed = StoreState.objects.filter(status=StoreState.Status.FAILED).select_related("knowledge_base")
+    if names := [f"{state.knowledge_base} ({one_line(state.error)})" for state in failed]:
+        remedy = "`manage.py migrate_store --kb NAME --to STORE` fills the copy anew"
+        return Finding(NAME, State.DEGRADED, f"{answers}; not moved: {listed(names)}", remedy)
+    lag = StoreChange.objects.aggregate(left=Count("pk"), oldest=Min("created_at"))
+    detail = f"{answers}; {KnowledgeBase.objects.exclude(store=Store.POSTGRES).count()} knowledge bases use them"
+    if lag["oldest"] and lag["oldest"] < timezone.now() - BEHIND:
+        detail = f"{detail}; {lag['left']:,} changes wait, the oldest since {lag['oldest']:%Y-%m-%d %H:%M %Z}"
+        remedy = "start a worker: `manage.py serve`; its log says why changes could not be applied"
+        return Finding(NAME, State.DEGRADED, detail, remedy)
+    return Finding(NAME, State.OK, f"{detail}; {lag['left']:,} changes wait")
+
 
 WAITED_LONG = timedelta(minutes=10)
 LOW_DISK_BYTES = 1024**3
@@ -241,11 +365,11 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     redis_broker,
     redis_cache,
     worker,
-    health_models.libraries,
-    health_models.default_embedder,
-    health_models.cross_encoder,
-    health_models.rerank_server,
-    health_models.language_model,
+    libraries,
+    default_embedder,
+    cross_encoder,
+    rerank_server,
+    language_model,
     external_sources,
     keyword_packages,
     packages,
@@ -254,7 +378,7 @@ INDEPENDENT: tuple[Callable[[], Finding], ...] = (
     secret_key,
 )
 ON_TABLES: tuple[Callable[[], Finding], ...] = (
-    health_models.embedders_in_use,
+    embedders_in_use,
     tokenizer_packages,
     health_indexes.postings,
     health_indexes.keyword_memory,
@@ -262,7 +386,7 @@ ON_TABLES: tuple[Callable[[], Finding], ...] = (
     health_indexes.vector_indexes,
     health_indexes.vector_recall,
     health_indexes.page_cache,
-    health_stores.other_stores,
+    other_stores,
     documents,
 )
 

@@ -13,7 +13,7 @@ from kb.base import draining
 from kb.base.findings import State
 from kb.index.page_cache import is_reading
 from kb.operations.services.health.health import redis_broker, redis_cache
-from kb.providers import warming
+from kb.providers import embedding_models
 
 
 class Readiness(StrEnum):
@@ -54,8 +54,8 @@ def _process() -> Component:
 
 
 def _models() -> Component:
-    warmth = warming.warmth()
-    if warmth.stage is warming.Stage.LOADING:
+    warmth = embedding_models.warmth()
+    if warmth.stage is embedding_models.Stage.LOADING:
         return Component("models", Readiness.NOT_READY, "loading")
     if warmth.failed:
         # A model may be named by its path, which is nobody's business.

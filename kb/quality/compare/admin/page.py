@@ -1,27 +1,138 @@
 """A/B: one query under two profiles, or under one profile and settings that are not saved, side by side."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sized
+from typing import Any, cast
 from urllib.parse import urlencode
 
+from django import forms
 from django.contrib.admin import AdminSite
-from django.http import Http404, HttpRequest, HttpResponse, QueryDict
+from django.db import transaction
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
 from django.views.generic import TemplateView
+from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
-from kb.base.errors import NotVisible
+from kb.base.errors import NotVisible, ServiceError
 from kb.quality.calibration.admin import CalibrationView
 from kb.quality.compare.admin.results import shown
-from kb.quality.compare.admin.runs import CompareRunsView, cancel_view, live_view
+from kb.quality.compare.admin.runs import CompareRunsView, cancel_view, compare_url, live_view
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
-from kb.quality.compare.admin.start import StartPairView
 from kb.quality.compare.services import InvalidSide, compare_searches
+from kb.quality.debug.admin.form import SearchPage
+from kb.quality.models import EvalQuery, EvalRun, EvalSet
+from kb.quality.runs.admin.form import SetField
+from kb.quality.runs.services import start_run
 from kb.search.admin.labels import notices
-from kb.web.admin.scoped import principal
-from retrieval.errors import NoChannelAvailable
+from kb.web.admin.scoped import count_of, principal, row_id
+from retrieval.errors import InvalidConfiguration, NoChannelAvailable
+
+
+class PairForm(forms.Form):
+    """What both runs have in common."""
+
+    eval_set = SetField(
+        queryset=EvalSet.objects.none(),
+        label=gettext_lazy("Evaluation set"),
+        empty_label=gettext_lazy("Choose a set"),
+        widget=forms.Select({"class": " ".join(SELECT_CLASSES)}),
+    )
+    limit = forms.IntegerField(
+        label=gettext_lazy("Only the first queries"),
+        required=False,
+        min_value=1,
+        max_value=10_000_000,
+        widget=forms.TextInput({"class": " ".join(INPUT_CLASSES), "inputmode": "numeric", "autocomplete": "off"}),
+    )
+
+    def __init__(self, *args: Any, caller: Principal, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        sets = EvalSet.objects.editable_by(caller).select_related("knowledge_base").order_by("name", "pk")
+        cast(SetField, self.fields["eval_set"]).queryset = sets.annotate(query_count=count_of(EvalQuery, "eval_set"))
+
+    @property
+    def chosen_set(self) -> EvalSet | None:
+        """The set that the form holds; None before one is chosen."""
+        sets = cast(SetField, self.fields["eval_set"]).queryset
+        return None if sets is None else sets.filter(pk=row_id(str(self["eval_set"].value() or ""))).first()
+
+    @property
+    def has_sets(self) -> bool:
+        """Whether there is any set that the user may run; counted by the choices that the page shows anyway."""
+        return len(cast(Sized, cast(SetField, self.fields["eval_set"]).choices)) > 1
+
+
+class StartPairView(TemplateView):
+    """The page. The URL may fill it in: `eval_set`, and both sides by the names of the page that compares one query."""
+
+    admin_site: AdminSite | None = None
+    template_name = "quality/compare/start.html"
+
+    def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        caller = principal(request)
+        form = PairForm(caller=caller, initial={"eval_set": request.GET.get("eval_set", "")})
+        page, sides = open_sides(caller, _with_base(request.GET, form))
+        return self._show(form, page, sides)
+
+    def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
+        caller = principal(request)
+        form = PairForm(request.POST, caller=caller)
+        page, sides = open_sides(caller, _with_base(request.POST, form))
+        if not all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
+            return self._show(form, page, sides, status=400)
+        if words := same_sides(*sides.values()):
+            form.add_error(None, words)
+            return self._show(form, page, sides, status=400)
+        try:
+            runs = _start(caller, form, sides)
+        except (ServiceError, InvalidConfiguration) as error:
+            form.add_error(None, str(error))
+            return self._show(form, page, sides, status=400)
+        return HttpResponseRedirect(compare_url(*runs))
+
+    def _show(self, form: PairForm, page: SearchPage, sides: dict[str, SideForm], status: int = 200) -> HttpResponse:
+        context = {
+            "form": form,
+            "sides": tuple(sides.values()),
+            "inheritable": _of_chosen(page),
+            "title": _("Compare two profiles on a set"),
+            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
+        }
+        return self.render_to_response(self.get_context_data(**context), status=status)
+
+
+def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
+    """The same, with the knowledge base of the chosen set, which says what empty fields inherit."""
+    query = given.copy()
+    query.pop("kb", None)
+    if eval_set := form.chosen_set:
+        query["kb"] = str(eval_set.knowledge_base_id)
+    return query
+
+
+def _of_chosen(page: SearchPage) -> dict[str, Any]:
+    """What empty fields stand for; the page's script reads it."""
+    chosen = {str(kb.pk) for kb in page.chosen} or set(page.inheritable["kbs"])
+    return {**page.inheritable, "kbs": {pk: words for pk, words in page.inheritable["kbs"].items() if pk in chosen}}
+
+
+def _start(caller: Principal, form: PairForm, sides: dict[str, SideForm]) -> tuple[EvalRun, EvalRun]:
+    """Starts both runs, or neither."""
+    with transaction.atomic():
+        before, after = (
+            start_run(
+                caller,
+                form.cleaned_data["eval_set"],
+                profile=side.profile_choice.profile if side.profile_choice else None,
+                overrides=side.run_overrides,
+                limit=form.cleaned_data["limit"],
+            )
+            for side in sides.values()
+        )
+    return before, after
 
 
 class CompareView(TemplateView):

@@ -15,13 +15,12 @@ from django.views.generic import TemplateView
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
-from kb.quality.compare.admin.figures import shown_runs
+from kb.quality.compare.admin.results import shown_runs
 from kb.quality.compare.services import compare_runs
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.admin.state import UNFINISHED, is_unfinished, progress_of, standstill
+from kb.quality.runs.admin.pages import UNFINISHED, is_unfinished, progress_of, standstill
 from kb.quality.runs.services import cancel_run
-from kb.web.admin.rows import row_id
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, row_id
 
 RUNS_OFFERED = 200
 OFFERED = (EvalRun.Status.DONE, *UNFINISHED)

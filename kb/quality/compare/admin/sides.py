@@ -1,6 +1,7 @@
 """One of the two sides that are compared: a profile, any version of it, and perhaps settings that are not saved."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -8,9 +9,38 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.profiles.admin.choices import ProfileChoice
-from kb.quality.debug.admin.form import FILTERS, SETTINGS, WEIGHTS, SearchForm, inherited_settings
-from kb.quality.debug.admin.page import SearchPage, open_search_page
+from kb.profiles.admin.choices import ProfileChoice, in_order, setting_label, value_in_words
+from kb.profiles.services import SettingDifference
+from kb.quality.debug.admin.form import (
+    FILTERS,
+    SETTINGS,
+    WEIGHTS,
+    SearchForm,
+    SearchPage,
+    inherited_settings,
+    open_search_page,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """A setting with its values on both sides; an arrow between them would be one more in a chain of rerankers."""
+
+    label: str
+    before: str
+    after: str
+
+
+def setting_changes(differences: Iterable[SettingDifference]) -> tuple[SettingChange, ...]:
+    """One a setting, in the order of the form."""
+    found = {each.name: each for each in differences}
+    return tuple(
+        SettingChange(
+            setting_label(each.name), value_in_words(each.name, each.before), value_in_words(each.name, each.after)
+        )
+        for each in (found[name] for name in in_order(found))
+    )
+
 
 SIDES = ("a", "b")
 SHARED = ("q", "kb", "budget", *FILTERS)

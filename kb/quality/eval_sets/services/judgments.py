@@ -12,7 +12,7 @@ from kb.base.errors import Rejected
 from kb.content.models import Chunk, Document
 from kb.quality.eval_sets.services.queries import find_query, query_of, require_editable, spellings
 from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
-from retrieval.eval.anchors import anchor_hash, same_passage, squeezed
+from retrieval.eval.judged_sets import anchor_hash, same_passage, squeezed
 
 IRRELEVANT, PARTLY, RELEVANT = range(3)
 

@@ -19,13 +19,14 @@ from kb.content.models import Chunk, Document
 from kb.quality.eval_sets.services.judgments import source_label
 from kb.quality.eval_sets.services.queries import require_editable_base, set_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet, Judgment
-from retrieval.eval.anchors import anchor_hash, squeezed
 from retrieval.eval.judged_sets import (
     JudgedQuery,
     JudgedSet,
     Layout,
     SourceJudgment,
+    anchor_hash,
     read_judged_set,
+    squeezed,
     write_judged_set,
 )
 from retrieval.eval.qrels import write_json_lines

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase
-from kb.profiles.admin.setting_labels import choices_of, groups, setting_label, value_in_words
+from kb.profiles.admin.choices import choices_of, groups, setting_label, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
 from retrieval.config import RERANKERS, SETTINGS, TYPES

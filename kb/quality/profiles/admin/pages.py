@@ -19,8 +19,16 @@ from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, Rejected
-from kb.profiles.admin.choices import as_field_choices, profile_choices, profile_state, profile_value
-from kb.profiles.admin.setting_labels import changes_in_words, in_order, setting_label, value_in_words
+from kb.profiles.admin.choices import (
+    as_field_choices,
+    changes_in_words,
+    in_order,
+    profile_choices,
+    profile_state,
+    profile_value,
+    setting_label,
+    value_in_words,
+)
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
     configuration_of,
@@ -41,8 +49,7 @@ from kb.quality.profiles.services import (
     state_of,
 )
 from kb.web.admin.parts import add_part
-from kb.web.admin.rows import row_id
-from kb.web.admin.scoped import principal
+from kb.web.admin.scoped import principal, row_id
 
 LIST = "admin:kb_retrievalprofile_changelist"
 PAGE = "admin:kb_retrievalprofile_change"

@@ -12,13 +12,11 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import Principal
-from kb.profiles.admin.choices import profile_state
-from kb.profiles.admin.setting_fields import select, setting_field, text_input
-from kb.profiles.admin.setting_labels import choices_of, value_in_words
+from kb.profiles.admin.choices import choices_of, profile_state, select, setting_field, text_input, value_in_words
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import EvalQuery, EvalSet
-from kb.web.admin.rows import count_of, row_id
+from kb.web.admin.scoped import count_of, row_id
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 

@@ -13,7 +13,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from kb.content.models import Chunk, Document
-from kb.quality.debug.admin.log import debug_url
+from kb.quality.debug.admin.judge import debug_url
 from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged
 from kb.quality.models import EvalRun, EvalRunQuery, Judgment
 from kb.quality.runs.admin.report import (
@@ -31,9 +31,9 @@ from kb.quality.runs.admin.report import (
     three_decimals,
 )
 from kb.quality.runs.services.run import LOST_AT
-from kb.quality.why_not.admin.url import why_not_url
+from kb.quality.why_not.admin.presenter import why_not_url
 from kb.search.services.search import SearchRequest
-from kb.web.admin.rows import Choice
+from kb.web.admin.scoped import Choice
 
 MISSES_A_PAGE = 20
 ROWS_A_PAGE = 50

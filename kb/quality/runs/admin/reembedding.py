@@ -30,8 +30,7 @@ from kb.quality.compare.admin.runs import compare_url
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
 from kb.web.admin.parts import add_part
-from kb.web.admin.scoped import principal, visible
-from kb.web.admin.views import KnowledgeBasePage
+from kb.web.admin.scoped import KnowledgeBasePage, principal, visible
 
 RUNS_SHOWN = 6
 METRICS = ("recall@5", "ndcg@10")

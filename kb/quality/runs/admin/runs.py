@@ -21,15 +21,24 @@ from unfold.views import ChangeList
 from kb.base.errors import ServiceError
 from kb.quality.models import EvalRun
 from kb.quality.profiles.admin.pages import PAGE
-from kb.quality.runs.admin.export import csv_of
-from kb.quality.runs.admin.history import HEADLINES, compare_url, headline, with_headlines
-from kb.quality.runs.admin.pages import QueriesView, RunView, StartView, live_view, save_as_draft
+from kb.quality.runs.admin.pages import (
+    HEADLINES,
+    QueriesView,
+    RunView,
+    StartView,
+    compare_url,
+    headline,
+    is_unfinished,
+    live_view,
+    save_as_draft,
+    state_cell,
+    unfinished_ids,
+    with_headlines,
+)
 from kb.quality.runs.admin.queries import asked_rows
-from kb.quality.runs.admin.report import three_decimals
-from kb.quality.runs.admin.state import is_unfinished, state_cell, unfinished_ids
+from kb.quality.runs.admin.report import csv_of, three_decimals
 from kb.quality.runs.services import cancel_run
-from kb.web.admin.rows import row_ids
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, visible
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_ids, visible
 from retrieval.errors import InvalidConfiguration
 
 

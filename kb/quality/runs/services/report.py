@@ -18,9 +18,9 @@ from kb.quality.models import EvalRunQuery, EvalSet, Judgment
 from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement, Subject
 from kb.search.services.search import models_in_use
 from retrieval.eval.metrics import auroc
-from retrieval.gate import ScoreScale
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
 from retrieval.rerankers.http import HttpReranker
+from retrieval.selection import ScoreScale
 
 MOST_LISTED = 50
 QUOTE_CHARS = 200

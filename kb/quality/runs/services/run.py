@@ -17,11 +17,10 @@ from kb.quality.models import EvalQuery, EvalRunQuery, EvalSet, Judgment
 from kb.search.services.search import SearchRequest, wire
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
-from retrieval.eval.anchors import same_passage, squeezed
+from retrieval.eval.judged_sets import same_passage, squeezed
 from retrieval.eval.metrics import per_query
 from retrieval.execution import InlineExecutor
-from retrieval.gate import ScoreScale, cut_for
-from retrieval.selection import result_count, select
+from retrieval.selection import ScoreScale, cut_for, result_count, select
 from retrieval.trace import Degradation
 from retrieval.types import Candidate, Result
 
@@ -36,7 +35,7 @@ class Judged:
 
     A document judged as a whole is one unit, and so is a judged passage, in whatever chunks it stands: those that hold its
     words or are held by them, or have a run of characters in common with them that is at least half of the shorter text
-    (`retrieval.eval.anchors.same_passage`).
+    (`retrieval.eval.judged_sets.same_passage`).
 
     Attributes:
         grades: by unit.

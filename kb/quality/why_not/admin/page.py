@@ -17,15 +17,21 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected, Superseded
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import tokenizing_progress
 from kb.profiles.admin.choices import profile_url
-from kb.quality.debug.admin.page import SearchPage, open_search_page
-from kb.quality.why_not.admin.presenter import ASKS_FIRST, done_in_words, shown_remedies, tell
-from kb.quality.why_not.admin.url import effect, remembered, why_not_url
+from kb.quality.debug.admin.form import SearchPage, open_search_page
+from kb.quality.why_not.admin.presenter import (
+    ASKS_FIRST,
+    done_in_words,
+    effect,
+    remembered,
+    shown_remedies,
+    tell,
+    why_not_url,
+)
 from kb.quality.why_not.services import why_not_found
-from kb.quality.why_not.services.places import FoundChunks, find_chunks
+from kb.quality.why_not.services.places import FoundChunks, Remedy, WhyNot, find_chunks
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
-from kb.quality.why_not.services.types import Remedy, WhyNot
 from kb.search.admin.labels import notices
-from kb.web.admin.rows import row_id
+from kb.web.admin.scoped import row_id
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 NOTHING_FOUND = FoundChunks()

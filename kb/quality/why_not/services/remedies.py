@@ -17,7 +17,7 @@ from kb.ingest.services.chunks import chunk_reindex, chunk_update
 from kb.ingest.services.documents import document_requeue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
-from kb.quality.why_not.services.types import (
+from kb.quality.why_not.services.places import (
     Place,
     PlaceState,
     Reason,
@@ -30,7 +30,7 @@ from kb.quality.why_not.services.types import (
 )
 from kb.search.services.search import SearchRequest
 from retrieval.config import RetrievalConfig
-from retrieval.gate import SETTING_OF_SCALE
+from retrieval.selection import SETTING_OF_SCALE
 from retrieval.trace import DegradationCode
 
 # The most that RetrievalConfig takes.

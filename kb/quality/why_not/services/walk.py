@@ -16,8 +16,18 @@ from kb.base.errors import NotVisible
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
-from kb.quality.why_not.services.places import Places, find_places, terms_of
-from kb.quality.why_not.services.types import PlaceState, Reason, Stage, State, Step, Terms, WhyNot
+from kb.quality.why_not.services.places import (
+    Places,
+    PlaceState,
+    Reason,
+    Stage,
+    State,
+    Step,
+    Terms,
+    WhyNot,
+    find_places,
+    terms_of,
+)
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.config import RetrievalConfig
 from retrieval.scope import Scope

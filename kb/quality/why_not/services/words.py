@@ -8,8 +8,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
 from kb.base.messages import degradation_as_json
+from kb.quality.why_not.services.places import Place, PlaceState, Reason, Remedy, Stage, State, Step, Terms, WhyNot
 from kb.quality.why_not.services.remedies import remedies
-from kb.quality.why_not.services.types import Place, PlaceState, Reason, Remedy, Stage, State, Step, Terms, WhyNot
 
 SCORE_FORMAT = ".4f"
 

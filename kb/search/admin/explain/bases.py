@@ -15,7 +15,7 @@ from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
 from kb.search.admin.labels import CHANNELS, STAND_INS, degradation_heading, fusion_in_words, milliseconds, stage_label
 from kb.search.services.search import SearchOutcome
-from retrieval.candidates import channel_weights
+from retrieval.fusion import channel_weights
 from retrieval.scope import Scope, StandIn
 from retrieval.trace import Span
 from retrieval.types import Analysis

@@ -11,8 +11,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import profile_state, profile_url
 from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
 from kb.search.admin.explain.bases import SearchedBase, response_cache_in_words, searched_bases
-from kb.search.admin.explain.drops import Drops, drops
-from kb.search.admin.explain.rows import Column, Row, columns, gated_stage, rows
+from kb.search.admin.explain.rows import Column, Drops, Row, columns, drops, gated_stage, rows
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
@@ -29,9 +28,9 @@ from kb.search.admin.labels import (
 )
 from kb.search.services.responses import tier_that_answers
 from kb.search.services.search import SearchOutcome, trace_as_json
-from retrieval.candidates import channel_weights
 from retrieval.config import RetrievalConfig
 from retrieval.external import ExternalChannel
+from retrieval.fusion import channel_weights
 from retrieval.scope import Scope
 from retrieval.trace import DegradationCode
 from retrieval.types import Result

@@ -3,6 +3,51 @@
 from dataclasses import dataclass
 
 from django.utils.functional import Promise
+from django.utils.translation import gettext_noop
+
+from retrieval.errors import ChannelUnavailable
+from retrieval.messages import Message
+from retrieval.trace import DegradationCode
+
+
+def not_configured(source: str, reason: str) -> ChannelUnavailable:
+    """It cannot be asked as it is set up."""
+    template = gettext_noop("The external source “{source}” cannot be asked: {reason}")
+    return ChannelUnavailable(DegradationCode.EXTERNAL_NOT_CONFIGURED, Message(template, source=source, reason=reason))
+
+
+def refused(source: str, reason: str) -> ChannelUnavailable:
+    """It does not let this server in."""
+    template = gettext_noop(
+        "The external source “{source}” lets this server not in ({reason}): check its credentials, and that they may "
+        "search the data store."
+    )
+    return ChannelUnavailable(DegradationCode.EXTERNAL_REFUSED, Message(template, source=source, reason=reason))
+
+
+def over_quota(source: str) -> ChannelUnavailable:
+    """It has been asked too often."""
+    template = gettext_noop(
+        "The external source “{source}” has been asked more often than its quota allows: wait, or ask for a higher one."
+    )
+    return ChannelUnavailable(DegradationCode.EXTERNAL_QUOTA, Message(template, source=source))
+
+
+def too_late(source: str) -> ChannelUnavailable:
+    """It did not answer in time."""
+    template = gettext_noop(
+        "The external source “{source}” did not answer in time: allow it more milliseconds, or try again later."
+    )
+    return ChannelUnavailable(DegradationCode.EXTERNAL_TIMEOUT, Message(template, source=source))
+
+
+def unavailable(source: str, reason: str) -> ChannelUnavailable:
+    """It is out of reach, or failed."""
+    template = gettext_noop(
+        "The external source “{source}” is out of reach or failed ({reason}): try again later, and look whether its "
+        "service is up."
+    )
+    return ChannelUnavailable(DegradationCode.EXTERNAL_UNAVAILABLE, Message(template, source=source, reason=reason))
 
 
 class InvalidSettings(Exception):

@@ -11,8 +11,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import User
 from kb.sources.external.providers import vertex
-from kb.sources.external.providers.faults import not_configured
-from kb.sources.external.providers.fields import Field, InvalidSettings
+from kb.sources.external.providers.fields import Field, InvalidSettings, not_configured
 from kb.sources.models import SearchProvider
 from retrieval.messages import message_of
 from retrieval.protocols import ExternalProvider

@@ -18,8 +18,15 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from kb.sources.external.providers.faults import not_configured, over_quota, refused, too_late, unavailable
-from kb.sources.external.providers.fields import Field, InvalidSettings
+from kb.sources.external.providers.fields import (
+    Field,
+    InvalidSettings,
+    not_configured,
+    over_quota,
+    refused,
+    too_late,
+    unavailable,
+)
 from retrieval.errors import ChannelUnavailable
 from retrieval.types import Analysis, ExternalHit
 

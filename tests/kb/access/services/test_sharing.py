@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from kb.access.scope import visible_knowledge_bases
+from kb.access.models import visible_knowledge_bases
 from kb.access.services.sharing import (
     MOST_INVITATIONS,
     PAUSE_AFTER_DECLINE,
@@ -20,7 +20,7 @@ from kb.access.services.sharing import (
     offer_withdraw,
     ownership_transfer,
 )
-from kb.agents.mcp.reading import scope_of
+from kb.agents.mcp.outputs import scope_of
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.content.services import knowledge_base_delete
 from kb.models import AuditEntry, Invitation, KnowledgeBase, Membership

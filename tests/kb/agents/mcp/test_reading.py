@@ -1,6 +1,6 @@
 import pytest
 
-from kb.agents.mcp.reading import list_knowledge_bases, read_document, scope_of
+from kb.agents.mcp.outputs import list_knowledge_bases, read_document, scope_of
 from kb.base.errors import NotVisible, Rejected
 from kb.models import Chunk, KnowledgeBase
 from tests.factories import make_document, make_kb, make_user, principal

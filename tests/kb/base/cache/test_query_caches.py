@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from django.core.cache import caches
 
-from kb.base.cache import query_caches
-from kb.base.cache.query_caches import (
+from kb.base import cache as query_caches
+from kb.base.cache import (
     MAX_SHARED_BYTES,
     PAUSE_SECONDS,
     SealedBytes,
@@ -164,7 +164,7 @@ def test_a_redis_that_nobody_looked_up_anything_in_is_missed_too(redis):
 
 
 def test_a_redis_that_has_just_answered_is_not_asked_how_it_is(redis, tier, monkeypatch):
-    monkeypatch.setattr("kb.base.cache.query_caches.LOOK_SECONDS", 600.0)
+    monkeypatch.setattr("kb.base.cache.LOOK_SECONDS", 600.0)
     tier.get(NAME)
     redis.kill()
     assert not shared_cache_unavailable()

@@ -5,7 +5,7 @@ from django.urls import reverse
 
 from kb.graph.admin.extractions import base_graph_state, document_graph_state
 from kb.graph.services.entities import entity_create, names_of
-from kb.graph.services.extraction import graph_request
+from kb.graph.services.writing import graph_request
 from kb.models import Entity, GraphExtraction, GraphFact, Origin
 from tests.factories import make_kb, make_member
 from tests.kb.web.admin.pages import Page

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.graph.admin.picture import MOST_DRAWN, NAME_SIZE, NARROW, WIDE, draw, shortened, text_width
+from kb.graph.admin.files import MOST_DRAWN, NAME_SIZE, NARROW, WIDE, draw, shortened, text_width
 
 NEIGHBOURS = st.lists(st.tuples(st.text(max_size=60), st.text(max_size=60)), max_size=60)
 SHAPES = st.sampled_from([WIDE, NARROW])

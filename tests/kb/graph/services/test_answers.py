@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.graph.services.answers import (
+from kb.graph.services.facts import Triple
+from kb.graph.services.reader import (
     MAX_FACTS,
     Found,
     FoundConcept,
@@ -13,7 +14,6 @@ from kb.graph.services.answers import (
     read_concepts_answer,
     read_passage_answer,
 )
-from kb.graph.services.facts import Triple
 
 PASSAGE = "产品手册\n智能温控器（型号 T-100）由 Acme 公司\n生产，保修 2 年。"
 

@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from kb import tasks
 from kb.graph.services.entities import MAX_ALIASES, entity_create
-from kb.graph.services.extraction import (
+from kb.graph.services.writing import (
     ReadingJob,
     extract_document,
     graph_request,

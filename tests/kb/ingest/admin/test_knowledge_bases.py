@@ -3,7 +3,7 @@ import pytest
 from django.core.files.base import ContentFile
 from django.urls import reverse
 
-from kb.graph.services.extraction import graph_request
+from kb.graph.services.writing import graph_request
 from kb.index.bm25 import index_fingerprint
 from kb.ingest.admin.knowledge_bases import check_embedding_model
 from kb.ingest.services.documents import document_add

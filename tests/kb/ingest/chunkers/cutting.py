@@ -1,7 +1,7 @@
 """Documents to cut, and what became of them."""
 
 from kb.ingest.chunkers.drafts import ChunkSettings
-from kb.ingest.chunkers.registry import split
+from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 

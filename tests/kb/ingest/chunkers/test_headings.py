@@ -2,8 +2,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kb.ingest.chunkers.drafts import ChunkSettings
-from kb.ingest.chunkers.passages import located
-from kb.ingest.chunkers.recursive import split_text
+from kb.ingest.chunkers.strategies import located, split_text
 from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts
 

@@ -1,8 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.ingest.chunkers.drafts import ChunkDraft
-from kb.ingest.chunkers.joining import joined, shared_length, squeezed, stream
+from kb.ingest.chunkers.drafts import ChunkDraft, joined, shared_length, squeezed, stream
 from kb.ingest.chunkers.pinning import Pin, pin_texts
 
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kb.ingest.chunkers.drafts import ChunkDraft, ChunkSettings, approximate_tokens
-from kb.ingest.chunkers.registry import split
+from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 
 MIXED = "机器学习是人工智能。The end. “对话。”她说！表 1：a, b；\n\n\t 第条—…🙂é\u3000"

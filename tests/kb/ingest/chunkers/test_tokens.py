@@ -3,7 +3,7 @@ import re
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.ingest.chunkers import tokens
+from kb.ingest.chunkers import strategies as tokens
 from kb.ingest.parser.parsed import Section
 from tests.kb.ingest.chunkers.cutting import cut, texts, visible
 

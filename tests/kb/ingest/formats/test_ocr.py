@@ -3,7 +3,7 @@ import io
 import pypdfium2
 import pytest
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import ocr
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.sandbox import parse_file

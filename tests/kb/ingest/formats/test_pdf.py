@@ -1,6 +1,6 @@
 import pytest
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats.pdf import ranges
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ErrorCode, ParseError, Section

@@ -4,7 +4,7 @@ import pptx
 import pytest
 from pptx.util import Inches
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from tests.kb.ingest.parser.documents import make_pptx, make_zip, replace_part, save

@@ -4,7 +4,7 @@ import io
 import openpyxl
 import pytest
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.formats import xlsx
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import ErrorCode, ParseError, Section, SectionKind

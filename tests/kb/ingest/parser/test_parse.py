@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kb.base import remarks
-from kb.base.remarks import REMARKS, RemarkCode
+from kb.base import findings
+from kb.base.findings import REMARKS, RemarkCode
 from kb.ingest.parser import parsed
 from kb.ingest.parser.parse import parse
 from kb.ingest.parser.parsed import MESSAGES, SUPPORTED_EXTENSIONS, ErrorCode, ParseError, Section, clean
@@ -43,7 +43,7 @@ def test_a_byte_order_mark_and_wide_spaces_are_no_text(data):
 
 
 def test_every_code_has_a_message_that_makemessages_can_extract():
-    source = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (parsed, remarks))
+    source = "".join(Path(each.__file__).read_text(encoding="utf-8") for each in (parsed, findings))
     assert set(MESSAGES) == set(ErrorCode)
     assert set(REMARKS) == set(RemarkCode)
     assert source.count("gettext_noop(") == len(ErrorCode) + len(RemarkCode) + 1

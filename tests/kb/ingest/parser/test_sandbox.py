@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kb.base.remarks import Remark, RemarkCode
+from kb.base.findings import Remark, RemarkCode
 from kb.ingest.parser import sandbox
 from kb.ingest.parser.parsed import ErrorCode, ParseError, Section
 from kb.ingest.parser.sandbox import Limits, parse_file

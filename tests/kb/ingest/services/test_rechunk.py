@@ -6,7 +6,7 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from kb.content.services import knowledge_base_delete
-from kb.ingest.chunkers.registry import split
+from kb.ingest.chunkers.strategies import split
 from kb.ingest.parser.parsed import ParsedDocument, Section
 from kb.ingest.services import indexing
 from kb.ingest.services.chunks import chunk_update

@@ -8,7 +8,7 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 
 from kb.base.errors import NotVisible
-from kb.graph.services.editing import concept_create, concept_update, fact_create, fact_update
+from kb.graph.services.entities import concept_create, concept_update, fact_create, fact_update
 from kb.ingest.services.documents import (
     document_add,
     document_held,

@@ -6,7 +6,7 @@ from kb.models import Chunk, EvalRun, Membership
 from kb.profiles.services import create_version
 from kb.quality.calibration.services import calibrate, save_cut
 from retrieval.errors import InvalidConfiguration
-from retrieval.gate import overlap_cut
+from retrieval.selection import overlap_cut
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.kb.quality.runs.eval_runs import answered, make_run, make_set, unanswered
 

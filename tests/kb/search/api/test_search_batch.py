@@ -1,8 +1,8 @@
 import pytest
 
 from kb.models import SearchLog
-from kb.search.api import views as view
-from kb.search.api.serializers import MOST_SEARCHES
+from kb.search import api as view
+from kb.search.api import MOST_SEARCHES
 from kb.search.services import search_log
 from tests import factories
 

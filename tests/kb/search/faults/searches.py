@@ -2,10 +2,10 @@
 
 from contextlib import contextmanager
 
-from kb.base.cache import query_caches
+from kb.base import cache as query_caches
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.bm25 import BM25Store
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from kb.search.services.search import SearchRequest, search
 from retrieval.execution import CircuitBreaker
 from retrieval.query_vectors import PATIENCE_SECONDS

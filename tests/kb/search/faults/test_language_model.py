@@ -2,7 +2,7 @@
 
 import pytest
 
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker
 from retrieval.types import Turn
 from tests.kb.search.faults.searches import AT_ONCE, POWER, QUERY, ask, notes, texts

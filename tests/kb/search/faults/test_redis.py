@@ -3,7 +3,7 @@
 import pytest
 from django.core.cache import caches
 
-from kb.base.cache.query_caches import PAUSE_SECONDS, forget, shared_redis
+from kb.base.cache import PAUSE_SECONDS, forget, shared_redis
 from retrieval.execution import CircuitBreaker
 from tests.kb.index.searching import new_process, settle
 from tests.kb.search.faults.searches import QUERY, WARRANTY, ask, channels, notes, texts

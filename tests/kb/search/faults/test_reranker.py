@@ -8,9 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from retrieval.execution import FAILURES_TO_OPEN, SECONDS_OPEN, CircuitBreaker
-from retrieval.rerankers.registry import get_cross_encoder
+from retrieval.rerankers.cross_encoder import get_cross_encoder
 from tests.kb.search.faults.searches import WARRANTY, ask, notes, texts
 from tests.retrieval.rerankers.tiny import save_tiny_model
 from tests.servers import Reply

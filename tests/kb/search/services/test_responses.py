@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kb.base.cache import query_caches
+from kb.base import cache as query_caches
 from kb.base.errors import NotVisible
 from kb.base.metrics import HOT_QUERIES
 from kb.index.filters import Filters

@@ -4,7 +4,7 @@ from django.utils import timezone
 from kb.base.errors import NotVisible
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding, Concept, KnowledgeBase, KnowledgeBaseVersion, RetrievalProfile, SearchLog
-from kb.providers.loaded import embedder
+from kb.providers.embedding_models import embedder
 from kb.search.services import search_log
 from kb.search.services.search import SearchRequest, outcome_as_json, outcome_as_log, search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable

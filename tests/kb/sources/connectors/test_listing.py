@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors.content import file_name
 from kb.sources.connectors.listing import Scope, normal, site_of
-from kb.sources.connectors.markup import moment, read_markup
-from kb.sources.connectors.text import text_of
+from kb.sources.connectors.markup import moment, read_markup, text_of
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from kb.web.admin.rows import row_id, row_ids
+from kb.web.admin.scoped import row_id, row_ids
 
 
 @pytest.mark.parametrize("text", ["", "²", "٣", "-1", "1.0", "9" * 19, "9" * 5_000])

@@ -7,7 +7,7 @@ from django.db import IntegrityError, InterfaceError, OperationalError, transact
 from rest_framework.exceptions import Throttled
 
 from kb.base.errors import Superseded
-from kb.base.telemetry.context import bound
+from kb.base.telemetry.logs import bound
 from kb.models import EvalSet, GraphFact, KnowledgeBase
 from kb.web.api.errors import BY_CODE, BY_STATUS, bad_request, exception_handler, flatten, remedy_of, server_error
 from tests.factories import make_kb

@@ -5,7 +5,7 @@ import json
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from kb.web.api.parsers import MAX_JSON_DEPTH
+from kb.web.api.fields import MAX_JSON_DEPTH
 from tests.isolation.openapi import fields, operations
 
 pytestmark = pytest.mark.django_db

@@ -3,7 +3,7 @@ from redis import Redis
 from rest_framework.test import APIClient
 
 from kb.access.services.api_keys import api_key_create, api_key_use
-from kb.base.cache import query_caches
+from kb.base import cache as query_caches
 from kb.base.net.client_address import client_address
 from kb.models import ApiKey
 from tests import factories

@@ -16,7 +16,7 @@ def is_indexed(chunk):
     """Whether every index holds the chunk as it is."""
     from kb.index.preparing import tokenize
     from kb.index.services.writing import searchable_text_of, tokenizers_of
-    from kb.providers.loaded import embedder
+    from kb.providers.embedding_models import embedder
 
     text, kb = searchable_text_of(chunk), chunk.knowledge_base
     [wanted] = tokenize([text], tokenizers_of(kb))

@@ -45,7 +45,7 @@ def test_the_same_is_found_in_an_empty_installation(kb, archive, vectors):
 
 def test_vectors_of_an_archive_are_taken_as_they_are(kb, archive, monkeypatch):
     path = archive(kb, vectors=True)
-    monkeypatch.setattr("kb.operations.services.archives.derive.embed", None)
+    monkeypatch.setattr("kb.operations.services.archives.vectors.embed", None)
     restored = restore_kb(path, owner=kb.owner, name="copy").knowledge_base
 
     def stored(base):

@@ -7,7 +7,7 @@ from django.core.files import File
 
 from kb.base.errors import Rejected
 from kb.models import KnowledgeBase
-from kb.operations.services.archives import derive, reading
+from kb.operations.services.archives import reading, vectors
 from kb.operations.services.archives.restore import import_upload, restore_kb
 from tests.factories import make_document, make_kb, principal
 from tests.kb.operations.services.archives.bases import part_of, rewritten
@@ -27,7 +27,7 @@ def small():
 def refusal(small, monkeypatch):
     """Uploads an archive, and returns the code of what it is refused with before anything was tokenised."""
     tokenized = []
-    monkeypatch.setattr(derive, "tokenize", lambda texts, _: tokenized.append(texts))
+    monkeypatch.setattr(vectors, "tokenize", lambda texts, _: tokenized.append(texts))
 
     def refuse(path):
         with path.open("rb") as file, pytest.raises(Rejected) as refused:

@@ -6,7 +6,7 @@ from django.core.management import load_command_class
 
 from kb.base.findings import State
 from kb.models import KnowledgeBase
-from kb.operations.services.health import models as health_models
+from kb.operations.services.health import health as health_models
 from tests.factories import make_kb
 from tests.servers import ModelServer
 

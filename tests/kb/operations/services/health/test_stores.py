@@ -2,7 +2,7 @@ import pytest
 
 from kb.base.findings import State
 from kb.models import StoreState
-from kb.operations.services.health.stores import other_stores
+from kb.operations.services.health.health import other_stores
 from tests.factories import make_document, make_kb
 from tests.kb.index.copies import NOBODY, use
 

@@ -21,7 +21,7 @@ from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.eval_sets.services.queries import eval_set_named, queries_add
 from kb.quality.eval_sets.services.sets import judged_set
 from retrieval.eval.judged_sets import Layout
-from retrieval.eval.set_errors import MESSAGES, SetFormatError
+from retrieval.eval.qrels import MESSAGES, SetFormatError
 from tests.factories import make_document, make_kb, principal
 
 QUERIES, QRELS = '{"_id": "q1", "text": "x"}\n', "q1\td1\t1\n"

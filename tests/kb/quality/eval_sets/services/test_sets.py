@@ -15,7 +15,7 @@ from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswera
 from kb.quality.eval_sets.services.sets import corpus, eval_set_export, eval_set_import, joined_text, judged_set
 from kb.quality.runs.services import evaluate
 from retrieval.eval.judged_sets import Layout, SourceJudgment
-from retrieval.eval.set_errors import SetFormatError
+from retrieval.eval.qrels import SetFormatError
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 
 pytestmark = pytest.mark.django_db

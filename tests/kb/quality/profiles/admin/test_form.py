@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 
 from kb.models import RetrievalProfile
-from kb.profiles.admin.setting_labels import change_in_words, groups, setting_label, value_in_words
+from kb.profiles.admin.choices import change_in_words, groups, setting_label, value_in_words
 from kb.profiles.services import SettingDifference
 from kb.quality.profiles.admin.form import ProfileForm
 from retrieval.config import SETTINGS, RetrievalConfig

@@ -4,7 +4,7 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, EvalQuery, EvalSet, Judgment, Principal, RetrievalProfile
 from kb.quality.runs.services import evaluate
-from retrieval.gate import overlap_cut
+from retrieval.selection import overlap_cut
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

@@ -4,7 +4,7 @@ import pytest
 
 from kb.models import Chunk, Document, EvalQuery, EvalSet, Judgment
 from kb.quality.runs.services.run import load_judged
-from retrieval.eval.anchors import anchor_hash
+from retrieval.eval.judged_sets import anchor_hash
 from tests.factories import make_document, make_kb
 
 pytestmark = pytest.mark.django_db

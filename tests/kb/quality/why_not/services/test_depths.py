@@ -6,8 +6,8 @@ import pytest
 from kb.index.pgvector import PgVectorStore
 from kb.index.vector_index import VectorSpace, maintain_vector_indexes
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, KnowledgeBase
-from kb.providers import loaded as providers
-from kb.providers.loaded import embedder
+from kb.providers import embedding_models as providers
+from kb.providers.embedding_models import embedder
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.quality.why_not.services.walk import why_not_found
 from retrieval.recall import RANKS_A_CANDIDATE

@@ -5,7 +5,7 @@ from django.utils import translation
 
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding
-from kb.quality.why_not.services.types import Stage
+from kb.quality.why_not.services.places import Stage
 from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask

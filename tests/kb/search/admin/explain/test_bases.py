@@ -3,7 +3,7 @@ from django.urls import reverse
 from django.utils.translation import override
 from pgvector import HalfVector
 
-from kb.base.cache import query_caches
+from kb.base import cache as query_caches
 from kb.index.bm25 import BM25Store
 from kb.index.services.tokenizing import read_settings, tokenizer_change
 from kb.models import (
@@ -13,7 +13,7 @@ from kb.models import (
     ChunkPostings,
     KnowledgeBase,
 )
-from kb.providers import loaded as providers
+from kb.providers import embedding_models as providers
 from kb.search.admin.explain.bases import index_notes, tier_in_words, vector_source_in_words
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest

@@ -5,8 +5,8 @@ from django.urls import reverse
 from django.utils.translation import override
 
 from kb.models import Chunk, ChunkEmbedding
-from kb.search.admin.explain import drops as explain_drops
-from kb.search.admin.explain.drops import drops
+from kb.search.admin.explain import rows as explain_drops
+from kb.search.admin.explain.rows import drops
 from kb.search.services.search import SearchRequest, search
 from retrieval.trace import Dropped
 from tests.factories import make_document, make_kb, principal

@@ -12,9 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 from math import inf
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from django.conf import settings
+from django_redis.client import DefaultClient
+from django_redis.serializers.base import BaseSerializer
 from redis import Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
@@ -226,3 +228,25 @@ def forget() -> None:
         for cached in (_redis_at, _hot_queries, _query_vectors):
             cached.cache_clear()
         _query_embedders.clear()
+
+
+class BytesOnlySerializer(BaseSerializer):  # type: ignore[misc]
+    """Refuses whatever is not bytes."""
+
+    def dumps(self, value: Any) -> bytes:
+        if not isinstance(value, bytes):
+            raise TypeError(f"this cache holds bytes only, not {type(value).__name__}: encode the value first")
+        return value
+
+    def loads(self, value: bytes) -> bytes:
+        return value
+
+
+class RawBytesClient(DefaultClient):  # type: ignore[misc]
+    """The stock client turns b"123" into the integer 123 and lets integers pass by the serializer."""
+
+    def encode(self, value: Any, *, allow_int: bool = True) -> bytes:  # noqa: ARG002 - the library's signature
+        return BytesOnlySerializer({}).dumps(value)
+
+    def decode(self, value: bytes) -> bytes:
+        return value

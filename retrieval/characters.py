@@ -54,3 +54,9 @@ def estimate_token_ends(text: str) -> list[int]:
     rest = others[-1:] if len(others) % _LATIN_CHARS_PER_TOKEN else others[:0]
     ends: list[int] = (np.sort(np.concatenate([np.flatnonzero(cjk), fourth, rest])) + 1).tolist()
     return ends
+
+
+# Chinese, Japanese and Korean. Runs of these go to the segmenter.
+CJK = "\u1100-\u11ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
+# One letter or digit of any other script: their words end where these do.
+LATIN = rf"[^\W_{CJK}]"
