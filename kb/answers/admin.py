@@ -223,10 +223,6 @@ def ask_urls(site: AdminSite) -> list[URLPattern]:
     ]
 
 
-def conversation_url(conversation_id: UUID | str) -> str:
-    return f"{reverse('admin:ask')}?conversation={conversation_id}"
-
-
 def _bases(caller: Principal) -> list[KnowledgeBase]:
     bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).annotate(
         has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk")))
@@ -275,7 +271,7 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
                 "answers/conversations.html", {"conversations": listed, "current": conversation_id}
             ),
             "conversation": conversation_id or "",
-            "url": conversation_url(conversation_id) if conversation_id else "",
+            "url": f"{reverse('admin:ask')}?conversation={conversation_id}" if conversation_id else "",
         }
 
     def shown(event: AnswerEvent) -> Mapping[str, Any]:

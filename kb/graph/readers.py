@@ -92,10 +92,6 @@ def longest(spans: Sequence[Span]) -> list[Span]:
     return sorted(kept, key=lambda span: span.start)
 
 
-def keys_of(names: Iterable[str]) -> list[str]:
-    return [key for key in map(normalized_key, names) if key]
-
-
 # Names that begin as some place of the text does, and of those the ones that are part of it: a few look-ups in the index
 # for each of its characters, however long the names are. The offset keeps the planner from trying the text with every name.
 NAMED = """
@@ -242,7 +238,7 @@ class FactReader:
         scope = visible_knowledge_bases(self._principal)
         if scope is None or not kb_ids or limit < 1:
             return ()
-        keys = list(dict.fromkeys([*_entities(kb_ids, text), *keys_of(names)]))
+        keys = list(dict.fromkeys([*_entities(kb_ids, text), *[key for key in map(normalized_key, names) if key]]))
         if not keys:
             return ()
         visible, values = scope

@@ -255,11 +255,6 @@ def passage_prompt(language: str, passage: str) -> tuple[Turn, ...]:
     return (Turn("system", asked), _data(passage=passage))
 
 
-def concepts_prompt(language: str, existing: Sequence[str], beginning: str) -> tuple[Turn, ...]:
-    asked = _CONCEPTS[KnowledgeBase.Language(language)] + json.dumps(CONCEPTS_SCHEMA)
-    return (Turn("system", asked), _data(concepts=list(existing), document=beginning))
-
-
 def _data(**values: str | list[str]) -> Turn:
     """As JSON, no text can pose as the end of the data."""
     return Turn("user", json.dumps(values, ensure_ascii=False))
@@ -319,7 +314,10 @@ class GraphReader:
 
     def concepts(self, existing: Sequence[str], beginning: str) -> tuple[FoundConcept, ...] | None:
         """The concepts of a document; None without a usable answer. Raises as `read`."""
-        return self._asked(concepts_prompt(self.language, existing, beginning), read_concepts_answer)
+        asked = _CONCEPTS[KnowledgeBase.Language(self.language)] + json.dumps(CONCEPTS_SCHEMA)
+        return self._asked(
+            (Turn("system", asked), _data(concepts=list(existing), document=beginning)), read_concepts_answer
+        )
 
     def _passage(self, passage: Passage) -> Found | None:
         asked = passage_prompt(self.language, passage.text)

@@ -216,11 +216,6 @@ def details_of(batch: IngestBatch, names: Iterable[str]) -> dict[str, FileDetail
     return {name: row for name, row in found.items() if row is not None}
 
 
-def path_metadata(name: str) -> dict[str, str]:
-    """Where in its folder or archive a file lay, since the source of a document is the bare file name."""
-    return {"path": name} if "/" in name else {}
-
-
 def batch_add(
     batch: IngestBatch,
     file: "File[bytes]",
@@ -249,7 +244,7 @@ def batch_add(
         name=name,
         user=user,
         title=details.title if details else "",
-        metadata={**(details.metadata if details else {}), **path_metadata(name)},
+        metadata={**(details.metadata if details else {}), **({"path": name} if "/" in name else {})},
         tags=list(details.tags) if details else [],
         source_type=source_type,
         batch=batch,

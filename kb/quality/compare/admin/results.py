@@ -222,17 +222,6 @@ def shown_runs(comparison: Comparison, asked: QueryDict) -> ShownRuns:
     )
 
 
-def figure_label(name: str) -> str:
-    return {
-        "auroc": _("AUROC of the gate"),
-        "answerable_kept": _("Kept by the gate"),
-        "false_answer_rate": _("False answers"),
-        "cut": _("Cut"),
-        "p50": _("Median time, ms"),
-        "p95": _("p95 time, ms"),
-    }.get(name) or metric_label(name)
-
-
 def _cell(name: str, figure: MetricDifference) -> FigureCell:
     if name in {"p50", "p95"}:
         before, after, difference = f"{figure.before:.1f}", f"{figure.after:.1f}", f"{figure.difference:+.1f}"
@@ -248,7 +237,15 @@ def _cell(name: str, figure: MetricDifference) -> FigureCell:
     is_same = abs(figure.difference) < SMALLEST_DIFFERENCE
     return FigureCell(
         metric=name,
-        label=figure_label(name),
+        label={
+            "auroc": _("AUROC of the gate"),
+            "answerable_kept": _("Kept by the gate"),
+            "false_answer_rate": _("False answers"),
+            "cut": _("Cut"),
+            "p50": _("Median time, ms"),
+            "p95": _("p95 time, ms"),
+        }.get(name)
+        or metric_label(name),
         before=before,
         after=after,
         difference=_("unchanged") if is_same else difference,

@@ -209,9 +209,19 @@ def filter_in_words(name: str) -> str:
 def why_not_as_json(why: WhyNot) -> dict[str, Any]:
     """The response of POST /api/v1/why-not/, which `manage.py why_not --json` prints too."""
     result, profile, verdict = why.outcome.result, why.outcome.wiring.profile, why.verdict
+    chunk = why.chunk
     return {
         "query": result.query,
-        "chunk": chunk_as_json(why),
+        "chunk": {
+            "chunk_id": chunk.pk,
+            "document_id": chunk.document_id,
+            "knowledge_base_id": chunk.knowledge_base_id,
+            "title": chunk.document.title,
+            "source": chunk.document.source,
+            "page": chunk.page,
+            "text": chunk.text,
+            "enabled": chunk.enabled,
+        },
         "found": why.rank is not None,
         "rank": why.rank,
         "verdict": {
@@ -225,20 +235,6 @@ def why_not_as_json(why: WhyNot) -> dict[str, Any]:
         "remedies": [_remedy_as_json(remedy) for remedy in remedies(why)],
         "profile": {"name": profile.name, "version": profile.version},
         "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
-    }
-
-
-def chunk_as_json(why: WhyNot) -> dict[str, Any]:
-    chunk = why.chunk
-    return {
-        "chunk_id": chunk.pk,
-        "document_id": chunk.document_id,
-        "knowledge_base_id": chunk.knowledge_base_id,
-        "title": chunk.document.title,
-        "source": chunk.document.source,
-        "page": chunk.page,
-        "text": chunk.text,
-        "enabled": chunk.enabled,
     }
 
 

@@ -103,7 +103,7 @@ def shown_analysis(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -
     return ShownAnalysis(
         text=analysis.text,
         rewritten_by=settings.LLM_MODEL if is_rewritten else "",
-        language=language_in_words(analysis.language),
+        language={"zh": _("Chinese"), "en": _("English")}.get(analysis.language, analysis.language),
         intent="" if analysis.intent == analysis.text else analysis.intent,
         keywords=analysis.keywords,
         concepts=tuple(concepts.values()),
@@ -128,10 +128,6 @@ def shown_facts(result: Result, bases: Mapping[int, KnowledgeBase]) -> tuple[Sho
 def cutters(outcome: SearchOutcome) -> dict[int, Tokenizer]:
     """Each knowledge base's tokenizer, where there is one."""
     return {scope.kb_id: scope.tokenizer for scope in outcome.wiring.pipeline.scopes if scope.tokenizer}
-
-
-def language_in_words(language: str) -> str:
-    return {"zh": _("Chinese"), "en": _("English")}.get(language, language)
 
 
 def _terms(result: Result, tokenizers: Mapping[int, Tokenizer]) -> tuple[Term, ...]:
