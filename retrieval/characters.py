@@ -1,4 +1,7 @@
-"""Code points and their classes: what the hashing embedder and the token estimate read a text as."""
+"""Code points and their classes: what the hashing embedder and the token estimate read a text as.
+
+Which characters belong to which kind of script, as bodies of regular expressions' character classes.
+"""
 
 import math
 import unicodedata

@@ -1,4 +1,10 @@
-"""One content, one candidate: the best rank counts, and every place where it was found is kept."""
+"""One content, one candidate: the best rank counts, and every place where it was found is kept.
+
+Texts that say almost the same, found by their terms: MinHash signatures, banded, and the exact share for what is alike.
+
+Sources: Broder, "On the resemblance and containment of documents", 1997; the bands are those of Leskovec, Rajaraman,
+Ullman, "Mining of Massive Datasets", chapter 3.
+"""
 
 import dataclasses
 import hashlib

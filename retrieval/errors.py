@@ -1,4 +1,7 @@
-"""The errors of the retrieval library; every message names its remedy."""
+"""The errors of the retrieval library; every message names its remedy.
+
+The keyword channel's packages, imported at their first use, with a remedy where one is missing.
+"""
 
 import importlib
 import warnings

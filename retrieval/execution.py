@@ -1,18 +1,22 @@
-"""How long work may take and where it runs: a search's budget, and calls of models that may hang."""
+"""How long work may take and where it runs: a search's budget, calls of models that may hang, and one piece of work a key at a time."""
 
 import contextvars
+import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, Generic, ParamSpec, Self, TypeVar
 
 from retrieval.errors import CircuitOpen, ModelTimeout, ModelUnavailable
 from retrieval.messages import Message, gettext_noop, message_of
 
+logger = logging.getLogger(__name__)
+
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
 
 FAILURES_TO_OPEN = 3
 SECONDS_OPEN = 30.0
@@ -205,3 +209,55 @@ def too_late(model: str) -> str:
     return Message(
         gettext_noop("model {model!r} did not answer in time: check its load, or allow more time"), model=model
     )
+
+
+Land = Callable[[T], None]
+"""Hands the result to all who wait; the work may go on after that, for example to publish it."""
+
+
+class SingleFlight(Generic[T]):
+    """Runs work off the callers' threads, once a key.
+
+    Args:
+        executor: runs the work.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+        self._lock = threading.Lock()
+        self._flights: dict[Hashable, Future[T]] = {}
+
+    def join(self, key: Hashable, work: Callable[[Land[T]], None]) -> Future[T]:
+        """The result of the work under way for `key`, or of `work`, which starts now and calls what it is given once."""
+        with self._lock:
+            flight = self._flights.get(key)
+            if flight is None:
+                flight = Future()
+                self._executor.submit(self._fly, key, flight, work)
+                # Only now: a flight that the executor refused would never land, and all who ask would wait for it.
+                self._flights[key] = flight
+            return flight
+
+    def _fly(self, key: Hashable, flight: Future[T], work: Callable[[Land[T]], None]) -> None:
+        def land(result: T) -> None:
+            self._over(key)
+            flight.set_result(result)
+
+        try:
+            work(land)
+        except Exception as error:
+            if flight.done():
+                logger.exception("the work for %s failed after it had its result", key)
+            else:
+                self._fail(key, flight, error)
+        else:
+            if not flight.done():
+                self._fail(key, flight, RuntimeError(f"the work for {key} ended without a result"))
+
+    def _fail(self, key: Hashable, flight: Future[T], error: Exception) -> None:
+        self._over(key)
+        flight.set_exception(error)
+
+    def _over(self, key: Hashable) -> None:
+        with self._lock:
+            del self._flights[key]

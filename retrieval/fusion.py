@@ -1,3 +1,5 @@
+"""From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
+
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress

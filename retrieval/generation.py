@@ -1,4 +1,7 @@
-"""Answers of language models behind servers that speak OpenAI's `POST /chat/completions`."""
+"""Answers of language models behind servers that speak OpenAI's `POST /chat/completions`.
+
+Whether the settings of a language model's server go together, before it is asked.
+"""
 
 import ipaddress
 import json

@@ -1,4 +1,7 @@
-"""Keywords: of a query, fast, and of a chunk at ingestion, with named entities and key phrases."""
+"""Keywords: of a query, fast, and of a chunk at ingestion, with named entities and key phrases.
+
+TextRank: words that stand near many telling words are telling themselves.
+"""
 
 import re
 from collections import Counter, defaultdict

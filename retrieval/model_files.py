@@ -1,6 +1,8 @@
 """Where a model's files are: in a folder, in an installed package, in the Hugging Face cache, on a hub, or nowhere.
 
 Only `probe` and `download` touch the network, and only when called.
+
+Opens models with sentence-transformers, from files on this machine only.
 """
 
 import json

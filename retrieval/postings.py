@@ -1,4 +1,7 @@
-"""The form in which a chunk's terms are stored: 64-bit hashes and counts, so that a rebuild never tokenises."""
+"""The form in which a chunk's terms are stored: 64-bit hashes and counts, so that a rebuild never tokenises.
+
+Character n-grams: what words share when they are misspelt, cut differently or unknown to any dictionary.
+"""
 
 import re
 from collections.abc import Sequence

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from retrieval.byte_cache import ByteCache, Entry, SharedBytes
 from retrieval.cache import Observer, TierStats
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
-from retrieval.execution import ModelGuard, too_late
-from retrieval.hot_queries import Land, SingleFlight
+from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Embedder
 from retrieval.trace import DegradationCode

@@ -1,4 +1,7 @@
-"""Queries rewritten by a language model: references completed, abbreviations expanded, further aspects asked for."""
+"""Queries rewritten by a language model: references completed, abbreviations expanded, further aspects asked for.
+
+What a query is about, without how it is asked, and whether it asks several things at once.
+"""
 
 import json
 import re

@@ -1,4 +1,7 @@
-"""Which of the candidates that passed the gate are results: so many in all, and of each kind of source so many."""
+"""Which of the candidates that passed the gate are results: so many in all, and of each kind of source so many.
+
+Only calibrated scores meet a threshold: each scale has its own default cut, and RRF sums have none.
+"""
 
 import math
 from collections import Counter

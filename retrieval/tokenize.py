@@ -11,6 +11,8 @@ What it makes of a text:
 * Numbers and codes (`TH-01`, `ERR_404`, `v2.3.1`, `500kg`, `c++`, an e-mail address) are found whole and by part.
 * A user's words of Chinese characters are cut as jieba's own are; the others (`T恤`, `Spring Boot`) are found whole and
   by part. A user's stop words are dropped wherever they stand.
+
+Traditional to simplified Chinese, by the OpenCC package, which is optional.
 """
 
 import re

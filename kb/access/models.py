@@ -1,4 +1,7 @@
-"""Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`."""
+"""Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`.
+
+What a principal may see, as a condition of statements that are written by hand for their speed.
+"""
 
 import hashlib
 import re

@@ -28,7 +28,7 @@ from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
 from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats, TierUnavailable
 from retrieval.channels import LoadedIndex
 from retrieval.errors import ChannelUnavailable
-from retrieval.hot_queries import Land, SingleFlight
+from retrieval.execution import Land, SingleFlight
 from retrieval.messages import Message
 from retrieval.payload import PayloadCodec
 from retrieval.trace import DegradationCode

@@ -1,4 +1,7 @@
-"""Full text and character n-grams over PostgreSQL's own inverted index, for when the one in memory cannot answer."""
+"""Full text and character n-grams over PostgreSQL's own inverted index, for when the one in memory cannot answer.
+
+Stored postings and their change log, each read in one statement, so that rows and version belong together.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

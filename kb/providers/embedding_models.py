@@ -1,4 +1,9 @@
-"""Which embedding models a curator or a caller of the API may name: those that the operator has allowed or installed."""
+"""Which embedding models a curator or a caller of the API may name: those that the operator has allowed or installed.
+
+The process's models, by the settings: each is made once, loaded at its first use, and guarded against hanging.
+
+How far this process is with loading its models.
+"""
 
 import time
 from collections.abc import Iterable, Sequence

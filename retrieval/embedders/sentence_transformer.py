@@ -1,4 +1,7 @@
-"""Local models through sentence-transformers, loaded on first use and from local files only."""
+"""Local models through sentence-transformers, loaded on first use and from local files only.
+
+Instructions that models want before a text although their configuration does not say so.
+"""
 
 import threading
 from collections.abc import Sequence

@@ -10,6 +10,8 @@ holds the best grade; a blank quote stands for the whole document. `corpus-id` i
 BEIR: queries.jsonl (`metadata.answerable` false: the corpus has no answer), qrels/test.tsv, meta.json with the name.
 TREC: topics.tsv (id, tab, query; or a file of <top> topics), qrels.txt, unanswerable.txt with an id a line. Where meta.json
 has `"ids": "percent-encoded"`, white space and % within ids are. A query's white space becomes single spaces.
+
+Whether a passage of today is the one that was judged, after another chunking or another import of its document.
 """
 
 import hashlib

@@ -1,4 +1,7 @@
-"""Retrieval measures over ir_measures (trec_eval's definitions)."""
+"""Retrieval measures over ir_measures (trec_eval's definitions).
+
+Whether two systems differ by more than chance would make them, judged by the same queries.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypedDict

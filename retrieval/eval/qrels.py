@@ -2,6 +2,8 @@
 
 The format is that of Thakur et al., "BEIR" (2021), with one addition: `metadata.answerable` of a query, false for one
 that the corpus deliberately cannot answer.
+
+What can be wrong with the files of an evaluation set: each with the place and the remedy.
 """
 
 import json

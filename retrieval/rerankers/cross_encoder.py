@@ -1,4 +1,7 @@
-"""A local model that reads query and passage together, loaded on first use and from local files only."""
+"""A local model that reads query and passage together, loaded on first use and from local files only.
+
+The process's cross-encoders: one instance, and so one loaded model and one breaker, for each.
+"""
 
 import threading
 import time

@@ -4,7 +4,7 @@ from threading import Barrier, Event, get_ident
 
 import pytest
 
-from retrieval.hot_queries import SingleFlight
+from retrieval.execution import SingleFlight
 
 PATIENCE = 30
 ASKERS = 20

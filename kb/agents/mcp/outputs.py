@@ -1,4 +1,7 @@
-"""What the tools return, for programs; `kb.agents.mcp.outputs` writes the same for readers."""
+"""What the tools return, for programs; `kb.agents.mcp.outputs` writes the same for readers.
+
+What the tools read, as their outputs.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,7 @@
-"""Connections to checked addresses only, none of which lasts longer than the whole request may."""
+"""Connections to checked addresses only, none of which lasts longer than the whole request may.
+
+Packed bytes, unpacked within a bound: never more is held than may be kept.
+"""
 
 import ssl
 import time

@@ -1,4 +1,7 @@
-"""One form of log line for Django, gunicorn and Celery. Nothing here needs Django, since gunicorn comes first."""
+"""One form of log line for Django, gunicorn and Celery. Nothing here needs Django, since gunicorn comes first.
+
+What the log lines of one piece of work have in common: carried along threads, and in the headers of tasks.
+"""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""Graphs as CSV files: the page that shows what one would change before it is taken in, and the download."""
+"""Graphs as CSV files: the page that shows what one would change before it is taken in, and the download.
+
+An entity's page: the picture of its neighbours, and what is known of it as a table.
+"""
 
 import math
 import unicodedata

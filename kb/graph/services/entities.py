@@ -1,4 +1,7 @@
-"""Entities as curators keep them: their names are theirs alone, and facts are stated by the first of these."""
+"""Entities as curators keep them: their names are theirs alone, and facts are stated by the first of these.
+
+Concepts and facts as a caller writes them, one at a time.
+"""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

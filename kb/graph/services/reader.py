@@ -1,4 +1,10 @@
-"""Asks the language model about passages, several at a time; nothing here touches the database."""
+"""Asks the language model about passages, several at a time; nothing here touches the database.
+
+What a language model is asked for about a passage or a document, and what of its answer is taken.
+
+Of an answer that can be read at all, each item is taken or refused by itself. What an entity or a fact names has to stand in
+the passage: what the model knows from elsewhere, or makes up, has no source.
+"""
 
 import hashlib
 import json

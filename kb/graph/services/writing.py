@@ -1,4 +1,10 @@
-"""What was found in a document's passages, written into the graph of its knowledge base."""
+"""What was found in a document's passages, written into the graph of its knowledge base.
+
+Reads documents for the graph: what a language model finds in their passages becomes facts, entities and concepts.
+
+A document is searched without its graph; how far that is, a `GraphExtraction` says. What was found before goes once the
+passages that it was found in are read anew; what was made by hand or imported stays.
+"""
 
 import logging
 import time

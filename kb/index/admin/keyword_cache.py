@@ -1,4 +1,7 @@
-"""The keyword index cache: what its tiers did and hold, and a way to have an index built anew."""
+"""The keyword index cache: what its tiers did and hold, and a way to have an index built anew.
+
+The page of a knowledge base's store: which one searches use, how far its copy is, and the move to another one.
+"""
 
 import os
 from collections.abc import Callable, Mapping

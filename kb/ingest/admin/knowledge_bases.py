@@ -1,4 +1,7 @@
-"""What stands above the form of a knowledge base: figures, state, and the ways to its pages."""
+"""What stands above the form of a knowledge base: figures, state, and the ways to its pages.
+
+How a knowledge base cuts its documents: a preview of settings before they are saved, and cutting all of them anew.
+"""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast

@@ -1,4 +1,7 @@
-"""The audit log: who changed what, for owners of knowledge bases and superusers."""
+"""The audit log: who changed what, for owners of knowledge bases and superusers.
+
+Whole knowledge bases as files: the page that gives one out, and the one that takes one in.
+"""
 
 import json
 from datetime import date, datetime, time, timedelta

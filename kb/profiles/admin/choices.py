@@ -1,4 +1,7 @@
-"""Which retrieval profiles, and which of their versions, a search may be run under, as a field offers them."""
+"""Which retrieval profiles, and which of their versions, a search may be run under, as a field offers them.
+
+What the pages call the settings of RetrievalConfig: labels, one sentence each, values and changes in words.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence

@@ -1,4 +1,7 @@
-"""What a page or a feed says at this moment, for a query that waits for it."""
+"""What a page or a feed says at this moment, for a query that waits for it.
+
+A live page or feed as a search: what it says at this moment, ranked against the query.
+"""
 
 import threading
 import time

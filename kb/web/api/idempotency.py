@@ -1,4 +1,7 @@
-"""The header Idempotency-Key, by which a caller sends a request again without it being done twice."""
+"""The header Idempotency-Key, by which a caller sends a request again without it being done twice.
+
+ETags of what the API tells: a caller reads again only what has changed, and changes only what it has read.
+"""
 
 import hashlib
 import json

@@ -1,4 +1,9 @@
-"""What the OpenAPI description says beyond what the serializers tell by themselves."""
+"""What the OpenAPI description says beyond what the serializers tell by themselves.
+
+Examples for every operation of the OpenAPI description, made from its schemas and from what the names stand for.
+
+An example that an operation states itself stays. A test holds each example against its schema.
+"""
 
 from collections.abc import Mapping
 from typing import Any

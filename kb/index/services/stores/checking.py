@@ -1,4 +1,7 @@
-"""Whether a copy holds what PostgreSQL holds, and finds what an exact search finds."""
+"""Whether a copy holds what PostgreSQL holds, and finds what an exact search finds.
+
+Which store a knowledge base uses, which one it is on its way to, and how far the copies are.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

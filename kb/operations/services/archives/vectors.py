@@ -1,4 +1,7 @@
-"""Arrays of an archive in NumPy's own format, written and read in pieces; nothing is ever unpickled."""
+"""Arrays of an archive in NumPy's own format, written and read in pieces; nothing is ever unpickled.
+
+What an archive does not carry: postings, and vectors where its own cannot be used. Made before anything is written.
+"""
 
 import json
 from base64 import b64decode, b64encode

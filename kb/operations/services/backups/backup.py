@@ -1,4 +1,7 @@
-"""Writes the whole installation into one file while it goes on working."""
+"""Writes the whole installation into one file while it goes on working.
+
+PostgreSQL's own programs, which dump and restore a database.
+"""
 
 import logging
 import os

@@ -1,4 +1,9 @@
-"""What works, what is degraded, what is broken, and what to do about it. Nothing here changes anything."""
+"""What works, what is degraded, what is broken, and what to do about it. Nothing here changes anything.
+
+Whether the models that the environment and the knowledge bases name are at hand; none is asked anything.
+
+Whether the stores beside PostgreSQL can be reached, and hold what they should.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""A/B: one query under two profiles, or under one profile and settings that are not saved, side by side."""
+"""A/B: one query under two profiles, or under one profile and settings that are not saved, side by side.
+
+Two profiles on one evaluation set: the form that starts a run of each.
+"""
 
 from collections.abc import Mapping, Sized
 from typing import Any, cast

@@ -1,4 +1,9 @@
-"""Two searches side by side, in words: where each result stands on either side, and what took how long."""
+"""Two searches side by side, in words: where each result stands on either side, and what took how long.
+
+Two runs of a set in words: each figure before and after, what chance would explain, and the queries won and lost.
+
+The queries that two runs differ in: a page of those won, lost or left as they were.
+"""
 
 import json
 from collections.abc import Mapping, Sequence

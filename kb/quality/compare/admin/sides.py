@@ -1,4 +1,7 @@
-"""One of the two sides that are compared: a profile, any version of it, and perhaps settings that are not saved."""
+"""One of the two sides that are compared: a profile, any version of it, and perhaps settings that are not saved.
+
+Settings that differ between two sides, in words.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

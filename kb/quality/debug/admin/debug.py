@@ -1,4 +1,7 @@
-"""Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
+"""Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared.
+
+Saves the settings of a search as a draft of a profile, from the page that tried them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""The form of search debug: what to search for, and the settings that differ from what is inherited."""
+"""The form of search debug: what to search for, and the settings that differ from what is inherited.
+
+What every page with the form of a search needs: the knowledge bases and profiles to choose from, and the form.
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

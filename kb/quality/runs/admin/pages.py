@@ -1,4 +1,9 @@
-"""The views of one evaluation run: its start, its page and the part of it that polls, and the table of its queries."""
+"""The views of one evaluation run: its start, its page and the part of it that polls, and the table of its queries.
+
+The headline figures of runs, in lists of many, and how a run stands beside others of its set.
+
+How far an evaluation run is, in figures and in words, and what to do where it does not go on.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

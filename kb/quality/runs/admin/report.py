@@ -1,4 +1,7 @@
-"""What a finished run measured, as its page shows it: stages against each other, the gate, time, degradations, settings."""
+"""What a finished run measured, as its page shows it: stages against each other, the gate, time, degradations, settings.
+
+What a run measured of each query, as a file for a spreadsheet.
+"""
 
 import csv
 import json

@@ -1,4 +1,7 @@
-"""What the page says of a chunk's way through a search."""
+"""What the page says of a chunk's way through a search.
+
+The URL of the page for a search and a chunk, and what it remembers of the search before a remedy.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

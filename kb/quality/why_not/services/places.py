@@ -1,4 +1,7 @@
-"""Where a chunk stands in each channel of a search, also far below what the channel was read for."""
+"""Where a chunk stands in each channel of a search, also far below what the channel was read for.
+
+What is told of a chunk that a search was expected to find.
+"""
 
 import time
 from collections import Counter

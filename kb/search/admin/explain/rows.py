@@ -1,4 +1,7 @@
-"""One row for each candidate of an explained search: where it stands, why, and where it was found."""
+"""One row for each candidate of an explained search: where it stands, why, and where it was found.
+
+What each stage of an explained search dropped, chunk by chunk.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping

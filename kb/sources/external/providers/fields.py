@@ -1,4 +1,7 @@
-"""What a kind of search service wants to know, for its check, its form and the documentation of the API."""
+"""What a kind of search service wants to know, for its check, its form and the documentation of the API.
+
+Why a search service has not answered, each with what to do about it.
+"""
 
 from dataclasses import dataclass
 
