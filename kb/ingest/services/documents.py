@@ -1,7 +1,9 @@
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.files import File
@@ -18,13 +20,18 @@ from kb.base.errors import AlreadyThere, NotVisible, Rejected
 from kb.base.files import sha256_of
 from kb.base.findings import REMARKS
 from kb.base.messages import shown
-from kb.content.models import Document, IngestBatch
-from kb.index.preparing import ROWS_A_STATEMENT
+from kb.content.models import Chunk, Document, IngestBatch
+from kb.index.bm25 import BM25Store
+from kb.index.preparing import ROWS_A_STATEMENT, Source, copy_rows, write_chunks
+from kb.index.services.writing import prepare_chunks, writing_chunks
+from kb.ingest.chunkers.drafts import hash_content
 from kb.ingest.formats.detect import is_legacy_head, is_readable_head
 from kb.ingest.parser.archives import is_archive_name
 from kb.ingest.parser.parsed import MESSAGES, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS, legacy_office
 from kb.ingest.services.jobs import DOCUMENTS
+from kb.providers.embedding_models import embedder
 from retrieval.messages import Message
+from retrieval.rerankers.overlap import searchable_text
 
 PASTED_NAME = "pasted.txt"
 HEAD_BYTES = 8_192
@@ -122,8 +129,8 @@ def document_update(document: Document, **changes: Any) -> None:
     transaction that holds the document.
     """
     retitled = changes.get("title", document.title) != document.title
-    for field, value in changes.items():
-        setattr(document, field, value)
+    for name, value in changes.items():
+        setattr(document, name, value)
     if retitled and document.status not in (Document.Status.FAILED, Document.Status.CANCELLED):
         keep_chunks = document.keep_chunks or document.status == Document.Status.READY
         _wait(document, *changes, keep_chunks=keep_chunks)
@@ -208,8 +215,8 @@ def _wait(document: Document, *changed: str, keep_chunks: bool) -> None:
     """Saves what has changed and that the document waits; all else may be another's by now."""
     document.keep_chunks = keep_chunks or not document.file
     begun = waiting()
-    for field, value in begun.items():
-        setattr(document, field, value)
+    for name, value in begun.items():
+        setattr(document, name, value)
     document.save(update_fields=[*changed, *begun, "keep_chunks", "updated_at"])
 
 
@@ -237,8 +244,8 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         document.file.save(source, file, save=False)
         if known_as:
             after_commit(document.file.storage.delete, known_as)
-    for field, value in changes.items():
-        setattr(document, field, value)
+    for name, value in changes.items():
+        setattr(document, name, value)
     _wait(document, "sha256", "size", "source", "file", *changes, keep_chunks=False)
 
 
@@ -318,3 +325,87 @@ def remark_sentences(document: Document) -> list[str]:
 
 def _remark(template: str, params: Mapping[str, Any]) -> Message:
     return Message.from_dict({"template": template, "arguments": params})
+
+
+T = TypeVar("T")
+
+
+BATCH = 256
+
+
+TITLE_LENGTH, SOURCE_LENGTH = 500, 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class WholeDocument:
+    """A document of one chunk; what is too long of its title and source is cut off.
+
+    Attributes:
+        sha256: tells it from the others of its knowledge base.
+    """
+
+    text: str
+    title: str
+    source: str
+    sha256: str
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    created_by: User | None = None
+
+    def of(self, kb: KnowledgeBase) -> Document:
+        """Its row, unsaved."""
+        return Document(
+            knowledge_base=kb,
+            title=self.title[:TITLE_LENGTH],
+            source=self.source[:SOURCE_LENGTH],
+            mime="text/plain",
+            size=len(self.text.encode()),
+            sha256=self.sha256,
+            metadata=dict(self.metadata),
+            status=Document.Status.READY,
+            progress=100,
+            created_by=self.created_by,
+        )
+
+
+def batches(items: Iterable[T]) -> Iterator[list[T]]:
+    """As many at once as are embedded and written together."""
+    iterator = iter(items)
+    while batch := list(islice(iterator, BATCH)):
+        yield batch
+
+
+def write_whole_documents(
+    kb: KnowledgeBase, documents: Sequence[WholeDocument], *, replaced: QuerySet[Document]
+) -> None:
+    """Writes documents in place of others, in one transaction.
+
+    Raises:
+        ModelUnavailable: the knowledge base's model cannot be loaded.
+        Superseded: the knowledge base moved to another model meanwhile.
+    """
+    if not documents:
+        return
+    model = embedder(kb.embedding_model)
+    rows = [document.of(kb) for document in documents]
+    sources = [
+        Source(searchable_text(row.title, (), document.text), document.text)
+        for row, document in zip(rows, documents, strict=True)
+    ]
+    prepared = prepare_chunks(kb, sources)
+    counts = [model.count_tokens(source.searchable) for source in sources]
+    with writing_chunks(kb):
+        replaced.delete()
+        copy_rows(Document, rows)
+        chunks = [
+            Chunk(
+                knowledge_base=kb,
+                document=row,
+                position=0,
+                text=source.text,
+                content_hash=hash_content(source.text),
+                token_count=count,
+            )
+            for row, source, count in zip(rows, sources, counts, strict=True)
+        ]
+        write_chunks(chunks, prepared, model_id=model.model_id)
+        after_commit(BM25Store().expire, kb.pk)

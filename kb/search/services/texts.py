@@ -21,8 +21,7 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, Operator
-from kb.ingest.services.documents import documents_delete
-from kb.ingest.services.jobs import WholeDocument, batches, write_whole_documents
+from kb.ingest.services.documents import WholeDocument, batches, documents_delete, write_whole_documents
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
 from kb.providers.embedding_models import embedder

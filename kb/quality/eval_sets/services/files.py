@@ -17,7 +17,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.base.text import storable
 from kb.content.models import Document
-from kb.ingest.services.jobs import WholeDocument, batches, write_whole_documents
+from kb.ingest.services.documents import WholeDocument, batches, write_whole_documents
 from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import, write_eval_set
 from kb.quality.models import EvalSet
 from retrieval.eval.judged_sets import Layout, read_judged_set

@@ -13,13 +13,18 @@ from kb.content.services import knowledge_base_delete
 from kb.index.bm25 import BM25Store
 from kb.index.services import reindex, tokenizing
 from kb.ingest.services import batches as batch_files
-from kb.ingest.services import chunks, documents, indexing, jobs
+from kb.ingest.services import chunks, documents, indexing
 from kb.ingest.services import rechunk as writing
 from kb.ingest.services.batches import batch_add, batch_cancel, batch_create
 from kb.ingest.services.chunks import chunk_update, chunks_merge
-from kb.ingest.services.documents import document_add, document_delete, document_update
+from kb.ingest.services.documents import (
+    WholeDocument,
+    document_add,
+    document_delete,
+    document_update,
+    write_whole_documents,
+)
 from kb.ingest.services.indexing import index_document
-from kb.ingest.services.jobs import WholeDocument, write_whole_documents
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Concept, Document, KnowledgeBase
 from retrieval.postings import hash_terms
 from tests.factories import make_document, make_kb
@@ -121,7 +126,7 @@ def test_deleting_a_concept_waits_for_the_deletion_of_its_base(monkeypatch):
 def test_an_import_and_a_worker_on_one_base_take_turns(monkeypatch):
     kb = make_kb()
     document = add(kb)
-    gate = Gate(monkeypatch, jobs, "write_chunks", after=True)
+    gate = Gate(monkeypatch, documents, "write_chunks", after=True)
     passage = WholeDocument("x y", title="t", source="1", sha256="1")
     importer = Running(lambda: write_whole_documents(kb, [passage], replaced=Document.objects.none()))
     gate.wait()
