@@ -244,8 +244,8 @@ def document_replace_file(*, document: Document, file: "File[bytes]", name: str,
         document.file.save(source, file, save=False)
         if known_as:
             after_commit(document.file.storage.delete, known_as)
-    for name, value in changes.items():
-        setattr(document, name, value)
+    for attribute, value in changes.items():
+        setattr(document, attribute, value)
     _wait(document, "sha256", "size", "source", "file", *changes, keep_chunks=False)
 
 
