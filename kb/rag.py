@@ -8,6 +8,7 @@ from uuid import UUID
 from kb.access.models import Principal, User
 from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible
+from kb.base.shapes import as_values
 from kb.profiles.services import environment_config
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest
@@ -95,7 +96,8 @@ class RAGService:
             conversation_id=conversation_id,
             remember=remember,
         )
-        return answer(_principal(user_id), request).as_dict()
+        written: dict[str, Any] = as_values(answer(_principal(user_id), request))
+        return written
 
     def format_for_context(self, chunks: Sequence[Mapping[str, Any]], max_chars: int) -> str:
         """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""
@@ -133,7 +135,7 @@ class RAGService:
             profile_version=self.profile_version,
             overrides=_overrides(top_k, score_threshold),
         )
-        response = respond(_principal(user_id), request).as_dict()
+        response = as_values(respond(_principal(user_id), request))
         return [{**chunk, "profile": response["profile"]} for chunk in response["results"]]
 
 

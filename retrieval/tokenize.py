@@ -23,7 +23,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from typing_extensions import Doc
 
 from retrieval.characters import CJK, LATIN
 from retrieval.dictionary import DictionaryWord
@@ -104,19 +106,12 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A term and where it comes from.
+    """A term and where it comes from; `kind` is the rule that made it."""
 
-    Attributes:
-        term: what is indexed and searched.
-        surface: the word, code or part of a code in the normalised text that it was made of.
-        kind: the rule that made it.
-        is_dropped: it is a stop word, so it is neither indexed nor searched.
-    """
-
-    term: str
-    surface: str
+    term: Annotated[str, Doc("What is indexed and searched.")]
+    surface: Annotated[str, Doc("What of the normalised text it was made of.")]
     kind: TokenKind
-    is_dropped: bool = False
+    is_dropped: Annotated[bool, Doc("A stop word: neither indexed nor searched.")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, cast
+from typing import Annotated, Any, cast
+
+from typing_extensions import Doc
 
 from retrieval.messages import Message, storable
 
@@ -53,7 +55,7 @@ class Degradation:
 
     stage: str
     code: DegradationCode
-    detail: str
+    detail: Annotated[str, Doc("What is degraded, and what to do about it, in the caller's language.")]
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "detail", storable(self.detail))

@@ -3,10 +3,11 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Doc
 
 from retrieval.trace import Degradation, Dropped, Span
 
@@ -282,22 +283,13 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """A row of a knowledge base's graph; `chunk_id` is the chunk that it was taken from, if that is known."""
+    """A row of a knowledge base's graph."""
 
-    kb_id: int
+    knowledge_base_id: int
     subject: str
     predicate: str
     object: str
-    chunk_id: int | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "knowledge_base_id": self.kb_id,
-            "subject": self.subject,
-            "predicate": self.predicate,
-            "object": self.object,
-            "chunk_id": self.chunk_id,
-        }
+    chunk_id: Annotated[int | None, Doc("The chunk that it was taken from, if that is known.")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from kb.access.models import ApiKey, User
 from kb.base.errors import NotVisible
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
+from kb.base.shapes import as_values
 from kb.index.filters import Filters
 from kb.index.matching import MAX_NAMES, Comparison, Logic
 from kb.search.services.responses import respond
@@ -250,7 +251,7 @@ class DifyRetrievalView(ApiView):
     def post(self, request: Request) -> Response:
         serializer = RetrievalSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        response = respond(self.principal, serializer.to_request()).as_dict()
+        response = as_values(respond(self.principal, serializer.to_request()))
         headers = {"Zhiku-Trace-Id": response["trace_id"]}
         if degraded := degradations_of(response):
             headers["Zhiku-Degraded"] = ", ".join(degraded)

@@ -13,18 +13,18 @@ from rest_framework.response import Response
 
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
-from kb.answers.services.answers import AskRequest, answer, stream_answer
+from kb.answers.services.answers import Answer, AskRequest, Source, answer, stream_answer
 from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
 from kb.answers.sse import event_stream, fault_of
-from kb.search.api import SearchRequestSerializer, UsedProfileSerializer
+from kb.base.shapes import as_values
+from kb.search.api import SearchRequestSerializer
 from kb.search.services.search import SearchRequest
 from kb.web.api.errors import remedy_of
-from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField
+from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField, shape
 from kb.web.api.lists import Created, ListFilters, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
 from retrieval.packing import inert
-from retrieval.selection import ScoreScale
 
 
 class StrictUUIDField(serializers.UUIDField):
@@ -83,49 +83,8 @@ class AskRequestSerializer(SearchRequestSerializer):
         )
 
 
-class SourceSerializer(serializers.Serializer[Any]):
-    number = serializers.IntegerField(help_text="What the answer cites it by.")
-    label = serializers.CharField(  # type: ignore[assignment]
-        help_text="Where it stands, for readers: source or title, and page."
-    )
-    title = serializers.CharField(allow_blank=True)
-    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
-    page = serializers.IntegerField(allow_null=True)
-    chunk_id = serializers.IntegerField(allow_null=True, help_text="null: of a live or external source.")
-    document_id = serializers.IntegerField(allow_null=True)
-    knowledge_base_id = serializers.IntegerField()
-    text = serializers.CharField(help_text="As the language model was given it; long passages are cut.")
-    score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
-    score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
-
-
-class AnswerSerializer(serializers.Serializer[Any]):
-    answer = serializers.CharField(
-        help_text="With citations such as [1] and, as its last line, the names of the sources. Where nothing relevant was "
-        "found, the knowledge base's sentence for that; where no language model answered, the passages found."
-    )
-    sources = SourceSerializer(many=True)
-    hit = serializers.BooleanField(help_text="Whether something relevant was found.")
-    confidence = serializers.FloatField(
-        allow_null=True, help_text="0 to 1, on the scale of the best source; null where the scores have no scale."
-    )
-    trace_id = serializers.UUIDField(help_text="Of the search's entry in the search log: see traces/{trace_id}/.")
-    conversation_id = serializers.UUIDField(allow_null=True, help_text="Of the conversation that it was kept in.")
-    profile = UsedProfileSerializer()
-    degraded = DegradationSerializer(many=True)
-    facts = serializers.ListField(child=serializers.DictField(), help_text="Of the graph; never cited.")
-    timings_ms = serializers.DictField(
-        child=serializers.FloatField(), help_text="Milliseconds by stage of the search, of the answer, and in total."
-    )
-    removed_citations = serializers.ListField(
-        child=serializers.IntegerField(),
-        help_text="Numbers that the language model cited and that name no source; they were taken out of the answer.",
-    )
-    model = serializers.CharField(allow_null=True, help_text="The language model; null where none wrote the answer.")
-
-
 class MessageSerializer(serializers.ModelSerializer[Message]):
-    sources = SourceSerializer(many=True, read_only=True)
+    sources = shape(Source)(many=True, read_only=True)
     degraded = DegradationSerializer(many=True, read_only=True)
 
     class Meta:
@@ -208,7 +167,7 @@ EXAMPLES = [
         request=AskRequestSerializer,
         responses=answers(
             {
-                (200, "application/json"): AnswerSerializer,
+                (200, "application/json"): shape(Answer),
                 (200, "text/event-stream"): OpenApiResponse(OpenApiTypes.STR, STREAM),
             },
             400,
@@ -233,7 +192,7 @@ class AskView(ApiView):
         if serializer.validated_data.get("stream"):
             events = stream_answer(self.principal, serializer.to_request())
             return event_stream(events, fault=told_fault)
-        return Response(answer(self.principal, serializer.to_request()).as_dict())
+        return Response(as_values(answer(self.principal, serializer.to_request())))
 
 
 def told_fault(error: Exception) -> dict[str, Any]:

@@ -1,14 +1,12 @@
 """Messages of rows and responses, in the language of whoever reads them."""
 
 import json
-from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.db import models
 from django.utils.translation import gettext
 
 from retrieval.messages import Message
-from retrieval.trace import Degradation
 
 # No sentence begins so, and PostgreSQL stores it in a column of text.
 _MARK = "\x1fmessage:"
@@ -19,17 +17,6 @@ def shown(text: str) -> str:
     if isinstance(text, Message):
         return text.translated(gettext)
     return gettext(text) if text else ""
-
-
-def degradation_as_json(degradation: Degradation) -> dict[str, str]:
-    """As responses have it: `detail` in the language in force."""
-    detail = shown(degradation.detail) if isinstance(degradation.detail, Message) else degradation.detail
-    return {"stage": degradation.stage, "code": str(degradation.code), "detail": detail}
-
-
-def degradations_as_json(stored: Iterable[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """Those of a row, as responses have them."""
-    return [degradation_as_json(Degradation.from_dict(each)) for each in stored]
 
 
 class MessageField(models.TextField):  # type: ignore[type-arg]

@@ -7,20 +7,22 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
+from kb.base.shapes import as_values
 from kb.index.services.tokenizing import (
+    TokenizerState,
+    Tokens,
     problem_in_words,
     read_settings,
-    tokenizer_as_json,
     tokenizer_change,
     tokenizer_change_cancel,
-    tokens_as_json,
+    tokenizer_state,
+    tokens_of,
 )
 from kb.providers.models import TokenizerSettings
-from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer
+from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictSerializer, shape
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
-from retrieval.tokenize import TokenKind
 
 MAX_SAMPLE_CHARACTERS = 10_000
 
@@ -57,51 +59,30 @@ class TokenizerChangeSerializer(StrictSerializer):
     simplify = StrictBooleanField(default=False, help_text="Traditional Chinese becomes simplified.")
 
 
-class ProgressSerializer(serializers.Serializer[Any]):
-    done = serializers.IntegerField()
-    total = serializers.IntegerField(help_text="Chunks in all.")
-
-
-class TokenizerSerializer(serializers.Serializer[Any]):
-    id = serializers.CharField(help_text="Of the tokenizer that searches use.")
-    engine = serializers.ChoiceField(TokenizerSettings.Engine.choices)
-    dictionary = serializers.CharField(allow_blank=True)
-    stop_words = serializers.CharField(allow_blank=True)
-    simplify = serializers.BooleanField()
-    target_id = serializers.CharField(
-        allow_null=True, help_text="Of the tokenizer that these settings make, while the chunks are tokenised for it."
-    )
-    progress = ProgressSerializer(allow_null=True, help_text="In chunks, while the knowledge base has a target.")
-
-
 class TextSerializer(StrictSerializer):
     text = StrictCharField(max_length=MAX_SAMPLE_CHARACTERS, allow_blank=True, trim_whitespace=False)
-
-
-class TokenSerializer(serializers.Serializer[Any]):
-    term = serializers.CharField(help_text="What is indexed and searched.")
-    surface = serializers.CharField(help_text="What of the normalised text it was made of.")
-    kind = serializers.ChoiceField([(kind.value, kind.value) for kind in TokenKind])
-    is_dropped = serializers.BooleanField(help_text="A stop word: neither indexed nor searched.")
-
-
-class TokensSerializer(serializers.Serializer[Any]):
-    tokenizer = serializers.CharField(help_text="Its id.")
-    tokens = TokenSerializer(many=True)
 
 
 @extend_schema_view(
     retrieve=extend_schema(
         summary="Read the tokenizer of a knowledge base",
         description="While it moves to other settings, these are told, with the progress.",
-        responses=answers({200: TokenizerSerializer}, 404),
+        responses=answers({200: shape(TokenizerState, "Tokenizer")}, 404),
     ),
     update=extend_schema(
         summary="Replace the settings of the tokenizer",
         description="202: a worker tokenises the chunks, and searches use the present tokenizer until it is done. "
         "200: these settings are in use already.",
         request=TokenizerChangeSerializer,
-        responses=answers({200: TokenizerSerializer, 202: TokenizerSerializer}, 400, 403, 404, 413, 415, 503),
+        responses=answers(
+            {200: shape(TokenizerState, "Tokenizer"), 202: shape(TokenizerState, "Tokenizer")},
+            400,
+            403,
+            404,
+            413,
+            415,
+            503,
+        ),
     ),
     destroy=extend_schema(
         summary="Give up a change of the tokenizer that is not done yet",
@@ -113,13 +94,13 @@ class TokenizerViewSet(ApiViewSet):
     queryset = KnowledgeBase.objects.none()
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(tokenizer_as_json(one(KnowledgeBase.objects.visible_to(self.principal), pk)))
+        return Response(as_values(tokenizer_state(one(KnowledgeBase.objects.visible_to(self.principal), pk))))
 
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         is_started = tokenizer_change(kb, read_settings(**self.checked(TokenizerChangeSerializer)))
         status_code = status.HTTP_202_ACCEPTED if is_started else status.HTTP_200_OK
-        return Response(tokenizer_as_json(kb), status=status_code)
+        return Response(as_values(tokenizer_state(kb)), status=status_code)
 
     def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         tokenizer_change_cancel(self.editable(KnowledgeBase.objects.visible_to(self.principal), pk))
@@ -132,7 +113,7 @@ class TokenizerViewSet(ApiViewSet):
         summary="Tell the tokens of a text under a knowledge base's tokenizer",
         description="Of a text or of a query: they are cut alike. A key with the scope read suffices.",
         request=TextSerializer,
-        responses=answers({200: TokensSerializer}, 400, 404, 413, 415, 503),
+        responses=answers({200: shape(Tokens)}, 400, 404, 413, 415, 503),
     )
 )
 class TokensViewSet(ApiViewSet):
@@ -141,4 +122,4 @@ class TokensViewSet(ApiViewSet):
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
-        return Response(tokens_as_json(kb, self.checked(TextSerializer)["text"]))
+        return Response(as_values(tokens_of(kb, self.checked(TextSerializer)["text"])))

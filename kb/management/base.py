@@ -14,6 +14,7 @@ from tqdm import tqdm
 from kb.access.models import KnowledgeBase, User
 from kb.access.services.attribution import How, acting
 from kb.base.errors import ServiceError
+from kb.base.shapes import as_values
 from kb.content.services import knowledge_base_by_name
 from kb.index.services.reindex import Step, build_indexes
 from retrieval.errors import RetrievalError
@@ -123,7 +124,7 @@ class KnowledgeBaseCommand(BaseCommand):
 
     def print_json(self, value: Any) -> None:
         """Writes one JSON document to stdout, which holds nothing else when --json is given."""
-        self.stdout.write(json.dumps(value, ensure_ascii=False, indent=2))
+        self.stdout.write(json.dumps(as_values(value), ensure_ascii=False, indent=2))
 
 
 def setting(text: str) -> tuple[str, Any]:

@@ -13,14 +13,15 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
+from kb.base.shapes import as_json, as_values
 from kb.content.models import Document
 from kb.index.filters import Filters, Operator
 from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS
 from kb.search.models import SearchLog, Speaker
-from kb.search.services.replay import Change, replay
+from kb.search.services.replay import Replay, replay
 from kb.search.services.responses import caches_invalidate, respond
-from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest, SearchResponse
 from kb.web.api.errors import Unavailable, problem_of
 from kb.web.api.fields import (
     MAX_ID,
@@ -31,15 +32,14 @@ from kb.web.api.fields import (
     StrictFloatField,
     StrictIntegerField,
     StrictSerializer,
+    shape,
 )
 from kb.web.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES, answers
 from kb.web.api.throttling import spend_more
 from kb.web.api.views import ApiView, one
-from retrieval.selection import ScoreScale
 from retrieval.types import Turn
 
 MOST_SEARCHES = 20
-STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
 
 
 @extend_schema_field(
@@ -197,73 +197,9 @@ class SearchRequestSerializer(ProfiledSerializer):
         )
 
 
-class UsedProfileSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    version = serializers.IntegerField()
-
-
 class LoggedProfileSerializer(serializers.Serializer[SearchLog]):
     name = serializers.CharField(source="profile")
     version = serializers.IntegerField(source="profile_version")
-
-
-class NeighbourSerializer(serializers.Serializer[Any]):
-    chunk_id = serializers.IntegerField()
-    position = serializers.IntegerField(help_text="In its document, from 0.")
-    page = serializers.IntegerField(allow_null=True)
-    text = serializers.CharField()
-
-
-class FactSerializer(serializers.Serializer[Any]):
-    knowledge_base_id = serializers.IntegerField()
-    subject = serializers.CharField()
-    predicate = serializers.CharField()
-    object = serializers.CharField()
-    chunk_id = serializers.IntegerField(
-        allow_null=True, help_text="The chunk that it was taken from, if that is known."
-    )
-
-
-class SearchResultSerializer(serializers.Serializer[Any]):
-    chunk_id = serializers.IntegerField(
-        allow_null=True,
-        help_text="null: found by a live or external source; `source` is its address then, and `metadata.external` tells "
-        "which source found it.",
-    )
-    document_id = serializers.IntegerField(allow_null=True, help_text="null where chunk_id is.")
-    knowledge_base_id = serializers.IntegerField()
-    title = serializers.CharField(allow_blank=True)
-    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
-    page = serializers.IntegerField(allow_null=True)
-    text = serializers.CharField()
-    matched_text = serializers.CharField(
-        allow_blank=True,
-        help_text="The chunk that was found, where `text` is the longer passage around it; blank where it is `text`.",
-    )
-    score = serializers.FloatField(help_text="On the scale that `score_scale` names.")
-    score_scale = serializers.ChoiceField([(scale.value, scale.value) for scale in ScoreScale])
-    ranks = serializers.DictField(
-        child=serializers.IntegerField(), help_text=f"From 1, by the stages that saw the chunk: {STAGES}."
-    )
-    scores = serializers.DictField(
-        child=serializers.FloatField(), help_text=f"By stage, each on a scale of its own: {STAGES}."
-    )
-    metadata = serializers.DictField()
-    neighbours = NeighbourSerializer(
-        many=True, help_text="The chunks before and after it, as many as the setting `neighbours` says."
-    )
-
-
-class SearchResponseSerializer(serializers.Serializer[Any]):
-    query = serializers.CharField()
-    results = SearchResultSerializer(many=True)
-    facts = FactSerializer(many=True, help_text="Of the graph, for what the query names; beside the results.")
-    degraded = DegradationSerializer(many=True)
-    profile = UsedProfileSerializer()
-    cached = serializers.BooleanField(help_text="Whether this is the response of an earlier search.")
-    timings_ms = serializers.DictField(child=serializers.FloatField(), help_text="Milliseconds by stage, and in total.")
-    trace_id = serializers.UUIDField(help_text="Of the search’s entry in the search log: see traces/{trace_id}/.")
-    trace = serializers.DictField(required=False, help_text="With `explain` only.")
 
 
 class SearchBatchSerializer(StrictSerializer):
@@ -314,66 +250,6 @@ class TraceSerializer(serializers.ModelSerializer[SearchLog]):
         read_only_fields = fields
 
 
-class RanksSerializer(serializers.Serializer[Any]):
-    before = serializers.IntegerField(allow_null=True)
-    after = serializers.IntegerField(allow_null=True)
-
-
-class ScoresSerializer(serializers.Serializer[Any]):
-    before = serializers.FloatField(allow_null=True)
-    after = serializers.FloatField(allow_null=True)
-
-
-class ScalesSerializer(serializers.Serializer[Any]):
-    before = serializers.CharField(help_text="As `score_scale` of a result.")
-    after = serializers.CharField()
-
-
-class ReplayedResultSerializer(serializers.Serializer[Any]):
-    chunk_id = serializers.IntegerField()
-    title = serializers.CharField(allow_blank=True)
-    source = serializers.CharField(allow_blank=True)  # type: ignore[assignment]
-    change = serializers.ChoiceField([(change.value, change.value) for change in Change])
-    rank = RanksSerializer(help_text="From 1; null where it is none of the results.")
-    score = ScoresSerializer()
-    reason = serializers.CharField(
-        allow_blank=True,
-        help_text="Why it is gone: deleted, disabled, the stage that cut it, or not found by any channel.",
-    )
-
-
-class DifferenceSerializer(serializers.Serializer[Any]):
-    knowledge_base_id = serializers.IntegerField(allow_null=True, help_text="null: it serves all of them together.")
-    name = serializers.CharField()
-    before = serializers.JSONField(allow_null=True)
-    after = serializers.JSONField(allow_null=True)
-
-
-class DegradedSerializer(serializers.Serializer[Any]):
-    before = DegradationSerializer(many=True)
-    after = DegradationSerializer(many=True)
-
-
-class ReplaySerializer(serializers.Serializer[Any]):
-    trace_id = serializers.UUIDField(help_text="Of the search that was run again.")
-    query = serializers.CharField(allow_blank=True)
-    profile = UsedProfileSerializer()
-    identical = serializers.BooleanField(help_text="The same results in the same order, with the same scores.")
-    score_scale = ScalesSerializer()
-    results = ReplayedResultSerializer(many=True, help_text="In the order of the new search, then those that are gone.")
-    configuration = DifferenceSerializer(
-        many=True, help_text="Settings and models of the environment that have changed."
-    )
-    knowledge_bases = DifferenceSerializer(many=True, help_text="Versions, tokenizers and models that are others now.")
-    degraded = DegradedSerializer()
-    without_external = serializers.BooleanField(
-        help_text="The search had results of live or external sources, which a replay does not ask."
-    )
-    without_history = serializers.BooleanField(
-        help_text="The search stood in someone else’s conversation, and was run again without it."
-    )
-
-
 BATCH_SECONDS = 60.0
 
 
@@ -389,7 +265,7 @@ class OutOfTime(Unavailable):
         "The same search is answered from a cache until one of its knowledge bases changes; `cached` says so, and "
         "`trace_id` is then that of the search that was run.",
         request=SearchRequestSerializer,
-        responses=answers({200: SearchResponseSerializer}, 400, 404, 413, 415, 503),
+        responses=answers({200: shape(SearchResponse)}, 400, 404, 413, 415, 503),
         examples=SEARCH_EXAMPLES,
     )
 )
@@ -399,9 +275,8 @@ class SearchView(ApiView):
     def post(self, request: Request) -> HttpResponse:
         serializer = SearchRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
-        return HttpResponse(
-            respond(self.principal, serializer.to_request()).as_bytes(), content_type="application/json"
-        )
+        found = respond(self.principal, serializer.to_request())
+        return HttpResponse(as_json(found), content_type="application/json")
 
 
 @extend_schema_view(
@@ -446,7 +321,7 @@ class SearchBatchView(ApiView):
             raise OutOfTime(gettext("The searches before this one took too long."))
         serializer = SearchRequestSerializer(data=fields)
         serializer.is_valid(raise_exception=True)
-        return respond(self.principal, serializer.to_request()).as_bytes()
+        return as_json(respond(self.principal, serializer.to_request()))
 
 
 @extend_schema_view(
@@ -469,14 +344,14 @@ class TraceView(ApiView):
         description="The same query under the same versions of the profiles, with the same overrides and filters, compared "
         "with what was logged. The new search is not kept in the log. A key with the scope read suffices.",
         request=None,
-        responses=answers({200: ReplaySerializer}, 400, 404, 503),
+        responses=answers({200: shape(Replay)}, 400, 404, 503),
     )
 )
 class ReplayView(ApiView):
     post_reads = True
 
     def post(self, request: Request, trace_id: UUID) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(replay(self.principal, trace_id).as_dict())
+        return Response(as_values(replay(self.principal, trace_id)))
 
 
 MAX_KNOWLEDGE_BASES = 1_000

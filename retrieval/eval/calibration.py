@@ -1,15 +1,17 @@
 """Where to cut scores, so that what is relevant passes and what is not does not."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import Doc
 
 DECIMALS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class CutFigures:
+class Cut:
     """What a cut does to judged scores; one that equals the cut passes.
 
     Attributes:
@@ -18,13 +20,13 @@ class CutFigures:
         f1: the harmonic mean of both (van Rijsbergen, "Information Retrieval", 1979).
     """
 
-    cut: float
+    cut: Annotated[float, Doc("The least score that passes; 0: everything does.")]
     precision: float
     recall: float
     f1: float
 
 
-def figures_at(cut: float, relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> CutFigures:
+def figures_at(cut: float, relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> Cut:
     """What a cut does to the scores of relevant and of irrelevant results.
 
     Args:
@@ -33,10 +35,10 @@ def figures_at(cut: float, relevant: NDArray[np.float64], irrelevant: NDArray[np
         irrelevant: shape (m,), in any order as the others.
     """
     precision, recall, f1 = _measured(np.array([cut]), relevant, irrelevant)
-    return CutFigures(cut, float(precision[0]), float(recall[0]), float(f1[0]))
+    return Cut(cut, float(precision[0]), float(recall[0]), float(f1[0]))
 
 
-def suggest_cut(relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> CutFigures | None:
+def suggest_cut(relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> Cut | None:
     """The cut with the highest F1, and of equals the highest one; None unless there are scores of both kinds.
 
     It stands in the middle between the least score that is to pass and the next one below it, rounded where there is room,
@@ -63,12 +65,10 @@ def _between(below: float | None, passes: float) -> float:
     return middle if below < middle else passes  # neighbouring floats have no middle
 
 
-def cut_curve(
-    cuts: NDArray[np.float64], relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]
-) -> list[CutFigures]:
+def cut_curve(cuts: NDArray[np.float64], relevant: NDArray[np.float64], irrelevant: NDArray[np.float64]) -> list[Cut]:
     """What each of some cuts does; `relevant` is not empty."""
     measured = (each.tolist() for each in (cuts, *_measured(cuts, relevant, irrelevant)))
-    return [CutFigures(*figures) for figures in zip(*measured, strict=True)]
+    return [Cut(*figures) for figures in zip(*measured, strict=True)]
 
 
 def _measured(

@@ -10,6 +10,7 @@ from django.core.management import CommandError, call_command
 from kb.agents.mcp import outputs
 from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.shapes import as_values
 from kb.index.bm25 import BM25Store
 from kb.models import ApiKey, Chunk, Membership, SearchLog, SearchProvider
 from kb.operations.services.archives.export import export_open
@@ -105,7 +106,7 @@ def without_sources(world):
 
 def response(user, *kbs, **fields):
     request = SearchRequest(query=QUERY, knowledge_base_ids=[kb.pk for kb in kbs], **fields)
-    return respond(principal(user), request).as_dict()
+    return as_values(respond(principal(user), request))
 
 
 @pytest.mark.usefixtures("without_sources")

@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible, Rejected
+from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
 from kb.content.selectors import knowledge_base_overview
 from kb.search.services.responses import respond
@@ -261,7 +262,7 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
 
 
 def search(principal: Principal, request: SearchRequest) -> SearchOutput:
-    found = respond(principal, request).as_dict()
+    found = as_values(respond(principal, request))
     return SearchOutput(
         query=found["query"],
         passages=_passages(found["results"]),
@@ -273,7 +274,7 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutput:
 
 
 def ask(principal: Principal, request: AskRequest) -> AnswerOutput:
-    written = answer(principal, request).as_dict()
+    written = as_values(answer(principal, request))
     return AnswerOutput(
         answer=written["answer"],
         hit=written["hit"],

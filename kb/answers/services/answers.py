@@ -2,26 +2,27 @@
 
 import dataclasses
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 from uuid import UUID
 
 from django.conf import settings
 from django.db import connection
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.models import Conversation
 from kb.answers.services.conversations import conversation_get, conversation_history, turn_add
 from kb.base.errors import Rejected
-from kb.base.messages import degradation_as_json
 from kb.base.metrics import DEGRADATIONS
+from kb.base.shapes import as_values
 from kb.base.text import storable
 from kb.providers import embedding_models as providers
-from kb.search.services.search import SearchOutcome, SearchRequest, search
+from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.answer import (
     CheckedAnswer,
     StreamChecker,
@@ -38,8 +39,9 @@ from retrieval.errors import GenerationFailed
 from retrieval.messages import Message, message_of
 from retrieval.packing import Context, Fragment, inert, pack
 from retrieval.protocols import Generator as LanguageModel
+from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
-from retrieval.types import Turn
+from retrieval.types import Fact, Turn
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,58 +61,48 @@ class AskRequest(SearchRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A passage that the answer could be written from; `number` is what the answer cites it by."""
+    """A passage that the answer could be written from."""
 
-    number: int
-    label: str
+    number: Annotated[int, Doc("What the answer cites it by.")]
+    label: Annotated[str, Doc("Where it stands, for readers: source or title, and page.")]
     title: str
     source: str
     page: int | None
-    chunk_id: int | None
+    chunk_id: Annotated[int | None, Doc("null: of a live or external source.")]
     document_id: int | None
     knowledge_base_id: int
-    text: str
-    score: float
-    score_scale: str
+    text: Annotated[str, Doc("As the language model was given it; long passages are cut.")]
+    score: Annotated[float, Doc("On the scale that `score_scale` names.")]
+    score_scale: ScoreScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """An answer and what it rests on.
+    """The response of POST /api/v1/ask/."""
 
-    Attributes:
-        text: with the citations that name a source, and as its last line the sources' names.
-        hit: whether something relevant was found and, as far as a language model was asked, answers the question.
-        confidence: 0 to 1, on the scale of the best source; None where the scores have no scale.
-        conversation_id: of the conversation that it was kept in.
-        removed_citations: numbers that the language model cited and that name no source.
-        model: the language model that wrote it; None where none did.
-    """
-
-    text: str
+    answer: Annotated[
+        str,
+        Doc(
+            "With citations such as [1] and, as its last line, the names of the sources. Where nothing relevant was found, the "
+            "knowledge base's sentence for that; where no language model answered, the passages found."
+        ),
+    ]
     sources: tuple[Source, ...]
-    hit: bool
-    confidence: float | None
-    outcome: SearchOutcome
+    hit: Annotated[bool, Doc("Whether something relevant was found.")]
+    confidence: Annotated[
+        float | None, Doc("0 to 1, on the scale of the best source; null where the scores have no scale.")
+    ]
+    trace_id: Annotated[UUID, Doc("Of the search's entry in the search log: see traces/{trace_id}/.")]
+    conversation_id: Annotated[UUID | None, Doc("Of the conversation that it was kept in.")]
+    profile: UsedProfile
     degraded: tuple[Degradation, ...]
-    timings_ms: dict[str, float]
-    removed_citations: tuple[int, ...] = ()
-    model: str | None = None
-    conversation_id: UUID | None = None
-
-    def as_dict(self) -> dict[str, Any]:
-        """The response of POST /api/v1/ask/."""
-        profile = self.outcome.wiring.profile
-        return {
-            "answer": self.text,
-            **found(self.sources, self.outcome, self.degraded, hit=self.hit),
-            "confidence": self.confidence,
-            "conversation_id": None if self.conversation_id is None else str(self.conversation_id),
-            "profile": {"name": profile.name, "version": profile.version},
-            "timings_ms": self.timings_ms,
-            "removed_citations": list(self.removed_citations),
-            "model": self.model,
-        }
+    facts: Annotated[tuple[Fact, ...], Doc("Of the graph; never cited.")]
+    timings_ms: Annotated[Mapping[str, float], Doc("Milliseconds by stage of the search, of the answer, and in total.")]
+    removed_citations: Annotated[
+        tuple[int, ...],
+        Doc("Numbers that the language model cited and that name no source; they were taken out of the answer."),
+    ]
+    model: Annotated[str | None, Doc("The language model; null where none wrote the answer.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,19 +115,6 @@ class AnswerEvent:
 
     name: Literal["sources", "delta", "done"]
     data: dict[str, Any]
-
-
-def found(
-    sources: Sequence[Source], outcome: SearchOutcome, degraded: Sequence[Degradation], *, hit: bool
-) -> dict[str, Any]:
-    """What is known before the answer is written."""
-    return {
-        "sources": [dataclasses.asdict(source) for source in sources],
-        "hit": hit,
-        "trace_id": str(outcome.trace_id),
-        "degraded": [degradation_as_json(degradation) for degradation in degraded],
-        "facts": [fact.as_dict() for fact in outcome.result.facts],
-    }
 
 
 _NOT_CONFIGURED = {
@@ -213,8 +192,8 @@ class Question:
             knowledge_base_ids=self.request.knowledge_base_ids,
             question=self.request.query,
             answer={
-                "text": answer.text,
-                "sources": [dataclasses.asdict(source) for source in answer.sources],
+                "text": answer.answer,
+                "sources": as_values(answer.sources),
                 "hit": answer.hit,
                 "confidence": answer.confidence,
                 "trace_id": self.outcome.trace_id,
@@ -236,9 +215,18 @@ class Question:
             "hit": True,
             "confidence": confidence(result.hits),
             "degraded": result.degraded,
-            "timings_ms": {**result.timings_ms, "answer": writing, "total": total},
+            "removed_citations": (),
+            "model": None,
         }
-        return Answer(text=inert(storable(text)), outcome=self.outcome, **{**default, **fields})
+        return Answer(
+            answer=inert(storable(text)),
+            trace_id=self.outcome.trace_id,
+            conversation_id=None,
+            profile=UsedProfile.of(self.outcome.wiring.profile),
+            facts=result.facts,
+            timings_ms={**result.timings_ms, "answer": writing, "total": total},
+            **{**default, **fields},
+        )
 
 
 def prepare(principal: Principal, request: AskRequest) -> Question:
@@ -305,7 +293,7 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
             knowledge_base_id=hit.passage.kb_id,
             text=citation.text,
             score=hit.score,
-            score_scale=hit.score_scale,
+            score_scale=ScoreScale(hit.score_scale),
         )
         for citation, hit in packed
     )
@@ -344,17 +332,23 @@ def stream_answer(principal: Principal, request: AskRequest) -> Generator[Answer
 
 
 def _events(question: Question) -> Generator[AnswerEvent, None, None]:
-    outcome = question.outcome
-    sources = found(question.sources, outcome, outcome.result.degraded, hit=bool(question.sources))
+    result = question.outcome.result
+    sources = {
+        "sources": question.sources,
+        "hit": bool(question.sources),
+        "trace_id": question.outcome.trace_id,
+        "degraded": result.degraded,
+        "facts": result.facts,
+    }
     # Before anything is sent: who reads slowly must not hold it either.
     _give_connection_back()
-    yield AnswerEvent("sources", sources)
+    yield AnswerEvent("sources", as_values(sources))
     if question.sources:
         finished = yield from _written(question)
     else:
         finished = question.nothing_found()
-        yield _delta(finished.text)
-    yield AnswerEvent("done", question.kept(finished).as_dict())
+        yield _delta(finished.answer)
+    yield AnswerEvent("done", as_values(question.kept(finished)))
 
 
 def _written(question: Question) -> Generator[AnswerEvent, None, Answer]:
@@ -373,11 +367,11 @@ def _written(question: Question) -> Generator[AnswerEvent, None, Answer]:
     except GenerationFailed as error:
         finished = question.without_model(error)
         if not sent:
-            yield _delta(finished.text)
+            yield _delta(finished.answer)
         return finished
     written += storable(checker.finish())
     finished = question.written(CheckedAnswer(written, checker.cited, checker.removed), model.model)
-    rest = written[sent:] + finished.text.removeprefix(written.rstrip()) if finished.hit else finished.text
+    rest = written[sent:] + finished.answer.removeprefix(written.rstrip()) if finished.hit else finished.answer
     if rest:
         yield _delta(rest)
     return finished

@@ -3,17 +3,18 @@
 import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 from django.db import transaction
 from django.db.models import FilteredRelation, Max, Q, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose
@@ -281,7 +282,7 @@ class Progress:
     """How far a knowledge base is on its way to its target tokenizer, in chunks."""
 
     done: int
-    total: int
+    total: Annotated[int, Doc("Chunks in all.")]
 
     @property
     def percent(self) -> int:
@@ -506,29 +507,48 @@ def problem_in_words(error: DictionaryError) -> str:
     }
 
 
-def tokenizer_as_json(kb: KnowledgeBase) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerState:
     """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/, which `manage.py tokenizer --json` prints too.
 
     While a knowledge base moves to other settings these are told, and `id` is still that of those in use.
     """
-    settings, progress = tokenizer_settings(kb), tokenizing_progress(kb)
-    return {
-        "id": kb.tokenizer_id,
-        "engine": settings.engine,
-        "dictionary": settings.dictionary,
-        "stop_words": settings.stop_words,
-        "simplify": settings.simplify,
-        "target_id": kb.target_tokenizer_id or None,
-        "progress": asdict(progress) if progress else None,
-    }
+
+    id: Annotated[str, Doc("Of the tokenizer that searches use.")]
+    engine: TokenizerSettings.Engine
+    dictionary: str
+    stop_words: str
+    simplify: bool
+    target_id: Annotated[
+        str | None, Doc("Of the tokenizer that these settings make, while the chunks are tokenised for it.")
+    ]
+    progress: Annotated[Progress | None, Doc("In chunks, while the knowledge base has a target.")]
 
 
-def tokens_as_json(kb: KnowledgeBase, text: str) -> dict[str, Any]:
+def tokenizer_state(kb: KnowledgeBase) -> TokenizerState:
+    settings = tokenizer_settings(kb)
+    return TokenizerState(
+        id=kb.tokenizer_id,
+        engine=TokenizerSettings.Engine(settings.engine),
+        dictionary=settings.dictionary,
+        stop_words=settings.stop_words,
+        simplify=settings.simplify,
+        target_id=kb.target_tokenizer_id or None,
+        progress=tokenizing_progress(kb),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    tokenizer: Annotated[str, Doc("Its id.")]
+    tokens: tuple[Token, ...]
+
+
+def tokens_of(kb: KnowledgeBase, text: str) -> Tokens:
     """What the tokenizer in use makes of a text, in its order, with the stop words that it drops.
 
     Raises:
         Rejected: its packages are missing.
     """
     active = active_tokenizer(kb)
-    tokens = active.explain(text)
-    return {"tokenizer": active.id, "tokens": [{**asdict(token), "kind": token.kind.value} for token in tokens]}
+    return Tokens(active.id, tuple(active.explain(text)))

@@ -45,14 +45,14 @@ class Command(KnowledgeBaseCommand):
         _check(options)
         if options["runs"]:
             runs = compare_runs(*map(_run, options["runs"]))
-            self._print(options, runs.as_dict(), runs_in_words(runs))
+            self._print(options, runs, runs_in_words(runs))
             return
         knowledge_bases = self.knowledge_bases(options)
         requests = (_request(options, side, knowledge_bases) for side in SIDES)
         searches = compare_searches(self._principal(knowledge_bases, options["user"]), *requests)
-        self._print(options, searches.as_dict(), searches_in_words(searches))
+        self._print(options, searches.response, searches_in_words(searches.response))
 
-    def _print(self, options: Mapping[str, Any], report: Mapping[str, Any], lines: Any) -> None:
+    def _print(self, options: Mapping[str, Any], report: Any, lines: Any) -> None:
         if options["json"]:
             self.print_json(report)
             return

@@ -8,12 +8,13 @@ from kb.access.models import Principal
 from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import create_version, find_version, name_and_version, place_of, publish, reference
 from kb.quality.profiles.services import (
-    comparison_as_dict,
+    ProfileVersion,
+    PublishedProfile,
+    profile_difference,
     profile_names,
     profile_overviews,
-    resolved_as_dict,
+    resolved,
     state_of,
-    version_as_dict,
 )
 
 ENVIRONMENT = "environment"
@@ -88,7 +89,7 @@ class Command(KnowledgeBaseCommand):
 
     def _show(self, principal: Principal, options: Mapping[str, Any]) -> None:
         profile = find_version(principal, *name_and_version(options["profile"]))
-        shown = resolved_as_dict(profile)
+        shown = resolved(profile)
         if options["json"]:
             self.print_json(shown)
             return
@@ -96,7 +97,7 @@ class Command(KnowledgeBaseCommand):
         self.stdout.write(f"{profile.name}@{profile.version}{place}: {state_of(profile).value}")
         if profile.description:
             self.stdout.write(f"  {profile.description}")
-        for name, value in shown["configuration"].items():
+        for name, value in shown.configuration.items():
             inherited = "" if name in profile.settings else "  (inherited)"
             self.stdout.write(f"  {name:<22}{_shown(value)}{inherited}")
 
@@ -104,13 +105,13 @@ class Command(KnowledgeBaseCommand):
         before = None
         if options["before"] != ENVIRONMENT:
             before = find_version(principal, *name_and_version(options["before"]))
-        found = comparison_as_dict(before, find_version(principal, *name_and_version(options["after"])))
+        found = profile_difference(before, find_version(principal, *name_and_version(options["after"])))
         if options["json"]:
             self.print_json(found)
             return
-        for each in found["differences"]:
-            self.stdout.write(f"{each['name']:<22}{_shown(each['before'])} -> {_shown(each['after'])}")
-        if not found["differences"]:
+        for each in found.differences:
+            self.stdout.write(f"{each.name:<22}{_shown(each.before)} -> {_shown(each.after)}")
+        if not found.differences:
             self.stdout.write("Both come to the same settings.")
 
     def _create(self, principal: Principal, options: Mapping[str, Any]) -> None:
@@ -125,7 +126,7 @@ class Command(KnowledgeBaseCommand):
             else place_of(principal, options["name"].strip()),
         )
         if options["json"]:
-            self.print_json(version_as_dict(draft))
+            self.print_json(ProfileVersion.of(draft))
             return
         name = f"{draft.name}@{draft.version}"
         command = f"manage.py profile publish {shlex.quote(f'{reference(draft)}@{draft.version}')}"
@@ -135,7 +136,7 @@ class Command(KnowledgeBaseCommand):
         profile = find_version(principal, *name_and_version(options["profile"]))
         moved = publish(principal, profile, adopt=options["adopt"])
         if options["json"]:
-            self.print_json({**version_as_dict(profile), "moved": moved})
+            self.print_json(PublishedProfile.of(profile, moved=moved))
             return
         self.stdout.write(f"{profile.name}@{profile.version} is published; knowledge bases that have moved: {moved}.")
 

@@ -13,7 +13,7 @@ from kb.management.base import KnowledgeBaseCommand
 from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
 from kb.search.services.replay import in_words, replay
-from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, outcome_as_json, search
+from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, response_of, search
 from retrieval.types import Candidate, Hit
 
 EXCERPT = 160
@@ -100,7 +100,7 @@ class Command(KnowledgeBaseCommand):
         )
         outcome = search(self._principal(knowledge_bases, options["user"]), request)
         if options["json"]:
-            self.print_json(outcome_as_json(outcome))
+            self.print_json(response_of(outcome))
         else:
             self._show(outcome)
 
@@ -128,7 +128,7 @@ class Command(KnowledgeBaseCommand):
             principal = self._principal(list(knowledge_bases.values()), options["user"])
         replayed = replay(principal, trace_id)
         if options["json"]:
-            self.print_json(replayed.as_dict())
+            self.print_json(replayed)
             return
         for line in in_words(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}):
             self.stdout.write(line)

@@ -5,14 +5,15 @@ from typing import Any
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
+from kb.base.shapes import as_values
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import (
     TOKENIZING,
     read_settings,
-    tokenizer_as_json,
     tokenizer_change,
     tokenizer_settings,
-    tokens_as_json,
+    tokenizer_state,
+    tokens_of,
 )
 from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError
@@ -49,15 +50,15 @@ class Command(KnowledgeBaseCommand):
             with self.progress_bar(total=Chunk.objects.filter(knowledge_base=kb).count(), unit="chunks") as bar:
                 TOKENIZING.follow(kb, on_progress=bar.update)
         kb.refresh_from_db()
-        tokens = {} if options["text"] is None else tokens_as_json(kb, options["text"])
+        tokens = None if options["text"] is None else tokens_of(kb, options["text"])
         if options["json"]:
-            self.print_json({**tokenizer_as_json(kb), **tokens})
+            self.print_json(as_values(tokenizer_state(kb)) | as_values(tokens or {}))
             return
         self._show(kb)
-        for token in tokens.get("tokens", []):
-            origin = "" if token["surface"] == token["term"] else f"  of {token['surface']}"
-            dropped = "  dropped: a stop word" if token["is_dropped"] else ""
-            self.stdout.write(f"  {token['kind']:<12}{token['term']}{origin}{dropped}")
+        for token in tokens.tokens if tokens else ():
+            origin = "" if token.surface == token.term else f"  of {token.surface}"
+            dropped = "  dropped: a stop word" if token.is_dropped else ""
+            self.stdout.write(f"  {token.kind:<12}{token.term}{origin}{dropped}")
 
     def _change(self, kb: KnowledgeBase, changes: dict[str, Any]) -> bool:
         """Sets the target; whether there is anything to tokenise."""
@@ -69,15 +70,15 @@ class Command(KnowledgeBaseCommand):
         return tokenizer_change(kb, read_settings(**wanted))
 
     def _show(self, kb: KnowledgeBase) -> None:
-        state = tokenizer_as_json(kb)
-        self.stdout.write(f"{kb.name}: {state['id'] or 'no tokenizer'}")
-        self.stdout.write(f"  engine      {state['engine']}")
-        self.stdout.write(f"  dictionary  {_lines(state['dictionary'])}")
-        self.stdout.write(f"  stop words  {_lines(state['stop_words'])}")
-        self.stdout.write(f"  simplified  {'yes' if state['simplify'] else 'no'}")
-        if progress := state["progress"]:
+        state = tokenizer_state(kb)
+        self.stdout.write(f"{kb.name}: {state.id or 'no tokenizer'}")
+        self.stdout.write(f"  engine      {state.engine}")
+        self.stdout.write(f"  dictionary  {_lines(state.dictionary)}")
+        self.stdout.write(f"  stop words  {_lines(state.stop_words)}")
+        self.stdout.write(f"  simplified  {'yes' if state.simplify else 'no'}")
+        if progress := state.progress:
             self.stdout.write(
-                f"  on its way  to {state['target_id']}: {progress['done']:,} of {progress['total']:,} chunks; "
+                f"  on its way  to {state.target_id}: {progress.done:,} of {progress.total:,} chunks; "
                 "a worker goes on, and searches use the present one until then"
             )
 

@@ -8,8 +8,8 @@ from kb.access.models import Principal
 from kb.management.base import KnowledgeBaseCommand
 from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.places import Remedy, RemedyCode, State, Terms, WhyNot, the_chunk
-from kb.quality.why_not.services.remedies import remedies
-from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
+from kb.quality.why_not.services.remedies import answer_of, remedies
+from kb.quality.why_not.services.words import stage_in_words, verdict_sentence
 from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}
@@ -48,27 +48,27 @@ class Command(KnowledgeBaseCommand):
             chunk_id = the_chunk(principal, request.knowledge_base_ids, options["text"])
         why = why_not_found(principal, request, chunk_id)
         if options["json"]:
-            self.print_json(why_not_as_json(why))
+            self.print_json(answer_of(why))
         else:
             self._show(why)
 
     def _show(self, why: WhyNot) -> None:
         self.stdout.write(verdict_sentence(why) + "\n\n")
-        self._table([[SIGNS[step.state], stage_in_words(step.stage), sentence(step, why)] for step in why.steps])
-        if why.terms is not None and why.terms.rows:
+        self._table([[SIGNS[step.state], stage_in_words(step.stage), step.sentence] for step in why.steps])
+        if why.terms is not None and why.terms.query:
             self.stdout.write("")
-            self._terms(why.terms)
+            self._terms(why.terms, why.chunk_count)
         found = remedies(why)
         if found:
             self.stdout.write("\nWhat would help:")
         for remedy in found:
             self.stdout.write(f"  - {remedy_in_words(remedy)}")
 
-    def _terms(self, terms: Terms) -> None:
-        header = ["term", "idf", f"in chunks of {terms.chunk_count}", "in this one", "contribution"]
+    def _terms(self, terms: Terms, chunk_count: int) -> None:
+        header = ["term", "idf", f"in chunks of {chunk_count}", "in this one", "contribution"]
         rows = [
             [row.term, f"{row.idf:.3f}", str(row.in_chunks), str(row.in_chunk), f"{row.contribution:.3f}"]
-            for row in terms.rows
+            for row in terms.query
         ]
         self._table([header, *rows])
 
@@ -88,7 +88,7 @@ def remedy_in_words(remedy: Remedy) -> str:
         RemedyCode.ADD_WORD: f"add to the dictionary: {', '.join(remedy.suggestions)}",
         RemedyCode.ADD_QUESTION: f"add to the chunk's questions: {', '.join(remedy.suggestions)}",
         RemedyCode.DRAFT: f"change in the profile: {settings}",
-        RemedyCode.CHANGE_REQUEST: f"search otherwise: {remedy.key}",
+        RemedyCode.CHANGE_REQUEST: f"search otherwise: {remedy.about}",
         RemedyCode.SHOW_DOUBLE: f"look at chunk {remedy.chunk_id}",
         RemedyCode.RUN_COMMAND: remedy.command,
     }[remedy.code]

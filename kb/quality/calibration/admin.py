@@ -21,7 +21,7 @@ from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
 from kb.web.admin.scoped import principal, row_id
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.calibration import CutFigures
+from retrieval.eval.calibration import Cut
 
 RUNS_OFFERED = 100
 COLOURS = {
@@ -141,7 +141,7 @@ def _cuts(calibration: Calibration) -> tuple[ShownCut, ...]:
     return (current, _shown_cut("suggestion", _("Suggested"), calibration.suggestion))
 
 
-def _shown_cut(kind: str, label: str, figures: CutFigures) -> ShownCut:
+def _shown_cut(kind: str, label: str, figures: Cut) -> ShownCut:
     note = _("everything passes") if figures.cut == 0 else ""
     return ShownCut(
         kind,

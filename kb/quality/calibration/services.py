@@ -3,11 +3,12 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
+from typing_extensions import Doc
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected
@@ -16,7 +17,7 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of, create_version
 from kb.quality.models import EvalRun, EvalRunQuery
 from retrieval.config import RetrievalConfig
-from retrieval.eval.calibration import CutFigures, cut_curve, figures_at, histogram, suggest_cut
+from retrieval.eval.calibration import Cut, cut_curve, figures_at, histogram, suggest_cut
 from retrieval.selection import SETTING_OF_SCALE, ScoreScale, default_cut
 
 BINS = 20
@@ -44,52 +45,20 @@ class Scores:
         return np.concatenate([self.irrelevant, self.unanswerable])
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """The scores of a run before the gate, and where to cut them.
+    """The scores of a run before the gate, and where to cut them: the response of GET /api/v1/eval-runs/{id}/calibration/."""
 
-    Attributes:
-        setting: that holds the cut of the scale.
-        bins: edges of the histograms, rising, one more than each has counts.
-        relevant: histogram of judged relevant results; likewise `irrelevant`.
-        unanswerable: histogram of the best score of each query without an answer.
-        current_cut: in force under the profile; 0: everything passes.
-        current: what it does.
-        suggestion: the cut of the highest F1; None unless there are scores to keep and scores to reject.
-        curve: what cuts along the scale do.
-        left_out: how many queries are, because their scores are of another scale.
-    """
-
-    scale: str
-    setting: str
-    bins: tuple[float, ...]
-    relevant: tuple[int, ...]
+    score_scale: ScoreScale
+    setting: Annotated[str, Doc("That holds the cut of this scale.")]
+    bins: Annotated[tuple[float, ...], Doc("Edges, one more than there are counts.")]
+    relevant: Annotated[tuple[int, ...], Doc("Histogram of relevant results.")]
     irrelevant: tuple[int, ...]
-    unanswerable: tuple[int, ...]
-    current_cut: float
-    current: CutFigures
-    suggestion: CutFigures | None
-    curve: tuple[CutFigures, ...]
-    left_out: int
-
-    def as_dict(self) -> dict[str, Any]:
-        """The response of GET /api/v1/eval-runs/{id}/calibration/."""
-        return {
-            "score_scale": self.scale,
-            "setting": self.setting,
-            "bins": list(self.bins),
-            "relevant": list(self.relevant),
-            "irrelevant": list(self.irrelevant),
-            "unanswerable": list(self.unanswerable),
-            "current": _as_dict(self.current),
-            "suggestion": None if self.suggestion is None else _as_dict(self.suggestion),
-            "curve": [_as_dict(each) for each in self.curve],
-            "left_out": self.left_out,
-        }
-
-
-def _as_dict(figures: CutFigures) -> dict[str, float]:
-    return {"cut": figures.cut, "precision": figures.precision, "recall": figures.recall, "f1": figures.f1}
+    unanswerable: Annotated[tuple[int, ...], Doc("Of the best score of each query without an answer.")]
+    current: Annotated[Cut, Doc("The cut in force under the run’s profile.")]
+    suggestion: Annotated[Cut | None, Doc("The cut of the highest F1; null where nothing is to be rejected.")]
+    curve: tuple[Cut, ...]
+    left_out: Annotated[int, Doc("Queries whose scores are of another scale.")]
 
 
 def calibrate(run: EvalRun) -> Calibration:
@@ -106,13 +75,12 @@ def calibrate(run: EvalRun) -> Calibration:
     # Rounded, so that a score of .3 is in the bin that begins at .3.
     edges, cuts = (np.linspace(0.0, 1.0, count).round(4) for count in (BINS + 1, CURVE_POINTS))
     return Calibration(
-        scale=scores.scale.value,
+        score_scale=scores.scale,
         setting=SETTING_OF_SCALE[scores.scale],
         bins=tuple(edges.tolist()),
         relevant=tuple(histogram(scores.relevant, edges)),
         irrelevant=tuple(histogram(scores.irrelevant, edges)),
         unanswerable=tuple(histogram(scores.unanswerable, edges)),
-        current_cut=cut,
         current=figures_at(cut, scores.relevant, scores.to_reject),
         suggestion=suggest_cut(scores.relevant, scores.to_reject),
         curve=tuple(cut_curve(cuts, scores.relevant, scores.to_reject)),

@@ -3,19 +3,23 @@
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime
+from typing import Annotated, Any, cast
 
 import numpy as np
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected
-from kb.base.messages import degradation_as_json, shown
+from kb.base.messages import shown
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
-from kb.search.services.search import SearchOutcome, SearchRequest, hit_as_json, search
+from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, paired_p_values
+from retrieval.selection import ScoreScale
+from retrieval.trace import Degradation
 from retrieval.types import Hit, Result
 
 FUSED, RERANKED = "fused", "reranked"
@@ -29,110 +33,72 @@ TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
+class Run:
+    """What a comparison says of a run."""
+
+    id: int
+    eval_set: str
+    profile: UsedProfile
+    overrides: Mapping[str, Any]
+    finished_at: datetime | None
+
+    @classmethod
+    def of(cls, run: EvalRun) -> "Run":
+        return cls(run.pk, run.eval_set.name, UsedProfile.of(run.profile), run.overrides, run.finished_at)
+
+
+@dataclass(frozen=True, slots=True)
 class MetricDifference:
-    """A figure of two runs; `p_value` is None where it is not a mean over queries."""
+    """A figure of two runs."""
 
     before: float
     after: float
     difference: float
-    p_value: float | None = None
-
-    def as_dict(self) -> dict[str, float | None]:
-        return dataclasses.asdict(self)
+    p_value: Annotated[
+        float | None,
+        Doc(
+            "How often chance alone would make them differ by as much: a paired randomisation test. null: not a mean over queries."
+        ),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class QueryDifference:
-    """A query's NDCG@10 after the reranker in two runs.
-
-    Attributes:
-        lost_at_before: the stage that lost what is relevant; blank where some of it is among the results. Likewise
-            `lost_at_after`.
-    """
+    """A query's NDCG@10 after the reranker in two runs."""
 
     external_id: str
     text: str
-    before: float
+    before: Annotated[float, Doc("NDCG@10 after the reranker.")]
     after: float
-    lost_at_before: str = ""
-    lost_at_after: str = ""
-
-    @property
-    def difference(self) -> float:
-        return self.after - self.before
-
-    def as_dict(self) -> dict[str, Any]:
-        return {**dataclasses.asdict(self), "difference": self.difference}
+    difference: float
+    lost_at_before: Annotated[str, Doc("The stage that lost all that is relevant.")]
+    lost_at_after: str
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """What has become of the figures between two runs of a set.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunComparison:
+    """What has become of the figures between two runs of a set: the response of GET /api/v1/eval-runs/compare/.
 
-    Attributes:
-        stages: by stage, by metric; means over the queries that both runs have. Where no reranker has answered, what the
-            fusion made stands for what it would have made.
-        gate: how well the gate tells queries without an answer, by the names of the reports; empty unless both have it.
-        latency: milliseconds, by percentile.
-        won: largest difference first, as `lost`.
-        queries: how many with an answer both runs have.
-        only_before: how many queries only the first run has; they are left out. Likewise `only_after`.
-        settings: of the configurations, that differ.
-        models: by role, that differ.
-        same_content: whether the knowledge base was the same in both.
+    Where no reranker has answered, what the fusion made stands for what it would have made.
     """
 
-    before: EvalRun
-    after: EvalRun
-    stages: Mapping[str, Mapping[str, MetricDifference]]
-    gate: Mapping[str, MetricDifference]
-    latency: Mapping[str, MetricDifference]
-    won: tuple[QueryDifference, ...]
-    lost: tuple[QueryDifference, ...]
-    tied: tuple[QueryDifference, ...]
-    queries: int
-    only_before: int
+    before: Run
+    after: Run
+    queries: Annotated[int, Doc("With an answer, that both runs have.")]
+    only_before: Annotated[int, Doc("Queries that only this run has; they are left out.")]
     only_after: int
+    stages: Mapping[str, Mapping[str, MetricDifference]]
+    gate: Annotated[Mapping[str, MetricDifference], Doc("Empty unless both runs measured it.")]
+    latency_ms: Mapping[str, MetricDifference]
+    won: Annotated[tuple[QueryDifference, ...], Doc("Largest difference first.")]
+    lost: tuple[QueryDifference, ...]
+    tied: int
     settings: tuple[SettingDifference, ...]
     models: tuple[SettingDifference, ...]
-    same_content: bool
-
-    def as_dict(self) -> dict[str, Any]:
-        """The response of GET /api/v1/eval-runs/compare/."""
-        return {
-            "before": run_as_json(self.before),
-            "after": run_as_json(self.after),
-            "queries": self.queries,
-            "only_before": self.only_before,
-            "only_after": self.only_after,
-            "stages": {stage: _as_dicts(metrics) for stage, metrics in self.stages.items()},
-            "gate": _as_dicts(self.gate),
-            "latency_ms": _as_dicts(self.latency),
-            "won": [query.as_dict() for query in self.won],
-            "lost": [query.as_dict() for query in self.lost],
-            "tied": len(self.tied),
-            "settings": [dataclasses.asdict(each) for each in self.settings],
-            "models": [dataclasses.asdict(each) for each in self.models],
-            "same_content": self.same_content,
-        }
+    same_content: Annotated[bool, Doc("Whether the knowledge base was the same in both.")]
 
 
-def run_as_json(run: EvalRun) -> dict[str, Any]:
-    """What a comparison says of a run."""
-    return {
-        "id": run.pk,
-        "eval_set": run.eval_set.name,
-        "profile": {"name": run.profile.name, "version": run.profile.version},
-        "overrides": run.overrides,
-        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
-    }
-
-
-def _as_dicts(metrics: Mapping[str, MetricDifference]) -> dict[str, Any]:
-    return {name: difference.as_dict() for name, difference in metrics.items()}
-
-
-def compare_runs(before: EvalRun, after: EvalRun) -> Comparison:
+def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
     """Compares two runs that the caller may see, each with its set and profile.
 
     Raises:
@@ -152,16 +118,24 @@ def compare_runs(before: EvalRun, after: EvalRun) -> Comparison:
             "no_common_queries", _("These runs have no query in common: run the set again under both profiles.")
         )
     measured = [key for key in common if first[key].figures and second[key].figures]
-    queries = [_query_difference(first[key], second[key]) for key in measured]
-    return Comparison(
-        before=before,
-        after=after,
+    queries = query_differences(first, second)
+    won, lost = (
+        tuple(
+            sorted(
+                (each for each in queries if sign * each.difference > TOLERANCE), key=lambda each: -abs(each.difference)
+            )
+        )
+        for sign in (1, -1)
+    )
+    return RunComparison(
+        before=Run.of(before),
+        after=Run.of(after),
         stages=_stage_differences([first[key].figures for key in measured], [second[key].figures for key in measured]),
         gate=_reported(before.report.get("gate"), after.report.get("gate")),
-        latency=_reported(before.report.get("latency_ms"), after.report.get("latency_ms")),
-        won=_ordered(query for query in queries if query.difference > TOLERANCE),
-        lost=_ordered(query for query in queries if query.difference < -TOLERANCE),
-        tied=tuple(query for query in queries if abs(query.difference) <= TOLERANCE),
+        latency_ms=_reported(before.report.get("latency_ms"), after.report.get("latency_ms")),
+        won=won,
+        lost=lost,
+        tied=len(queries) - len(won) - len(lost),
         queries=len(measured),
         only_before=len(first) - len(common),
         only_after=len(second) - len(common),
@@ -187,14 +161,21 @@ def is_reranked(run: EvalRun) -> bool:
     return bool(run.report.get("final_stage", RERANKED) == RERANKED)
 
 
-def _query_difference(before: EvalRunQuery, after: EvalRunQuery) -> QueryDifference:
+def query_differences(before: Mapping[str, EvalRunQuery], after: Mapping[str, EvalRunQuery]) -> list[QueryDifference]:
+    """Of the queries with an answer that both runs have, by their ids."""
     stage, metric = JUDGED_BY
-    figures = before.figures[stage][metric], after.figures[stage][metric]
-    return QueryDifference(after.external_id, after.text, *figures, before.lost_at, after.lost_at)
+    common = [(before[key], row) for key, row in after.items() if row.figures and key in before and before[key].figures]
+    return [
+        QueryDifference(new.external_id, new.text, first, second, second - first, old.lost_at, new.lost_at)
+        for old, new in common
+        for first, second in [(old.figures[stage][metric], new.figures[stage][metric])]
+    ]
 
 
-def _ordered(queries: Iterable[QueryDifference]) -> tuple[QueryDifference, ...]:
-    return tuple(sorted(queries, key=lambda query: -abs(query.difference)))
+def tied_queries(before: EvalRun, after: EvalRun) -> list[QueryDifference]:
+    """The queries that are as good in either run."""
+    found = query_differences(_rows(before), _rows(after))
+    return [each for each in found if abs(each.difference) <= TOLERANCE]
 
 
 def _stage_differences(
@@ -221,7 +202,7 @@ def _reported(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None)
     if not before or not after or before.get("scale") != after.get("scale"):
         return {}
     return {
-        name: MetricDifference(value, after[name], after[name] - value)
+        name: MetricDifference(value, after[name], after[name] - value, None)
         for name, value in before.items()
         if name not in OTHER_NAMES and isinstance(value, float) and isinstance(after.get(name), float)
     }
@@ -247,39 +228,77 @@ class InvalidSide(InvalidConfiguration):
 
 
 @dataclass(frozen=True, slots=True)
+class SideRanks:
+    a: int | None
+    b: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideScores:
+    a: float | None
+    b: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SideStages:
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedResult:
-    """A result of either search.
+    """A result of either search, as B found it, or A where only A did."""
 
-    Attributes:
-        hit: as B found it, or A where only A did.
-        rank_a: from 1; None where it is none of A's results. Likewise `rank_b`.
-        cut_in_a: the stage of A that lost it: "channels" where no channel found it among its first; blank for a result.
-            Likewise `cut_in_b`.
-    """
+    chunk_id: Annotated[int | None, Doc("null: of a live or external source.")]
+    document_id: int | None
+    knowledge_base_id: int
+    title: str
+    source: str
+    page: int | None
+    text: str
+    rank: Annotated[SideRanks, Doc("From 1; null where it is none of the side’s results.")]
+    score: Annotated[SideScores, Doc("Each on its side’s `score_scale`.")]
+    moved: Annotated[int | None, Doc("By how many places it stands higher in B; null where only one side has it.")]
+    cut_by: Annotated[
+        SideStages,
+        Doc("The stage that lost it: `channels` where no channel found it among its first; blank for a result."),
+    ]
 
-    hit: Hit
-    rank_a: int | None
-    rank_b: int | None
-    score_a: float | None
-    score_b: float | None
-    cut_in_a: str = ""
-    cut_in_b: str = ""
 
-    @property
-    def moved(self) -> int | None:
-        """By how many places it stands higher in B; None where only one has it."""
-        return None if self.rank_a is None or self.rank_b is None else self.rank_a - self.rank_b
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedSide:
+    """One of two searches."""
 
-    def as_dict(self) -> dict[str, Any]:
-        passage = hit_as_json(self.hit)
-        named = ("chunk_id", "document_id", "knowledge_base_id", "title", "source", "page", "text")
-        return {
-            **{name: passage[name] for name in named},
-            "rank": {"a": self.rank_a, "b": self.rank_b},
-            "score": {"a": self.score_a, "b": self.score_b},
-            "moved": self.moved,
-            "cut_by": {"a": self.cut_in_a, "b": self.cut_in_b},
-        }
+    profile: UsedProfile
+    overrides: Mapping[str, Any]
+    score_scale: ScoreScale
+    threshold: float
+    degraded: tuple[Degradation, ...]
+    timings_ms: Annotated[Mapping[str, float], Doc("Milliseconds by stage, and in total.")]
+
+    @classmethod
+    def of(cls, outcome: SearchOutcome) -> "ComparedSide":
+        result = outcome.result
+        return cls(
+            profile=UsedProfile.of(outcome.wiring.profile),
+            overrides=outcome.request.overrides,
+            score_scale=ScoreScale(result.score_scale),
+            threshold=result.threshold,
+            degraded=result.degraded,
+            timings_ms=result.timings_ms,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareResponse:
+    """The response of POST /api/v1/compare/."""
+
+    query: str
+    identical: Annotated[bool, Doc("The same results in the same order.")]
+    results: Annotated[tuple[ComparedResult, ...], Doc("Those of A in its order, then those that only B has.")]
+    settings: Annotated[tuple[SettingDifference, ...], Doc("Of the resolved configurations: A before, B after.")]
+    a: ComparedSide
+    b: ComparedSide
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,42 +306,13 @@ class SearchComparison:
     """Two searches for the same query.
 
     Attributes:
-        results: of both, those of A in its order first, then those that only B has.
-        settings: that differ, of the stages that serve all knowledge bases together and of each by itself.
+        by_hit: each of the results by the id of its passage, which those of live and external sources have too.
     """
 
     a: SearchOutcome
     b: SearchOutcome
-    results: tuple[ComparedResult, ...]
-    settings: tuple[SettingDifference, ...]
-
-    @property
-    def is_identical(self) -> bool:
-        """Whether both found the same results in the same order."""
-        return all(result.moved == 0 for result in self.results)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The response of POST /api/v1/compare/."""
-        return {
-            "query": self.a.result.query,
-            "identical": self.is_identical,
-            "results": [result.as_dict() for result in self.results],
-            "settings": [dataclasses.asdict(each) for each in self.settings],
-            "a": _side_as_json(self.a),
-            "b": _side_as_json(self.b),
-        }
-
-
-def _side_as_json(outcome: SearchOutcome) -> dict[str, Any]:
-    result, profile = outcome.result, outcome.wiring.profile
-    return {
-        "profile": {"name": profile.name, "version": profile.version},
-        "overrides": dict(outcome.request.overrides),
-        "score_scale": result.score_scale,
-        "threshold": result.threshold,
-        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
-        "timings_ms": dict(result.timings_ms),
-    }
+    by_hit: Mapping[int, ComparedResult]
+    response: CompareResponse
 
 
 def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -> SearchComparison:
@@ -336,23 +326,34 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
     first, second = _search(principal, a, "a"), _search(principal, b, "b")
     in_a, in_b = _placed(first), _placed(second)
     cut_a, cut_b = _cuts(first.result), _cuts(second.result)
-    return SearchComparison(
-        first,
-        second,
-        tuple(
-            ComparedResult(
-                hit=(in_b.get(chunk_id) or in_a[chunk_id])[1],
-                rank_a=in_a[chunk_id][0] if chunk_id in in_a else None,
-                rank_b=in_b[chunk_id][0] if chunk_id in in_b else None,
-                score_a=in_a[chunk_id][1].score if chunk_id in in_a else None,
-                score_b=in_b[chunk_id][1].score if chunk_id in in_b else None,
-                cut_in_a="" if chunk_id in in_a else cut_a.get(chunk_id, NOT_FOUND),
-                cut_in_b="" if chunk_id in in_b else cut_b.get(chunk_id, NOT_FOUND),
-            )
-            for chunk_id in dict.fromkeys((*in_a, *in_b))
-        ),
-        _setting_differences(first, second),
+    by_hit = {}
+    for chunk_id in dict.fromkeys((*in_a, *in_b)):
+        (rank_a, hit_a), (rank_b, hit_b) = (side.get(chunk_id, (None, None)) for side in (in_a, in_b))
+        passage = cast(Hit, hit_b or hit_a).passage
+        by_hit[chunk_id] = ComparedResult(
+            chunk_id=passage.stored_chunk_id,
+            document_id=passage.stored_document_id,
+            knowledge_base_id=passage.kb_id,
+            title=passage.title,
+            source=passage.source,
+            page=passage.page,
+            text=passage.text,
+            rank=SideRanks(rank_a, rank_b),
+            score=SideScores(hit_a.score if hit_a else None, hit_b.score if hit_b else None),
+            moved=None if rank_a is None or rank_b is None else rank_a - rank_b,
+            cut_by=SideStages(
+                "" if hit_a else cut_a.get(chunk_id, NOT_FOUND), "" if hit_b else cut_b.get(chunk_id, NOT_FOUND)
+            ),
+        )
+    response = CompareResponse(
+        query=first.result.query,
+        identical=all(result.moved == 0 for result in by_hit.values()),
+        results=tuple(by_hit.values()),
+        settings=_setting_differences(first, second),
+        a=ComparedSide.of(first),
+        b=ComparedSide.of(second),
     )
+    return SearchComparison(first, second, by_hit, response)
 
 
 def _search(principal: Principal, request: SearchRequest, side: str) -> SearchOutcome:
@@ -386,27 +387,24 @@ QUERIES_SHOWN = 10
 EXCERPT = 100
 
 
-def searches_in_words(comparison: SearchComparison) -> Iterator[str]:
+def searches_in_words(comparison: CompareResponse) -> Iterator[str]:
     """The lines that tell of two searches."""
-    yield _side("A", comparison.a)
-    yield _side("B", comparison.b)
+    results = comparison.results
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        found = sum((result.rank.a if letter == "A" else result.rank.b) is not None for result in results)
+        degraded = "".join(f"; degraded ({each.stage}): {shown(each.detail)}" for each in side.degraded)
+        yield (
+            f"{letter}: profile {side.profile.name} v{side.profile.version}, {found} results in "
+            f"{side.timings_ms['total']:.1f} ms, gate {side.score_scale} >= {side.threshold:g}{degraded}"
+        )
     yield from _settings(comparison.settings)
     yield ""
-    if not comparison.results:
+    if not results:
         yield "Neither side found anything."
-    elif comparison.is_identical:
-        yield f"Both sides give the same {len(comparison.results)} results in the same order."
+    elif comparison.identical:
+        yield f"Both sides give the same {len(results)} results in the same order."
     yield f"{'A':>4} {'B':>4}  {'':<10}"
-    yield from (_result(result) for result in comparison.results)
-
-
-def _side(letter: str, outcome: SearchOutcome) -> str:
-    result, profile = outcome.result, outcome.wiring.profile
-    degraded = "".join(f"; degraded ({each.stage}): {shown(each.detail)}" for each in result.degraded)
-    return (
-        f"{letter}: profile {profile.name} v{profile.version}, {len(result.hits)} results in "
-        f"{result.timings_ms['total']:.1f} ms, gate {result.score_scale} >= {result.threshold:g}{degraded}"
-    )
+    yield from (_result(result) for result in results)
 
 
 def _settings(differences: Iterable[SettingDifference]) -> Iterator[str]:
@@ -414,22 +412,21 @@ def _settings(differences: Iterable[SettingDifference]) -> Iterator[str]:
 
 
 def _result(result: ComparedResult) -> str:
-    passage = result.hit.passage
-    text = " ".join(passage.text.split())
+    text = " ".join(result.text.split())
     excerpt = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
-    named = passage.title or passage.source
-    return f"{result.rank_a or '-':>4} {result.rank_b or '-':>4}  {_movement(result):<10} {named}: {excerpt}"
+    rank = result.rank
+    return f"{rank.a or '-':>4} {rank.b or '-':>4}  {_movement(result):<10} {result.title or result.source}: {excerpt}"
 
 
 def _movement(result: ComparedResult) -> str:
     if result.moved is None:
-        return f"only A ({result.cut_in_b})" if result.rank_b is None else f"only B ({result.cut_in_a})"
+        return f"only A ({result.cut_by.b})" if result.rank.b is None else f"only B ({result.cut_by.a})"
     if result.moved == 0:
         return "="
     return f"up {result.moved}" if result.moved > 0 else f"down {-result.moved}"
 
 
-def runs_in_words(comparison: Comparison) -> Iterator[str]:
+def runs_in_words(comparison: RunComparison) -> Iterator[str]:
     """The lines that tell of two runs."""
     yield _run("A", comparison.before)
     yield _run("B", comparison.after)
@@ -445,15 +442,15 @@ def runs_in_words(comparison: Comparison) -> Iterator[str]:
     for stage, metrics in comparison.stages.items():
         yield from _figures(stage, metrics)
     yield from _figures("gate", comparison.gate)
-    yield from _figures("ms", comparison.latency)
+    yield from _figures("ms", comparison.latency_ms)
     yield from _queries("lost", comparison.lost)
     yield from _queries("won", comparison.won)
-    yield f"unchanged: {len(comparison.tied)}"
+    yield f"unchanged: {comparison.tied}"
 
 
-def _run(letter: str, run: EvalRun) -> str:
+def _run(letter: str, run: Run) -> str:
     unsaved = "".join(f", {name}={value}" for name, value in run.overrides.items())
-    return f"{letter}: run {run.pk} of {run.eval_set.name}, profile {run.profile.name} v{run.profile.version}{unsaved}"
+    return f"{letter}: run {run.id} of {run.eval_set}, profile {run.profile.name} v{run.profile.version}{unsaved}"
 
 
 def _figures(stage: str, metrics: Mapping[str, MetricDifference]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible
+from kb.base.shapes import as_values
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
     MAX_NAME_CHARACTERS,
@@ -24,14 +25,15 @@ from kb.profiles.services import (
     publish,
 )
 from kb.quality.profiles.services import (
-    VersionState,
-    comparison_as_dict,
+    ProfileDifference,
+    ProfileVersion,
+    PublishedProfile,
+    ResolvedProfile,
+    profile_difference,
     profile_overviews,
-    resolved_as_dict,
-    version_as_dict,
+    resolved,
 )
-from kb.search.api import UsedProfileSerializer
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
 from kb.web.api.lists import Flag, ListFilters, Related, Text, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
@@ -99,41 +101,6 @@ class ProfileOverviewSerializer(serializers.Serializer[Any]):
     used_elsewhere = serializers.IntegerField(help_text="How many other knowledge bases do.")
 
 
-class ProfileVersionSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    version = serializers.IntegerField()
-    state = serializers.ChoiceField(
-        [(state.value, state.value) for state in VersionState],
-        help_text="`earlier`: it was published, and can be rolled back to.",
-    )
-    knowledge_base_id = serializers.IntegerField(allow_null=True)
-    description = serializers.CharField(allow_blank=True)
-    settings = serializers.DictField(help_text="Those that are not inherited from the environment.")
-    created_by = serializers.CharField(allow_null=True)
-    created_at = serializers.DateTimeField()
-    published_at = serializers.DateTimeField(allow_null=True, help_text="The last time; null: never.")
-
-
-class ResolvedProfileSerializer(ProfileVersionSerializer):
-    configuration = serializers.DictField(help_text="The settings of a search under it, with those that are inherited.")
-
-
-class PublishedProfileSerializer(ProfileVersionSerializer):
-    moved = serializers.IntegerField(help_text="How many knowledge bases search by another version than before.")
-
-
-class SettingDifferenceSerializer(serializers.Serializer[Any]):
-    name = serializers.CharField()
-    before = serializers.JSONField(allow_null=True)
-    after = serializers.JSONField(allow_null=True)
-
-
-class ProfileDifferenceSerializer(serializers.Serializer[Any]):
-    before = UsedProfileSerializer(allow_null=True, help_text="null: the environment's defaults.")
-    after = UsedProfileSerializer()
-    differences = SettingDifferenceSerializer(many=True, help_text="The settings that they resolve differently.")
-
-
 class ProfileFilters(ListFilters):
     orders: ClassVar = ("name", "-name")
     q = Text(field_name="name", lookup_expr="icontains", help_text="Stands in the name.")
@@ -152,7 +119,7 @@ class ProfileFilters(ListFilters):
         description="A draft: searches use it only where they name its version, until it is published. "
         "Needs a key with the scope write.",
         request=ProfileCreateSerializer,
-        responses=answers({201: ProfileVersionSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({201: shape(ProfileVersion)}, 400, 403, 404, 413, 415),
     ),
 )
 class ProfileViewSet(ApiViewSet):
@@ -176,7 +143,7 @@ class ProfileViewSet(ApiViewSet):
             description=fields.get("description", ""),
             knowledge_base=self._place(fields),
         )
-        return Response(version_as_dict(draft), status=status.HTTP_201_CREATED)
+        return Response(as_values(ProfileVersion.of(draft)), status=status.HTTP_201_CREATED)
 
     def _place(self, fields: dict[str, Any]) -> KnowledgeBase | None:
         if "knowledge_base_id" not in fields:
@@ -194,11 +161,11 @@ class ProfileVersionFilters(ListFilters):
     list=extend_schema(
         summary="List the versions of a profile, the newest first",
         parameters=ProfileVersionFilters.parameters(),
-        responses=answers({200: ProfileVersionSerializer(many=True)}, 400, 404),
+        responses=answers({200: shape(ProfileVersion)(many=True)}, 400, 404),
     ),
     retrieve=extend_schema(
         summary="Read a version of a profile with the configuration that it makes",
-        responses=answers({200: ResolvedProfileSerializer}, 404),
+        responses=answers({200: shape(ResolvedProfile)}, 404),
     ),
     destroy=extend_schema(
         summary="Delete a draft that nothing has used",
@@ -211,7 +178,7 @@ class ProfileVersionFilters(ListFilters):
         description="The name stands for it from now on, and the knowledge bases that search by another version of the "
         "profile move to it. Needs a key with the scope write.",
         request=PublishSerializer,
-        responses=answers({200: PublishedProfileSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({200: shape(PublishedProfile)}, 400, 403, 404, 413, 415),
     ),
     diff=extend_schema(
         operation_id="profile_diff",
@@ -223,7 +190,7 @@ class ProfileVersionFilters(ListFilters):
                 description="NAME@VERSION, or NAME for its live version; of those of a name, the one of the same knowledge base. Left out: the environment's defaults.",
             )
         ],
-        responses=answers({200: ProfileDifferenceSerializer}, 400, 404),
+        responses=answers({200: shape(ProfileDifference)}, 400, 404),
     ),
 )
 class ProfileVersionViewSet(ApiViewSet):
@@ -231,10 +198,10 @@ class ProfileVersionViewSet(ApiViewSet):
 
     def list(self, request: Request, name: str) -> Response:  # noqa: ARG002 - the framework's interface
         versions = self.found(self._versions(name), ProfileVersionFilters)
-        return self.get_paginated_response([version_as_dict(version) for version in versions])
+        return self.get_paginated_response([as_values(ProfileVersion.of(version)) for version in versions])
 
     def retrieve(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
-        return Response(resolved_as_dict(self._version(name, version)))
+        return Response(as_values(resolved(self._version(name, version))))
 
     def destroy(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
         delete_draft(self.principal, self._version(name, version))
@@ -244,7 +211,7 @@ class ProfileVersionViewSet(ApiViewSet):
     def publish(self, request: Request, name: str, version: int) -> Response:  # noqa: ARG002 - likewise
         profile = self._version(name, version)
         moved = publish(self.principal, profile, adopt=self.checked(PublishSerializer).get("adopt", False))
-        return Response({**version_as_dict(profile), "moved": moved})
+        return Response(as_values(PublishedProfile.of(profile, moved=moved)))
 
     @action(detail=True)
     def diff(self, request: Request, name: str, version: int) -> Response:
@@ -252,7 +219,7 @@ class ProfileVersionViewSet(ApiViewSet):
         against = request.query_params.get("against")
         scope = [after.knowledge_base_id] if after.knowledge_base_id else []
         before = find_version(self.principal, *name_and_version(against), scope=scope) if against else None
-        return Response(comparison_as_dict(before, after))
+        return Response(as_values(profile_difference(before, after)))
 
     def _versions(self, name: str) -> QuerySet[RetrievalProfile]:
         """Of NAME, or of ID/NAME, where several knowledge bases have one of that name."""

@@ -1,17 +1,20 @@
 """Retrieval profiles as their readers see them: one row a profile, the state of a version, and who searches by it."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
-from typing import Any
+from typing import Annotated, Any, Self
 
 from django.db.models import Count, QuerySet
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.profiles.models import RetrievalProfile
-from kb.profiles.services import configuration_of, differences
+from kb.profiles.services import SettingDifference, configuration_of, differences
+from kb.search.services.search import UsedProfile
 
 Used = dict[tuple[str, int | None], tuple[list[KnowledgeBase], int]]
 """By name and place of a profile, the visible knowledge bases that search by it, and how many others do."""
@@ -121,31 +124,63 @@ def _used(principal: Principal, using: ScopedQuerySet) -> Used:
     return {(name, place): (seen[name, place], count - len(seen[name, place])) for name, place, count in counts}
 
 
-def version_as_dict(profile: RetrievalProfile) -> dict[str, Any]:
-    """A version as GET /api/v1/profiles/{name}/versions/ returns it."""
-    return {
-        "name": profile.name,
-        "version": profile.version,
-        "state": state_of(profile).value,
-        "knowledge_base_id": profile.knowledge_base_id,
-        "description": profile.description,
-        "settings": profile.settings,
-        "created_by": profile.created_by.get_username() if profile.created_by else None,
-        "created_at": profile.created_at.isoformat(),
-        "published_at": profile.published_at.isoformat() if profile.published_at else None,
-    }
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProfileVersion:
+    """A version of a profile as the API and the commands have it."""
+
+    name: str
+    version: int
+    state: Annotated[VersionState, Doc("`earlier`: it was published, and can be rolled back to.")]
+    knowledge_base_id: int | None
+    description: str
+    settings: Annotated[Mapping[str, Any], Doc("Those that are not inherited from the environment.")]
+    created_by: str | None
+    created_at: datetime
+    published_at: Annotated[datetime | None, Doc("The last time; null: never.")]
+
+    @classmethod
+    def of(cls, profile: RetrievalProfile, **further: Any) -> Self:
+        return cls(
+            name=profile.name,
+            version=profile.version,
+            state=state_of(profile),
+            knowledge_base_id=profile.knowledge_base_id,
+            description=profile.description,
+            settings=profile.settings,
+            created_by=profile.created_by.get_username() if profile.created_by else None,
+            created_at=profile.created_at,
+            published_at=profile.published_at,
+            **further,
+        )
 
 
-def resolved_as_dict(profile: RetrievalProfile) -> dict[str, Any]:
-    """The same with the configuration that it makes over the environment."""
-    return {**version_as_dict(profile), "configuration": configuration_of(profile.settings).as_dict()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedProfile(ProfileVersion):
+    configuration: Annotated[
+        Mapping[str, Any], Doc("The settings of a search under it, with those that are inherited.")
+    ]
 
 
-def comparison_as_dict(before: RetrievalProfile | None, after: RetrievalProfile) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedProfile(ProfileVersion):
+    moved: Annotated[int, Doc("How many knowledge bases search by another version than before.")]
+
+
+def resolved(profile: RetrievalProfile) -> ResolvedProfile:
+    """A version with the configuration that it makes over the environment."""
+    return ResolvedProfile.of(profile, configuration=configuration_of(profile.settings).as_dict())
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileDifference:
+    """What differs between two versions."""
+
+    before: Annotated[UsedProfile | None, Doc("null: the environment's defaults.")]
+    after: UsedProfile
+    differences: Annotated[tuple[SettingDifference, ...], Doc("The settings that they resolve differently.")]
+
+
+def profile_difference(before: RetrievalProfile | None, after: RetrievalProfile) -> ProfileDifference:
     """What differs between two versions; None: the environment's defaults."""
     found = differences(before or RetrievalProfile(settings={}), after)
-    return {
-        "before": {"name": before.name, "version": before.version} if before else None,
-        "after": {"name": after.name, "version": after.version},
-        "differences": [{"name": each.name, "before": each.before, "after": each.after} for each in found],
-    }
+    return ProfileDifference(UsedProfile.of(before) if before else None, UsedProfile.of(after), tuple(found))

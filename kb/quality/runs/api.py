@@ -10,7 +10,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
-from kb.index.models import Reembedding
+from kb.base.shapes import as_values
 from kb.index.services.reembedding import (
     reembedding_cancel,
     reembedding_drop,
@@ -23,11 +23,11 @@ from kb.profiles.services import MAX_REFERENCE_CHARACTERS, find_version
 from kb.providers.embedding_models import require_embedding_model
 from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services import cancel_run, start_run
-from kb.quality.runs.services.reembedding import evaluate_both, reembedding_as_json
+from kb.quality.runs.services.reembedding import EmbeddingModel, embedding_model_of, evaluate_both
 from kb.quality.runs.services.report import report_as_json
 from kb.quality.runs.services.run import LOST_AT, STAGES
-from kb.search.api import UsedProfileSerializer
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.search.services.search import UsedProfile
+from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
 from kb.web.api.lists import Created, Flag, ListFilters, OneOf, Related, knowledge_bases_of
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
@@ -71,7 +71,7 @@ class StageFiguresSerializer(serializers.DictField):
 class EvalRunSerializer(serializers.Serializer[EvalRun]):
     id = serializers.IntegerField()
     eval_set = EvalSetOfRunSerializer()
-    profile = UsedProfileSerializer()
+    profile = shape(UsedProfile)()
     overrides = serializers.DictField()
     limit = serializers.IntegerField(source="query_limit", allow_null=True)
     status = serializers.CharField(help_text=f"One of: {STATUSES}.")
@@ -248,30 +248,6 @@ class EvaluateBothSerializer(StrictSerializer):
     eval_set_id = serializers.IntegerField(min_value=1, help_text="An evaluation set of this knowledge base.")
 
 
-class ReembeddingProgressSerializer(serializers.Serializer[Any]):
-    done = serializers.IntegerField(help_text="Chunks that have their vector of the target model.")
-    total = serializers.IntegerField(help_text="Chunks in all.")
-    per_second = serializers.FloatField(allow_null=True, help_text="Chunks a second, since this run of the work began.")
-    seconds_left = serializers.IntegerField(allow_null=True)
-
-
-class EmbeddingModelSerializer(serializers.Serializer[Any]):
-    model = serializers.CharField(help_text="That searches use.")
-    dimension = serializers.IntegerField(allow_null=True)
-    target = serializers.CharField(allow_null=True, help_text="The model that the knowledge base is on its way to.")
-    target_dimension = serializers.IntegerField(allow_null=True)
-    previous = serializers.CharField(
-        allow_null=True, help_text="The former model, whose vectors are kept for a return until they are dropped."
-    )
-    status = serializers.ChoiceField(Reembedding.Status.choices, allow_null=True, help_text="Of the last change.")
-    swaps = serializers.BooleanField(
-        help_text="Whether searches change over by themselves when every chunk is embedded."
-    )
-    error = serializers.CharField(allow_blank=True)
-    progress = ReembeddingProgressSerializer(allow_null=True)
-    swapped_at = serializers.DateTimeField(allow_null=True)
-
-
 class EvaluatedBothSerializer(serializers.Serializer[Any]):
     run_in_use = serializers.IntegerField(help_text="Id of the evaluation run with the model in use.")
     run_other = serializers.IntegerField(help_text="Id of the run with the target or, without one, the former model.")
@@ -283,14 +259,14 @@ BEHIND = "202: chunks were written since, and a worker embeds them first."
 @extend_schema_view(
     retrieve=extend_schema(
         summary="Read which embedding model a knowledge base uses, moves to and keeps",
-        responses=answers({200: EmbeddingModelSerializer}, 404),
+        responses=answers({200: shape(EmbeddingModel)}, 404),
     ),
     create=extend_schema(
         summary="Start to move a knowledge base to another embedding model",
         description="A worker embeds every chunk beside the present vectors, which searches use until the swap. The same "
         "request goes on with a change that was interrupted or has failed.",
         request=EmbeddingModelChangeSerializer,
-        responses=answers({202: EmbeddingModelSerializer}, 400, 403, 404, 413, 415),
+        responses=answers({202: shape(EmbeddingModel)}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
         summary="Give up a change of the embedding model that is not swapped yet",
@@ -301,20 +277,20 @@ BEHIND = "202: chunks were written since, and a worker embeds them first."
         summary="Change searches over to the target model's vectors, all at one moment",
         description=f"200: done. {BEHIND}",
         request=None,
-        responses=answers({200: EmbeddingModelSerializer, 202: EmbeddingModelSerializer}, 400, 403, 404),
+        responses=answers({200: shape(EmbeddingModel), 202: shape(EmbeddingModel)}, 400, 403, 404),
     ),
     rollback=extend_schema(
         operation_id="embedding_model_rollback",
         summary="Go back to the former model's vectors",
         description=f"200: done. {BEHIND}",
         request=None,
-        responses=answers({200: EmbeddingModelSerializer, 202: EmbeddingModelSerializer}, 400, 403, 404),
+        responses=answers({200: shape(EmbeddingModel), 202: shape(EmbeddingModel)}, 400, 403, 404),
     ),
     drop=extend_schema(
         operation_id="embedding_model_drop",
         summary="Delete the former model's vectors",
         request=None,
-        responses=answers({200: EmbeddingModelSerializer}, 400, 403, 404),
+        responses=answers({200: shape(EmbeddingModel)}, 400, 403, 404),
     ),
     evaluate=extend_schema(
         operation_id="embedding_model_evaluate",
@@ -328,13 +304,13 @@ class EmbeddingModelViewSet(ApiViewSet):
     queryset = KnowledgeBase.objects.none()
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(reembedding_as_json(one(KnowledgeBase.objects.visible_to(self.principal), pk)))
+        return Response(as_values(embedding_model_of(one(KnowledgeBase.objects.visible_to(self.principal), pk))))
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self._editable(pk)
         fields = self.checked(EmbeddingModelChangeSerializer)
         reembedding_start(kb, require_embedding_model(fields["model"]), swaps=fields["swap"])
-        return Response(reembedding_as_json(kb), status=status.HTTP_202_ACCEPTED)
+        return Response(as_values(embedding_model_of(kb)), status=status.HTTP_202_ACCEPTED)
 
     def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         reembedding_cancel(self._editable(pk))
@@ -354,7 +330,7 @@ class EmbeddingModelViewSet(ApiViewSet):
     def drop(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self._editable(pk)
         reembedding_drop(kb)
-        return Response(reembedding_as_json(kb))
+        return Response(as_values(embedding_model_of(kb)))
 
     @action(detail=True, methods=["post"])
     def evaluate(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -370,4 +346,4 @@ class EmbeddingModelViewSet(ApiViewSet):
 
     def _moved(self, kb: KnowledgeBase, *, is_done: bool) -> Response:
         status_code = status.HTTP_200_OK if is_done else status.HTTP_202_ACCEPTED
-        return Response(reembedding_as_json(kb), status=status_code)
+        return Response(as_values(embedding_model_of(kb)), status=status_code)

@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, pgettext
 
 from kb.access.models import KnowledgeBase
-from kb.base.messages import degradation_as_json
+from kb.base.messages import shown
 from kb.content.models import Document
 from retrieval.config import RetrievalConfig
 from retrieval.embedders.hashing import HASHING_MODEL_ID
@@ -97,7 +97,7 @@ def notices(
     """Degradations, grouped by code, in the order in which they were met."""
     details: dict[str, list[str]] = {}
     for degradation in degraded:
-        details.setdefault(str(degradation.code), []).append(degradation_as_json(degradation)["detail"])
+        details.setdefault(str(degradation.code), []).append(shown(degradation.detail))
     return tuple(
         Notice(code, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
         for code, found in details.items()

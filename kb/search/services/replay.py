@@ -5,19 +5,20 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import Principal
 from kb.base.errors import NotVisible, Rejected
-from kb.base.messages import degradations_as_json
 from kb.content.models import Chunk
 from kb.index.filters import Filters
 from kb.search.models import SearchLog
-from kb.search.services.search import ProfileVersion, SearchOutcome, SearchRequest, outcome_as_log, search
+from kb.search.services.search import ProfileVersion, SearchOutcome, SearchRequest, UsedProfile, outcome_as_log, search
 from kb.search.services.search_log import WITHHELD
+from retrieval.trace import Degradation
 from retrieval.types import Turn
 
 SCORE_TOLERANCE = 1e-6
@@ -35,107 +36,73 @@ class Change(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayedResult:
-    """A result of either search.
+class Ranks:
+    before: int | None
+    after: int | None
 
-    Attributes:
-        title: of its document; blank where the chunk is deleted. Likewise `source`.
-        rank_before: from 1; None where it was none of the results. Likewise the others.
-        reason: why it is gone: "deleted", "disabled", the stage that cut it, or "not found" by any channel.
-    """
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Scales:
+    before: Annotated[str, Doc("As `score_scale` of a result.")]
+    after: str
+
+
+@dataclass(frozen=True, slots=True)
+class Degraded:
+    before: tuple[Degradation, ...]
+    after: tuple[Degradation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedResult:
+    """A result of either search; `title` and `source` are blank where the chunk is deleted."""
 
     chunk_id: int
     title: str
     source: str
-    rank_before: int | None
-    rank_after: int | None
-    score_before: float | None
-    score_after: float | None
-    reason: str = ""
-
-    @property
-    def change(self) -> Change:
-        if self.rank_before is None or self.score_before is None:
-            return Change.NEW
-        if self.rank_after is None or self.score_after is None:
-            return Change.GONE
-        if self.rank_before != self.rank_after:
-            return Change.MOVED
-        return Change.SAME if abs(self.score_before - self.score_after) <= SCORE_TOLERANCE else Change.RESCORED
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "chunk_id": self.chunk_id,
-            "title": self.title,
-            "source": self.source,
-            "change": self.change.value,
-            "rank": {"before": self.rank_before, "after": self.rank_after},
-            "score": {"before": self.score_before, "after": self.score_after},
-            "reason": self.reason,
-        }
+    change: Change
+    rank: Annotated[Ranks, Doc("From 1; null where it is none of the results.")]
+    score: Scores
+    reason: Annotated[
+        str, Doc("Why it is gone: deleted, disabled, the stage that cut it, or not found by any channel.")
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A value that is another one now; `kb_id` is None where it serves all knowledge bases together."""
+    """A value that is another one now."""
 
-    kb_id: int | None
+    knowledge_base_id: Annotated[int | None, Doc("null: it serves all of them together.")]
     name: str
     before: Any
     after: Any
 
-    def as_dict(self) -> dict[str, Any]:
-        return {"knowledge_base_id": self.kb_id, "name": self.name, "before": self.before, "after": self.after}
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """A search that was run again.
+    """A search that was run again: the response of POST /api/v1/traces/{trace_id}/replay/."""
 
-    Attributes:
-        results: of both searches, in the order of the new one, then those that are gone.
-        configuration: settings of the environment that have changed; a profile's version does not change.
-        knowledge_bases: versions, tokenizers and models that are others now.
-        without_history: the search stood in a conversation of someone else, and was run again without it.
-        without_external: it had results of live or external sources, which are not asked again.
-    """
-
-    trace_id: UUID
+    trace_id: Annotated[UUID, Doc("Of the search that was run again.")]
     query: str
-    profile: ProfileVersion
-    results: tuple[ReplayedResult, ...]
-    score_scale: Difference
-    configuration: tuple[Difference, ...]
-    knowledge_bases: tuple[Difference, ...]
-    degraded_before: tuple[Mapping[str, str], ...]
-    degraded_after: tuple[Mapping[str, str], ...]
-    without_history: bool
-    without_external: bool = False
-
-    @property
-    def is_identical(self) -> bool:
-        """Whether the results are the same, in the same order, with the same scores on the same scale."""
-        same_scale = self.score_scale.before == self.score_scale.after
-        return same_scale and all(result.change is Change.SAME for result in self.results)
-
-    def as_dict(self) -> dict[str, Any]:
-        """The response of POST /api/v1/traces/{trace_id}/replay/."""
-        return {
-            "trace_id": str(self.trace_id),
-            "query": self.query,
-            "profile": {"name": self.profile.name, "version": self.profile.version},
-            "identical": self.is_identical,
-            "score_scale": {"before": self.score_scale.before, "after": self.score_scale.after},
-            "results": [result.as_dict() for result in self.results],
-            "configuration": [difference.as_dict() for difference in self.configuration],
-            "knowledge_bases": [difference.as_dict() for difference in self.knowledge_bases],
-            "degraded": {
-                "before": degradations_as_json(self.degraded_before),
-                "after": degradations_as_json(self.degraded_after),
-            },
-            "without_history": self.without_history,
-            "without_external": self.without_external,
-        }
+    profile: UsedProfile
+    identical: Annotated[bool, Doc("The same results in the same order, with the same scores.")]
+    score_scale: Scales
+    results: Annotated[tuple[ReplayedResult, ...], Doc("In the order of the new search, then those that are gone.")]
+    configuration: Annotated[tuple[Difference, ...], Doc("Settings and models of the environment that have changed.")]
+    knowledge_bases: Annotated[tuple[Difference, ...], Doc("Versions, tokenizers and models that are others now.")]
+    degraded: Degraded
+    without_external: Annotated[
+        bool, Doc("The search had results of live or external sources, which a replay does not ask.")
+    ]
+    without_history: Annotated[
+        bool, Doc("The search stood in someone else’s conversation, and was run again without it.")
+    ]
 
 
 def replay(principal: Principal, trace_id: UUID) -> Replay:
@@ -206,16 +173,18 @@ def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *,
         states += _differences(
             old["kb_id"], {name: old[name] for name in STATE_FIELDS}, {name: new[name] for name in STATE_FIELDS}
         )
+    results = tuple(_results(principal, before, after))
+    scales = Scales(before["score_scale"], after["score_scale"])
     return Replay(
         trace_id=entry.pk,
         query=entry.query,
-        profile=ProfileVersion(entry.profile, entry.profile_version),
-        results=tuple(_results(principal, before, after)),
-        score_scale=Difference(None, "score_scale", before["score_scale"], after["score_scale"]),
+        profile=UsedProfile(entry.profile, entry.profile_version),
+        identical=scales.before == scales.after and all(result.change is Change.SAME for result in results),
+        score_scale=scales,
+        results=results,
         configuration=(*shared, *models, *own),
         knowledge_bases=tuple(states),
-        degraded_before=tuple(entry.degraded),
-        degraded_after=tuple(log["degraded"]),
+        degraded=Degraded(tuple(map(Degradation.from_dict, entry.degraded)), outcome.result.degraded),
         without_history=without_history,
         without_external=any(each["chunk_id"] is None for each in before["results"]),
     )
@@ -234,26 +203,35 @@ def _differences(
             yield Difference(kb_id, prefix + name, before.get(name), after.get(name))
 
 
-def _results(principal: Principal, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[ReplayedResult]:
-    old, new = _placed(before["results"]), _placed(after["results"])
+def _results(principal: Principal, logged: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[ReplayedResult]:
+    old, new = _placed(logged["results"]), _placed(now["results"])
     ids = list({**new, **old})
     rows = Chunk.objects.visible_to(principal).filter(pk__in=ids).select_related("document")
     chunks = {chunk.pk: chunk for chunk in rows.only("enabled", "document__title", "document__source")}
-    cut_by = {each["chunk_id"]: each["cut_by"] for each in after["candidates"]}
+    cut_by = {each["chunk_id"]: each["cut_by"] for each in now["candidates"]}
     for chunk_id in ids:
         chunk = chunks.get(chunk_id)
-        rank_before, score_before = old.get(chunk_id, (None, None))
-        rank_after, score_after = new.get(chunk_id, (None, None))
+        before, after = old.get(chunk_id), new.get(chunk_id)
         yield ReplayedResult(
             chunk_id=chunk_id,
             title=chunk.document.title if chunk else "",
             source=chunk.document.source if chunk else "",
-            rank_before=rank_before,
-            rank_after=rank_after,
-            score_before=score_before,
-            score_after=score_after,
-            reason="" if rank_after else _why_gone(chunk, cut_by.get(chunk_id)),
+            change=_change(before, after),
+            rank=Ranks(before and before[0], after and after[0]),
+            score=Scores(before and before[1], after and after[1]),
+            reason="" if after else _why_gone(chunk, cut_by.get(chunk_id)),
         )
+
+
+def _change(before: tuple[int, float] | None, after: tuple[int, float] | None) -> Change:
+    """Between rank and score in two searches."""
+    if before is None:
+        return Change.NEW
+    if after is None:
+        return Change.GONE
+    if before[0] != after[0]:
+        return Change.MOVED
+    return Change.SAME if abs(before[1] - after[1]) <= SCORE_TOLERANCE else Change.RESCORED
 
 
 def _placed(results: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
@@ -287,22 +265,22 @@ def in_words(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
         yield f"score scale: {replay.score_scale.before} -> {replay.score_scale.after}"
     yield from (_difference("setting", each, kb_names) for each in replay.configuration)
     yield from (_difference("knowledge base", each, kb_names) for each in replay.knowledge_bases)
-    yield from _degraded("degraded now", replay.degraded_after, replay.degraded_before)
-    yield from _degraded("no longer degraded", replay.degraded_before, replay.degraded_after)
+    yield from _degraded("degraded now", replay.degraded.after, replay.degraded.before)
+    yield from _degraded("no longer degraded", replay.degraded.before, replay.degraded.after)
     if replay.without_history:
         yield "The search stood in a conversation of someone else, and was run again without it."
 
 
 def _summary(replay: Replay) -> str:
-    if replay.is_identical:
+    if replay.identical:
         return f"The results are the same {len(replay.results)}, in the same order, with the same scores."
     counts = Counter(result.change for result in replay.results)
     return "results: " + ", ".join(f"{counts[change]} {words}" for change, words in CHANGES.items() if counts[change])
 
 
 def _result(result: ReplayedResult) -> str:
-    rank = _moved(f"#{result.rank_before or '-'}", f"#{result.rank_after or '-'}")
-    score = _moved(_score(result.score_before), _score(result.score_after))
+    rank = _moved(f"#{result.rank.before or '-'}", f"#{result.rank.after or '-'}")
+    score = _moved(_score(result.score.before), _score(result.score.after))
     named = " · ".join(part for part in (result.title, result.source) if part)
     reason = f" ({result.reason})" if result.reason else ""
     return f"  {result.change:<8}  {rank:<9}  {score:<16}  chunk {result.chunk_id}  {named}{reason}".rstrip()
@@ -317,14 +295,18 @@ def _moved(before: str, after: str) -> str:
 
 
 def _difference(kind: str, difference: Difference, kb_names: Mapping[int, str]) -> str:
-    whose = "" if difference.kb_id is None else f" {kb_names.get(difference.kb_id, difference.kb_id)}:"
+    whose = (
+        ""
+        if difference.knowledge_base_id is None
+        else f" {kb_names.get(difference.knowledge_base_id, difference.knowledge_base_id)}:"
+    )
     if kind == "setting" and whose:
         whose = f" of{whose}"
     return f"{kind}{whose} {difference.name} {difference.before} -> {difference.after}"
 
 
-def _degraded(words: str, those: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    known = {(each["stage"], each["code"]) for each in others}
+def _degraded(words: str, those: Sequence[Degradation], others: Sequence[Degradation]) -> Iterator[str]:
+    known = {(each.stage, each.code) for each in others}
     for each in those:
-        if (each["stage"], each["code"]) not in known:
-            yield f"{words} ({each['stage']}): {each['detail']}"
+        if (each.stage, each.code) not in known:
+            yield f"{words} ({each.stage}): {each.detail}"

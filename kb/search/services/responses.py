@@ -1,13 +1,14 @@
 """The responses of searches as JSON, kept for those that are asked again and again."""
 
+import dataclasses
 import hashlib
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from math import inf
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.db import connection, transaction
 from django.db.models import QuerySet
@@ -17,14 +18,15 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.cache import hot_queries
 from kb.base.errors import NotAllowed, NotVisible
-from kb.base.messages import degradation_as_json
+from kb.base.shapes import as_json
 from kb.index.bm25 import BM25Store
 from kb.profiles.models import RetrievalProfile
 from kb.search.services.search import (
     SearchOutcome,
     SearchRequest,
+    SearchResponse,
     models_in_use,
-    outcome_as_json,
+    response_of,
     scope_of,
     search,
     shared_cache_notes,
@@ -172,7 +174,7 @@ EXTERNAL_SECONDS = 60.0
 """How long a response is kept that live or external sources had a part in: no version tells of their changes."""
 
 
-def respond(principal: Principal, request: SearchRequest) -> "Response":
+def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
     """The response of POST /api/v1/search/: that of an earlier search where nothing that it depends on has changed.
 
     Rights and versions are read first, in one query, so what is served again is what a search would find now. A response
@@ -190,57 +192,21 @@ def respond(principal: Principal, request: SearchRequest) -> "Response":
     key = None if asks_to_run or not settings.CACHE_ENABLED else _key_of(request, scope.knowledge_bases, scope.ruling)
     stored = None if key is None else cached_response(key)
     if stored is not None:
-        total = round((time.perf_counter() - started) * 1_000, 3)
-        return Response(stored, shared_cache_notes(), {"cached": True, "timings_ms": {"total": total}})
-    outcome = search(principal, request, scope)
-    degraded = outcome.result.degraded
-    # Whether Redis is there is another matter when the response is served again.
-    notes = [each for each in degraded if each.code is DegradationCode.SHARED_CACHE_UNAVAILABLE]
-    lasting = [each for each in degraded if each not in notes]
-    fields = {**outcome_as_json(outcome), "degraded": [degradation_as_json(each) for each in lasting]}
-    response = Response(fields, notes, {"cached": False, "timings_ms": dict(outcome.result.timings_ms)})
-    if key is not None:
-        cache_response(
-            key, response.lasting, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf
+        earlier = msgspec.json.decode(stored, type=SearchResponse)
+        return dataclasses.replace(
+            earlier,
+            degraded=(*earlier.degraded, *shared_cache_notes()),
+            cached=True,
+            timings_ms={"total": round((time.perf_counter() - started) * 1_000, 3)},
         )
+    outcome = search(principal, request, scope)
+    response = response_of(outcome)
+    if key is not None:
+        # Whether Redis is there is another matter when the response is served again.
+        lasting = tuple(each for each in response.degraded if each.code is not DegradationCode.SHARED_CACHE_UNAVAILABLE)
+        stored = as_json(dataclasses.replace(response, degraded=lasting))
+        cache_response(key, stored, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf)
     return response
-
-
-class Response:
-    """The response of a search; what differs whenever it is served is apart from what the cache stores.
-
-    Args:
-        content: its fields, or what the cache has of them: a JSON object that ends after the last element of `degraded`.
-        notes: further degradations, of now.
-        passing: the fields that are of now: `cached` and `timings_ms`.
-    """
-
-    def __init__(
-        self, content: Mapping[str, Any] | bytes, notes: Iterable[Degradation], passing: Mapping[str, Any]
-    ) -> None:
-        self._content = content
-        self._notes = [degradation_as_json(note) for note in notes]
-        self._passing = passing
-
-    @cached_property
-    def lasting(self) -> bytes:
-        """What the cache stores."""
-        if isinstance(self._content, bytes):
-            return self._content
-        fields = {name: value for name, value in self._content.items() if name not in {"degraded", *self._passing}}
-        return _json({**fields, "degraded": self._content["degraded"]}).removesuffix(b"]}")
-
-    def as_bytes(self) -> bytes:
-        """A JSON object, UTF-8; what is of now is spliced in, since to read and write the rest takes long."""
-        further = _json(self._notes).strip(b"[]")
-        between = b"," if further and not self.lasting.endswith(b"[") else b""
-        return b"".join((self.lasting, between, further, b"],", _json(self._passing).removeprefix(b"{")))
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as values; only what the cache had stored is parsed."""
-        fields: Mapping[str, Any]
-        fields = json.loads(self._content + b"]}") if isinstance(self._content, bytes) else self._content
-        return {**fields, "degraded": [*fields["degraded"], *self._notes], **self._passing}
 
 
 def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> HotQueryKey:
@@ -276,7 +242,3 @@ def tier_that_answers(outcome: SearchOutcome) -> str | None:
 def _environment() -> str:
     servers = (settings.EMBEDDING_BASE_URL, settings.RERANK_BASE_URL, settings.RERANK_FORM, settings.LLM_BASE_URL)
     return json.dumps([settings.RETRIEVAL, models_in_use(), servers], sort_keys=True)
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()

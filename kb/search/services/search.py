@@ -1,19 +1,20 @@
 """The one search that the debug page, the API, the commands, RAGService and evaluation run."""
 
 import dataclasses
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+from uuid import UUID, uuid4
 
 from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
+from msgspec import UNSET, UnsetType
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.cache import shared_cache_unavailable
 from kb.base.errors import NotVisible
-from kb.base.messages import degradation_as_json
 from kb.base.metrics import Outcome, observe_search
 from kb.base.telemetry import logs
 from kb.base.telemetry.otel import record_stages
@@ -28,8 +29,9 @@ from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.messages import Message
+from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
-from retrieval.types import Candidate, Hit, Passage, Result, Turn
+from retrieval.types import Candidate, Fact, Hit, Result, Turn
 
 MAX_LATENCY_BUDGET_MS = 60_000
 MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
@@ -105,7 +107,77 @@ class SearchOutcome:
     result: Result
     wiring: Wiring
     knowledge_bases: tuple[KnowledgeBase, ...]
-    trace_id: uuid.UUID
+    trace_id: UUID
+
+
+STAGES = "vector, bm25, question, fts, lexical, fused, rerank"
+
+
+@dataclass(frozen=True, slots=True)
+class UsedProfile:
+    """The profile that ruled a search."""
+
+    name: str
+    version: int
+
+    @classmethod
+    def of(cls, profile: RetrievalProfile) -> "UsedProfile":
+        return cls(profile.name, profile.version)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A chunk before or after a result."""
+
+    chunk_id: int
+    position: Annotated[int, Doc("In its document, from 0.")]
+    page: int | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """A result as the API, the commands and agents have it."""
+
+    chunk_id: Annotated[
+        int | None,
+        Doc(
+            "null: found by a live or external source; `source` is its address then, and `metadata.external` tells which source "
+            "found it."
+        ),
+    ]
+    document_id: Annotated[int | None, Doc("null where chunk_id is.")]
+    knowledge_base_id: int
+    title: str
+    source: str
+    page: int | None
+    text: str
+    matched_text: Annotated[
+        str, Doc("The chunk that was found, where `text` is the longer passage around it; blank where it is `text`.")
+    ]
+    score: Annotated[float, Doc("On the scale that `score_scale` names.")]
+    score_scale: ScoreScale
+    ranks: Annotated[Mapping[str, int], Doc(f"From 1, by the stages that saw the chunk: {STAGES}.")]
+    scores: Annotated[Mapping[str, float], Doc(f"By stage, each on a scale of its own: {STAGES}.")]
+    metadata: Mapping[str, Any]
+    neighbours: Annotated[
+        tuple[Neighbour, ...], Doc("The chunks before and after it, as many as the setting `neighbours` says.")
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResponse:
+    """The response of a search; the cache keeps its JSON."""
+
+    query: str
+    results: tuple[SearchResult, ...]
+    facts: Annotated[tuple[Fact, ...], Doc("Of the graph, for what the query names; beside the results.")]
+    degraded: tuple[Degradation, ...]
+    profile: UsedProfile
+    cached: Annotated[bool, Doc("Whether this is the response of an earlier search.")]
+    timings_ms: Annotated[Mapping[str, float], Doc("Milliseconds by stage, and in total.")]
+    trace_id: Annotated[UUID, Doc("Of the search’s entry in the search log: see traces/{trace_id}/.")]
+    trace: Annotated[Mapping[str, Any] | UnsetType, Doc("With `explain` only.")] = UNSET
 
 
 def scope_of(principal: Principal, request: SearchRequest) -> SearchScope:
@@ -168,7 +240,7 @@ def _run(principal: Principal, request: SearchRequest, scope: SearchScope) -> Se
         raise
     result = dataclasses.replace(result, degraded=(*result.degraded, *shared_cache_notes()))
     observe_search(Outcome.FOUND if result.hits else Outcome.NONE, result.degraded, result.timings_ms)
-    trace_id = uuid.uuid4()
+    trace_id = uuid4()
     record_stages(result.spans, str(trace_id))
     logs.add(search=str(trace_id))
     return SearchOutcome(request, result, wiring, scope.knowledge_bases, trace_id)
@@ -217,46 +289,40 @@ def _wire(scope: SearchScope, principal: Principal, request: SearchRequest) -> W
     )
 
 
-def outcome_as_json(outcome: SearchOutcome) -> dict[str, Any]:
+def response_of(outcome: SearchOutcome) -> SearchResponse:
     """The response of POST /api/v1/search/, which `manage.py search --json` prints too."""
-    result, profile = outcome.result, outcome.wiring.profile
-    response: dict[str, Any] = {
-        "query": result.query,
-        "results": [hit_as_json(hit) for hit in result.hits],
-        "facts": [fact.as_dict() for fact in result.facts],
-        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
-        "profile": {"name": profile.name, "version": profile.version},
-        "cached": False,
-        "timings_ms": dict(result.timings_ms),
-        "trace_id": str(outcome.trace_id),
-    }
-    if outcome.request.explain:
-        response["trace"] = trace_as_json(outcome)
-    return response
+    result = outcome.result
+    return SearchResponse(
+        query=result.query,
+        results=tuple(map(result_of, result.hits)),
+        facts=result.facts,
+        degraded=result.degraded,
+        profile=UsedProfile.of(outcome.wiring.profile),
+        cached=False,
+        timings_ms=result.timings_ms,
+        trace_id=outcome.trace_id,
+        trace=trace_as_json(outcome) if outcome.request.explain else UNSET,
+    )
 
 
-def hit_as_json(hit: Hit) -> dict[str, Any]:
+def result_of(hit: Hit) -> SearchResult:
     passage = hit.passage
-    return {
-        "chunk_id": passage.stored_chunk_id,
-        "document_id": passage.stored_document_id,
-        "knowledge_base_id": passage.kb_id,
-        "title": passage.title,
-        "source": passage.source,
-        "page": passage.page,
-        "text": passage.text,
-        "matched_text": passage.matched,
-        "score": hit.score,
-        "score_scale": hit.score_scale,
-        "ranks": dict(hit.ranks),
-        "scores": dict(hit.scores),
-        "metadata": {**passage.metadata, "heading_path": list(passage.heading_path)},
-        "neighbours": [_neighbour_as_json(each) for each in hit.neighbours],
-    }
-
-
-def _neighbour_as_json(passage: Passage) -> dict[str, Any]:
-    return {"chunk_id": passage.chunk_id, "position": passage.position, "page": passage.page, "text": passage.text}
+    return SearchResult(
+        chunk_id=passage.stored_chunk_id,
+        document_id=passage.stored_document_id,
+        knowledge_base_id=passage.kb_id,
+        title=passage.title,
+        source=passage.source,
+        page=passage.page,
+        text=passage.text,
+        matched_text=passage.matched,
+        score=hit.score,
+        score_scale=ScoreScale(hit.score_scale),
+        ranks=hit.ranks,
+        scores=hit.scores,
+        metadata={**passage.metadata, "heading_path": passage.heading_path},
+        neighbours=tuple(Neighbour(each.chunk_id, each.position, each.page, each.text) for each in hit.neighbours),
+    )
 
 
 def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:

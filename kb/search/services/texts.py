@@ -18,6 +18,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.shapes import as_values
 from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, Operator
@@ -25,7 +26,7 @@ from kb.ingest.services.documents import WholeDocument, batches, documents_delet
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version
 from kb.providers.embedding_models import embedder
-from kb.search.services.search import SearchRequest, hit_as_json, search
+from kb.search.services.search import SearchRequest, result_of, search
 from retrieval.protocols import Embedder
 from retrieval.texts import FoundText, KeptText
 from retrieval.types import Hit
@@ -181,7 +182,7 @@ def _texts(chunks: QuerySet[Chunk]) -> dict[str, KeptText]:
 
 
 def _found(hit: Hit, document: Document | None, profile: RetrievalProfile) -> FoundText:
-    fields = hit_as_json(hit)
+    fields = as_values(result_of(hit))
     passage = hit.passage
     # Deleted since it was found: what the search has read of it is what there is.
     text = _kept(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))

@@ -34,7 +34,7 @@ from kb.base.errors import (
     is_collision,
 )
 from kb.base.files import FilesUnavailable
-from kb.base.messages import degradation_as_json
+from kb.base.shapes import as_values
 from kb.base.telemetry import logs as log_context
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
@@ -315,7 +315,7 @@ def _no_channel(error: NoChannelAvailable) -> Problem:
         status.HTTP_503_SERVICE_UNAVAILABLE,
         "no_channel_available",
         str(error),
-        more={"degraded": [degradation_as_json(degradation) for degradation in error.degradations]},
+        more={"degraded": as_values(error.degradations)},
         headers={"Retry-After": str(RETRY_AFTER_S)},
     )
 

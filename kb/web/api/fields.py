@@ -1,19 +1,25 @@
 """Fields that take the JSON type they name and nothing that could be turned into it, and a serializer to match."""
 
+import functools
 from collections.abc import Mapping
-from typing import IO, Any
+from functools import cached_property
+from typing import IO, Any, get_args, get_type_hints
 
 from django.core.exceptions import ValidationError as DjangoValidationError
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import extend_schema_field
+from msgspec import UnsetType
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
+from rest_framework_dataclasses.field_utils import TypeInfo, get_type_info
+from rest_framework_dataclasses.serializers import DataclassSerializer
+from typing_extensions import Doc
 
-from kb.base.messages import degradation_as_json
+from kb.base.shapes import AS_TEXT, as_values
 from kb.base.text import validate_metadata
-from retrieval.trace import Degradation, DegradationCode
+from retrieval.trace import Degradation
 
 MAX_ID = 2**63 - 1
 
@@ -115,13 +121,70 @@ class FaultSerializer(ProblemSerializer):
     request_id = serializers.CharField(required=False, help_text="That the server’s log knows the request by.")
 
 
-class DegradationSerializer(serializers.Serializer[Any]):
-    stage = serializers.CharField()
-    code = serializers.ChoiceField([(code.value, code.value) for code in DegradationCode])
-    detail = serializers.CharField(help_text="What is degraded, and what to do about it, in the caller's language.")
+class ShapeSerializer(DataclassSerializer[Any]):
+    """What the schema says of an answer that is declared as a dataclass; all of its fields are there, but for what may be UNSET."""
 
-    def to_representation(self, instance: Mapping[str, Any]) -> dict[str, str]:
-        return degradation_as_json(Degradation.from_dict(instance))
+    serializer_field_mapping = {
+        **DataclassSerializer.serializer_field_mapping,
+        Any: serializers.JSONField,
+        list: serializers.ListField,
+        dict: serializers.DictField,
+    }
+
+    @property
+    def serializer_dataclass_field(self) -> type[DataclassSerializer[Any]]:
+        return ShapeSerializer
+
+    @cached_property
+    def _remarks(self) -> dict[str, Any]:
+        """What stands beside the types of the fields."""
+        hints = get_type_hints(self.dataclass_definition.dataclass_type, include_extras=True)
+        return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+
+    def create_field(self, field_name: str, extra_kwargs: dict[str, Any]) -> Any:
+        said = next((each.documentation for each in self._remarks[field_name] if isinstance(each, Doc)), None)
+        return super().create_field(field_name, extra_kwargs if said is None else {**extra_kwargs, "help_text": said})
+
+    def build_typed_field(self, field_name: str, type_info: TypeInfo, extra_kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        field, options = super().build_typed_field(field_name, type_info, extra_kwargs)
+        options = {name: value for name, value in options.items() if name not in ("container", "required")}
+        return field, options | ({"required": False} if UnsetType in get_args(type_info.base_type) else {})
+
+    def build_standard_field(self, field_name: str, type_info: TypeInfo) -> tuple[Any, Any]:
+        field, options = super().build_standard_field(field_name, type_info)
+        return field, options | ({"allow_null": True} if type_info.base_type is Any else {})
+
+    def build_union_field(self, field_name: str, type_info: TypeInfo, extra_kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """What may be left out."""
+        (given,) = (each for each in get_args(type_info.base_type) if each is not UnsetType)
+        return self.build_typed_field(field_name, get_type_info(given), extra_kwargs)
+
+    def build_enum_field(self, field_name: str, type_info: TypeInfo) -> tuple[Any, Any]:
+        if AS_TEXT in self._remarks[field_name]:
+            return serializers.CharField, {}
+        members: Any = type_info.base_type
+        choices = getattr(members, "choices", None) or [(each.value, each.value) for each in members]
+        return serializers.ChoiceField, {"choices": choices}
+
+
+@functools.cache
+def shape(answer: type, name: str = "") -> type[ShapeSerializer]:
+    """The serializer of an answer's dataclass.
+
+    Args:
+        answer: the dataclass.
+        name: of the schema's component; blank: that of the dataclass.
+    """
+    name = name or answer.__name__
+    meta = type("Meta", (), {"dataclass": answer, "ref_name": name})
+    return type(f"{name}Serializer", (ShapeSerializer,), {"Meta": meta})
+
+
+class DegradationSerializer(shape(Degradation)):  # type: ignore[misc]
+    """Of a row, which keeps what a degradation is made of."""
+
+    def to_representation(self, instance: Mapping[str, Any]) -> Any:
+        return as_values(Degradation.from_dict(instance))
 
 
 class UnavailableSerializer(ProblemSerializer):

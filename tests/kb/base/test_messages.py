@@ -11,7 +11,8 @@ from django.utils.translation import override
 from kb.answers.admin import _answer
 from kb.answers.api import MessageSerializer
 from kb.base.errors import Rejected
-from kb.base.messages import degradation_as_json, degradations_as_json, shown
+from kb.base.messages import shown
+from kb.base.shapes import as_values
 from kb.graph.admin.extractions import _notes as extraction_notes
 from kb.graph.services.writing import extract_document, graph_request
 from kb.index.keywords import NOT_CONFIGURED, unread
@@ -103,7 +104,7 @@ def test_a_reranker_that_is_not_here_says_so_in_the_readers_language():
         CrossEncoderReranker("nobody/nothing").load(10**9)
     degradation = Degradation("rerank", raised.value.code, message_of(raised.value))
     with override(CHINESE):
-        detail = degradation_as_json(Degradation.from_dict(degradation.as_dict()))["detail"]
+        detail = as_values(Degradation.from_dict(degradation.as_dict()))["detail"]
     assert detail.startswith("本机没有重排模型“nobody/nothing”：请运行 `manage.py download_model nobody/nothing`")
 
 
@@ -111,7 +112,7 @@ def test_a_reranker_that_is_not_here_says_so_in_the_readers_language():
 def test_rows_of_earlier_versions_show_what_was_stored(kb):
     old = {"stage": "rerank", "code": "a_code_of_old", "detail": "a sentence of old"}
     with override(CHINESE):
-        assert degradations_as_json([old]) == [old]
+        assert as_values([Degradation.from_dict(old)]) == [old]
     document = make_document(kb, "文")
     with connection.cursor() as cursor:
         cursor.execute(
@@ -171,7 +172,7 @@ def test_a_response_that_is_served_again(kb, written, read):
         with override(language):
             [degraded] = [
                 each
-                for each in respond(principal(kb.owner), request).as_dict()["degraded"]
+                for each in as_values(respond(principal(kb.owner), request))["degraded"]
                 if each["stage"] == "vector"
             ]
         assert set(degraded) == {"stage", "code", "detail"}

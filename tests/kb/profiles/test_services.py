@@ -6,6 +6,7 @@ from django.db import IntegrityError, ProgrammingError, connection, transaction
 
 from kb.base.db import transactions
 from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.shapes import as_values
 from kb.content.services import knowledge_base_delete
 from kb.models import EvalSet, KnowledgeBase, Membership, RetrievalProfile, SearchLog
 from kb.profiles.services import (
@@ -24,7 +25,7 @@ from kb.profiles.services import (
 from kb.quality.profiles.services import profile_overview, profile_overviews
 from kb.search.services.replay import replay
 from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.errors import InvalidConfiguration
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.interleaving import Gate, Running
@@ -254,7 +255,7 @@ def test_a_search_is_replayed_by_the_profile_that_it_ran_under(root, kb, other, 
 
     replayed = replay(root, SearchLog.objects.get().pk)
 
-    assert (replayed.is_identical, replayed.as_dict()["profile"]) == (True, {"name": "faq tuned", "version": 1})
+    assert (replayed.identical, replayed.profile) == (True, UsedProfile("faq tuned", 1))
 
 
 def test_the_overview_tells_of_each_who_searches_by_it(root, kb, other):
@@ -385,7 +386,7 @@ def test_adopting_a_shared_profile_moves_none_but_those_that_have_it(root, kb):
 
 # -- The next search -----------------------------------------------------------------------------------------------------
 def asked(who, kb, **fields):
-    return respond(who, SearchRequest(query="保修期", knowledge_base_ids=[kb.pk], **fields)).as_dict()
+    return as_values(respond(who, SearchRequest(query="保修期", knowledge_base_ids=[kb.pk], **fields)))
 
 
 @pytest.mark.parametrize("fields", [{}, {"profile": "faq tuned"}], ids=["its own", "named"])

@@ -21,11 +21,12 @@ from kb.access.models import KnowledgeBase
 from kb.quality.compare.admin.sides import SettingChange, of_side, setting_changes
 from kb.quality.compare.services import (
     ComparedResult,
-    Comparison,
     MetricDifference,
     QueryDifference,
+    RunComparison,
     SearchComparison,
     is_reranked,
+    tied_queries,
 )
 from kb.quality.debug.admin.form import parameters_of
 from kb.quality.debug.admin.judge import debug_url
@@ -84,23 +85,25 @@ class QueryList:
     next_url: str
 
 
-def query_list(comparison: Comparison, asked: QueryDict) -> QueryList:
+def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> QueryList:
     lists = {
-        "lost": (_("Lost"), comparison.lost),
-        "won": (_("Won"), comparison.won),
+        "lost": (_("Lost"), len(comparison.lost)),
+        "won": (_("Won"), len(comparison.won)),
         "tied": (_("Unchanged"), comparison.tied),
     }
-    first = next((name for name, (_label, queries) in lists.items() if queries), "lost")
+    first = next((name for name, (_label, count) in lists.items() if count), "lost")
     chosen = asked.get("list", "")
     chosen = chosen if chosen in lists else first
-    page = Paginator(lists[chosen][1], ROWS_A_PAGE).get_page(asked.get("page"))
+    differing = {"lost": comparison.lost, "won": comparison.won}
+    queries = differing[chosen] if chosen in differing else tied_queries(before, after)
+    page = Paginator(queries, ROWS_A_PAGE).get_page(asked.get("page"))
     return QueryList(
         choices=tuple(
-            Choice(name, label, here(asked, list=name, page=""), name == chosen, len(queries))
-            for name, (label, queries) in lists.items()
+            Choice(name, label, here(asked, list=name, page=""), name == chosen, count)
+            for name, (label, count) in lists.items()
         ),
         page=page,
-        rows=tuple(query_rows(comparison.before, comparison.after, list(page.object_list))),
+        rows=tuple(query_rows(before, after, list(page.object_list))),
         previous_url=here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
         next_url=here(asked, page=str(page.next_page_number())) if page.has_next() else "",
     )
@@ -203,11 +206,13 @@ class ShownRuns:
     queries: QueryList
 
 
-def shown_runs(comparison: Comparison, asked: QueryDict) -> ShownRuns:
+def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> ShownRuns:
     """What the page shows.
 
     Args:
-        comparison: of two runs, each with its set and profile.
+        comparison: of two runs.
+        before: the first run, with its set and profile.
+        after: the second run, likewise.
         asked: `metric` chooses the chart's, `list` the queries, `page` their page.
     """
     metric = asked.get("metric", "")
@@ -219,11 +224,11 @@ def shown_runs(comparison: Comparison, asked: QueryDict) -> ShownRuns:
         ),
         verdicts=verdicts(comparison.stages.get("reranked", {})),
         metrics=tuple(Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS),
-        chart=chart_of(comparison, metric),
-        others=tuple(_cell(*each) for each in (*comparison.gate.items(), *comparison.latency.items())),
-        warnings=tuple(_warnings(comparison)),
+        chart=chart_of(comparison, metric, (before, after)),
+        others=tuple(_cell(*each) for each in (*comparison.gate.items(), *comparison.latency_ms.items())),
+        warnings=tuple(_warnings(comparison, before, after)),
         changes=setting_changes(comparison.settings),
-        queries=query_list(comparison, asked),
+        queries=query_list(comparison, before, after, asked),
     )
 
 
@@ -305,11 +310,11 @@ def _verdict(name: str, figure: MetricDifference) -> Verdict:
     return Verdict("down", words % known)
 
 
-def chart_of(comparison: Comparison, metric: str) -> dict[str, str]:
+def chart_of(comparison: RunComparison, metric: str, compared: tuple[EvalRun, EvalRun]) -> dict[str, str]:
     """Bars of one metric by stage, A beside B, as JSON for Chart.js: `data` and `options`."""
     stages = list(comparison.stages)
     figures = [comparison.stages[stage][metric] for stage in stages]
-    runs = (f"A · {comparison.before.profile}", f"B · {comparison.after.profile}")
+    runs = tuple(f"{letter} · {run.profile}" for letter, run in zip("AB", compared, strict=True))
     values = ([each.before for each in figures], [each.after for each in figures])
     datasets = [
         {
@@ -355,7 +360,7 @@ def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any]) -> dict[
     }
 
 
-def _warnings(comparison: Comparison) -> list[str]:
+def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> list[str]:
     """What a reader should know before believing the figures."""
     found = []
     if not comparison.same_content:
@@ -372,7 +377,7 @@ def _warnings(comparison: Comparison) -> list[str]:
         found.append(_("Other models answered (%(models)s).") % {"models": roles})
     found += [
         _("No reranker has answered in %(run)s: its results stand as the fusion ordered them.") % {"run": letter}
-        for run, letter in ((comparison.before, "A"), (comparison.after, "B"))
+        for run, letter in ((before, "A"), (after, "B"))
         if not is_reranked(run)
     ]
     for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
@@ -492,10 +497,10 @@ def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> S
     """
     a, b = comparison.a, comparison.b
     return ShownComparison(
-        sides=(_side("A", a, comparison.results, bases), _side("B", b, comparison.results, bases)),
+        sides=(_side("A", a, comparison.by_hit, bases), _side("B", b, comparison.by_hit, bases)),
         summary=_summary(comparison),
-        is_identical=comparison.is_identical,
-        changes=setting_changes(comparison.settings),
+        is_identical=comparison.response.identical,
+        changes=setting_changes(comparison.response.settings),
         times=_times(a.result.timings_ms, b.result.timings_ms),
         has_several_bases=len(a.knowledge_bases) > 1,
     )
@@ -503,24 +508,23 @@ def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> S
 
 def _summary(comparison: SearchComparison) -> str:
     """How much the sides differ, in one sentence."""
-    results = comparison.results
+    results = comparison.response.results
     if not results:
         return _("Neither side found anything.")
-    if comparison.is_identical:
+    if comparison.response.identical:
         return _("Both sides give the same results in the same order.")
     counts = {
         "moved": sum(bool(result.moved) for result in results),
-        "only_a": sum(result.rank_b is None for result in results),
-        "only_b": sum(result.rank_a is None for result in results),
+        "only_a": sum(result.rank.b is None for result in results),
+        "only_b": sum(result.rank.a is None for result in results),
     }
     return _("%(moved)d in another place, %(only_a)d only in A, %(only_b)d only in B.") % counts
 
 
 def _side(
-    letter: str, outcome: SearchOutcome, results: Sequence[ComparedResult], bases: Mapping[int, KnowledgeBase]
+    letter: str, outcome: SearchOutcome, results: Mapping[int, ComparedResult], bases: Mapping[int, KnowledgeBase]
 ) -> Side:
     result = outcome.result
-    ranks = {each.hit.passage.chunk_id: each for each in results}
     tokenizers = cutters(outcome)
     request = outcome.request
     asked = {
@@ -537,7 +541,7 @@ def _side(
         scale=result.score_scale,
         threshold=f"{result.threshold:g}",
         cards=tuple(
-            _card(letter, rank, ranks[hit.passage.chunk_id], outcome, bases, tokenizers)
+            _card(letter, rank, results[hit.passage.chunk_id], outcome, bases, tokenizers)
             for rank, hit in enumerate(result.hits, start=1)
         ),
         notices=notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
@@ -580,7 +584,7 @@ def _card(
 def _movement(letter: str, result: ComparedResult) -> Movement:
     """Where a result of one side stands on the other."""
     other = "B" if letter == "A" else "A"
-    rank, cut_by = (result.rank_b, result.cut_in_b) if letter == "A" else (result.rank_a, result.cut_in_a)
+    rank, cut_by = (result.rank.b, result.cut_by.b) if letter == "A" else (result.rank.a, result.cut_by.a)
     if rank is None or result.moved is None:
         words = _("not among the results of %(side)s") % {"side": other}
         return Movement("gone", _("only %(side)s") % {"side": letter}, words, _why_lost(cut_by))

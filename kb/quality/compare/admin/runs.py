@@ -60,7 +60,7 @@ class CompareRunsView(TemplateView):
             return 400
         context["swap_url"] = compare_url(b, a)
         context["comparison"] = comparison
-        context["shown"] = shown_runs(comparison, request.GET)
+        context["shown"] = shown_runs(comparison, a, b, request.GET)
         return 200
 
 

@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated
 
 from django.db.models import Count
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
@@ -96,27 +97,50 @@ def reembedding_state(kb: KnowledgeBase) -> ReembeddingState:
     )
 
 
-def reembedding_as_json(kb: KnowledgeBase) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ReembeddingProgress:
+    """How far the chunks are."""
+
+    done: Annotated[int, Doc("Chunks that have their vector of the target model.")]
+    total: Annotated[int, Doc("Chunks in all.")]
+    per_second: Annotated[float | None, Doc("Chunks a second, since this run of the work began.")]
+    seconds_left: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbeddingModel:
     """The response of GET /api/v1/knowledge-bases/{id}/embedding-model/."""
+
+    model: Annotated[str, Doc("That searches use.")]
+    dimension: int | None
+    target: Annotated[str | None, Doc("The model that the knowledge base is on its way to.")]
+    target_dimension: int | None
+    previous: Annotated[
+        str | None, Doc("The former model, whose vectors are kept for a return until they are dropped.")
+    ]
+    status: Annotated[Reembedding.Status | None, Doc("Of the last change.")]
+    swaps: Annotated[bool, Doc("Whether searches change over by themselves when every chunk is embedded.")]
+    error: str
+    progress: ReembeddingProgress | None
+    swapped_at: datetime | None
+
+
+def embedding_model_of(kb: KnowledgeBase) -> EmbeddingModel:
     state = reembedding_state(kb)
-    progress = {
-        "done": state.done,
-        "total": state.total,
-        "per_second": None if state.per_second is None else round(state.per_second, 2),
-        "seconds_left": state.seconds_left,
-    }
-    return {
-        "model": state.model,
-        "dimension": state.dimension,
-        "target": state.target or None,
-        "target_dimension": state.target_dimension,
-        "previous": state.previous or None,
-        "status": state.status or None,
-        "swaps": state.swaps,
-        "error": state.error,
-        "progress": progress if state.target else None,
-        "swapped_at": state.swapped_at,
-    }
+    per_second = None if state.per_second is None else round(state.per_second, 2)
+    progress = ReembeddingProgress(state.done, state.total, per_second, state.seconds_left)
+    return EmbeddingModel(
+        model=state.model,
+        dimension=state.dimension,
+        target=state.target or None,
+        target_dimension=state.target_dimension,
+        previous=state.previous or None,
+        status=Reembedding.Status(state.status) if state.status else None,
+        swaps=state.swaps,
+        error=state.error,
+        progress=progress if state.target else None,
+        swapped_at=state.swapped_at,
+    )
 
 
 def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, EvalRun]:

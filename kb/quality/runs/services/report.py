@@ -13,7 +13,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected
-from kb.base.messages import degradations_as_json
+from kb.base.shapes import as_values
 from kb.quality.models import EvalRunQuery, EvalSet, Judgment
 from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement, Subject
 from kb.search.services.search import models_in_use
@@ -21,6 +21,7 @@ from retrieval.eval.metrics import auroc
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
 from retrieval.rerankers.http import HttpReranker
 from retrieval.selection import ScoreScale
+from retrieval.trace import Degradation
 
 MOST_LISTED = 50
 QUOTE_CHARS = 200
@@ -63,7 +64,7 @@ def report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
     """A stored report, with its degradations in the language in force."""
     if not report.get("degraded"):
         return dict(report)
-    return {**report, "degraded": degradations_as_json(report["degraded"])}
+    return {**report, "degraded": as_values(list(map(Degradation.from_dict, report["degraded"])))}
 
 
 def report_of(measurement: Measurement) -> dict[str, Any]:

@@ -22,15 +22,14 @@ from kb.quality.why_not.services.places import (
     Stage,
     State,
     Step,
-    TermRow,
+    Term,
     Terms,
     WhyNot,
 )
-from kb.quality.why_not.services.remedies import profile_in_force, remedies
+from kb.quality.why_not.services.remedies import changed_request, profile_in_force, remedies
 from kb.quality.why_not.services.words import (
     channel_in_words,
     filter_in_words,
-    sentence,
     stage_in_words,
     verdict_sentence,
 )
@@ -243,9 +242,9 @@ def _stage(step: Step, why: WhyNot) -> ShownStage:
         state=str(step.state),
         state_words=state_in_words(step.state),
         icon=ICONS[step.state],
-        sentence=sentence(step, why),
+        sentence=step.sentence,
         places=tuple(_place(place, why) for place in why.places) if step.stage is Stage.CHANNELS else (),
-        terms=_terms(why.terms) if step.stage is Stage.CHANNELS and why.terms else None,
+        terms=_terms(why.terms, why.chunk_count) if step.stage is Stage.CHANNELS and why.terms else None,
         ranks=_ranks(why) if step.stage is Stage.FUSION and step.state is not State.NOT_ASKED else (),
         gauge=_gauge(step),
         is_unfolded=is_verdict or (step.stage is Stage.CHANNELS and why.rank is None),
@@ -318,18 +317,18 @@ def _absence_in_words(channel: str) -> str:
 
 
 # -- Terms ---------------------------------------------------------------------------------------------------------------
-def _terms(terms: Terms) -> ShownTerms:
-    most = max((row.contribution for row in terms.rows), default=0.0) or 1.0
-    asked = {row.term for row in terms.rows}
+def _terms(terms: Terms, chunk_count: int) -> ShownTerms:
+    most = max((row.contribution for row in terms.query), default=0.0) or 1.0
+    asked = {row.term for row in terms.query}
     return ShownTerms(
-        rows=tuple(_term(row, terms.chunk_count, most) for row in terms.rows),
-        chunk_terms=tuple((term, count, term in asked) for term, count in terms.chunk_terms),
-        length=sum(count for _term_of_chunk, count in terms.chunk_terms),
-        distinct=len(terms.chunk_terms),
+        rows=tuple(_term(row, chunk_count, most) for row in terms.query),
+        chunk_terms=tuple((each.term, each.count, each.term in asked) for each in terms.chunk),
+        length=sum(each.count for each in terms.chunk),
+        distinct=len(terms.chunk),
     )
 
 
-def _term(row: TermRow, chunk_count: int, most: float) -> ShownTerm:
+def _term(row: Term, chunk_count: int, most: float) -> ShownTerm:
     return ShownTerm(
         term=row.term,
         note=_note(row),
@@ -341,7 +340,7 @@ def _term(row: TermRow, chunk_count: int, most: float) -> ShownTerm:
     )
 
 
-def _note(row: TermRow) -> str:
+def _note(row: Term) -> str:
     notes = []
     if row.in_query > 1:
         notes.append(_("%(count)s times in the query") % {"count": row.in_query})
@@ -509,12 +508,11 @@ def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
 
 
 def _change_request(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    request = remedy.request or why.request
-    if remedy.key == "knowledge_base":
+    if remedy.about == "knowledge_base":
         label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
     else:
-        label = _("Search without the filter: %(filter)s") % {"filter": filter_in_words(remedy.key)}
-    url = why_not_url(request, why.chunk.pk, remembered(why))
+        label = _("Search without the filter: %(filter)s") % {"filter": filter_in_words(remedy.about)}
+    url = why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why))
     return ShownRemedy(remedy.id, label, _("Changes nothing but this search."), "filter_alt_off", url=url)
 
 

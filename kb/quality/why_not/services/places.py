@@ -8,15 +8,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotVisible, Rejected
+from kb.base.shapes import AS_TEXT
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
@@ -98,18 +100,24 @@ class Reason(StrEnum):
     TOO_MANY = "too_many"
 
 
+# No enumerations: other answers have stages and states of their own, and two of one name would need names of their own.
+STAGES = ", ".join(Stage)
+STATES = ", ".join(State)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One stage, and what it did with the chunk.
+    """One stage, and what it did with the chunk."""
 
-    Attributes:
-        figures: what the sentence about it is made of, of JSON's types.
-    """
-
-    stage: Stage
-    state: State
+    stage: Annotated[Stage, Doc(f"In this order: {STAGES}."), AS_TEXT]
+    state: Annotated[
+        State,
+        Doc(f"One of {STATES}. `weakened`: it went on, with less than it could have; `not_asked`: it was lost before."),
+        AS_TEXT,
+    ]
     reason: Reason | None = None
-    figures: Mapping[str, Any] = field(default_factory=dict)
+    figures: Annotated[Mapping[str, Any], Doc("What the sentence is made of.")] = field(default_factory=dict)
+    sentence: str = ""
 
 
 class PlaceState(StrEnum):
@@ -125,69 +133,50 @@ class PlaceState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a chunk stands in one channel for one query.
-
-    Attributes:
-        query: position in the analysis's queries; 0 is the query itself.
-        rank: among all chunks that the search may find, from 1; None where the channel knows nothing of it.
-        channel_rank: where the channel, as it was searched, puts it; None: not among what it reads.
-        total: how many chunks the channel could rank; None: not counted.
-        depth: the first so many become candidates.
-        is_indexed: an approximate index answers the channel.
-        error: the code of the degradation where the channel has failed.
-    """
+    """Where a chunk stands in one channel for one query."""
 
     channel: str
-    query: int
-    state: PlaceState
-    rank: int | None = None
-    channel_rank: int | None = None
+    query: Annotated[int, Doc("0: the query itself; then its sub-queries.")]
+    state: Annotated[PlaceState, Doc(f"One of {', '.join(PlaceState)}."), AS_TEXT]
+    rank: Annotated[int | None, Doc("Exact, among all that the search may find, from 1.")] = None
+    channel_rank: Annotated[int | None, Doc("As the channel gives it; an approximate index may miss the chunk.")] = None
     score: float | None = None
     total: int | None = None
-    depth: int = 0
-    is_indexed: bool = False
-    error: str = ""
+    depth: Annotated[int, Doc("The first so many become candidates.")] = 0
+    is_indexed: Annotated[bool, Doc("An approximate index answers the channel.")] = False
+    error: Annotated[str, Doc("A code, where the channel has failed.")] = ""
 
 
 @dataclass(frozen=True, slots=True)
-class TermRow:
-    """A query term and the chunk, as BM25 sees them.
-
-    Attributes:
-        in_query: how often the query holds it.
-        is_other: it stands in another name of a concept, not in the query.
-        in_chunks: how many chunks of the knowledge base hold it.
-        in_chunk: how often this one does.
-        is_written: the chunk does not hold the term, and yet its text does: it is cut into other words there.
-    """
+class Term:
+    """A query term and the chunk, as BM25 sees them."""
 
     term: str
     in_query: int
-    is_other: bool
+    is_other: Annotated[bool, Doc("It stands in another name of a concept, not in the query.")]
     idf: float
     in_chunks: int
     in_chunk: int
     contribution: float
-    is_written: bool
+    is_written: Annotated[bool, Doc("The chunk’s text holds it, cut into other terms.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkTerm:
+    """A term of the chunk, and how often it holds it."""
+
+    term: str
+    count: int
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """BM25, term by term.
+    """BM25, term by term; those of the chunk in order of appearance."""
 
-    Attributes:
-        chunk_terms: distinct terms of the chunk in order of appearance, and how often it holds each.
-        words: what query and chunk share as they are written, and not as they are cut: words for the dictionary.
-    """
-
-    rows: tuple[TermRow, ...]
-    chunk_terms: tuple[tuple[str, int], ...]
-    chunk_count: int
-    words: tuple[str, ...]
-
-    @property
-    def missing(self) -> tuple[str, ...]:
-        return tuple(row.term for row in self.rows if not row.in_chunk and not row.is_other)
+    query: tuple[Term, ...]
+    missing: tuple[str, ...]
+    chunk: tuple[ChunkTerm, ...]
+    words: Annotated[tuple[str, ...], Doc("In the dictionary, they would be terms of query and chunk.")]
 
 
 class RemedyCode(StrEnum):
@@ -207,25 +196,22 @@ class Remedy:
     """What would help.
 
     Attributes:
-        key: tells it apart from the others of its kind.
-        settings: what a draft of a profile changes, by the names of RetrievalConfig.
-        suggestions: what to begin with: words for the dictionary, or a question.
-        request: the search that would find it, where another one is all that it takes.
-        chunk_id: the chunk to look at instead.
-        command: to be run on the server.
+        about: tells it apart from the others of its kind.
     """
 
     code: RemedyCode
-    key: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    about: str = ""
+    settings: Annotated[Mapping[str, Any], Doc("For a draft of the profile, or the next search’s `overrides`.")] = (
+        field(default_factory=dict)
+    )
     suggestions: tuple[str, ...] = ()
-    request: SearchRequest | None = None
     chunk_id: int | None = None
     command: str = ""
+    request: Annotated[Mapping[str, Any] | None, Doc("What to search for instead.")] = None
 
     @property
     def id(self) -> str:
-        return f"{self.code}:{self.key}" if self.key else str(self.code)
+        return f"{self.code}:{self.about}" if self.about else str(self.code)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +223,7 @@ class WhyNot:
         steps: every stage, in order.
         places: by channel and query.
         terms: None where there is no keyword index to ask.
+        chunk_count: how many chunks that index holds.
     """
 
     request: SearchRequest
@@ -245,6 +232,7 @@ class WhyNot:
     steps: tuple[Step, ...]
     places: tuple[Place, ...]
     terms: Terms | None
+    chunk_count: int
 
     @property
     def verdict(self) -> Step:
@@ -538,7 +526,7 @@ def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Ch
     )
     written = _folded(text, cutter)
     rows = tuple(
-        TermRow(
+        Term(
             term=term,
             in_query=own[term],
             is_other=term not in own,
@@ -560,7 +548,12 @@ def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Ch
         ]
     )
     joining = _joining(list(words)[:MOST_WORDS], cutter, analysis.text, text)
-    return Terms(rows, tuple(in_chunk.items()), index.chunk_count, joining)
+    return Terms(
+        query=rows,
+        missing=tuple(row.term for row in rows if not row.in_chunk and not row.is_other),
+        chunk=tuple(ChunkTerm(term, count) for term, count in in_chunk.items()),
+        words=joining,
+    )
 
 
 def _joining(words: Sequence[str], cutter: Tokenizer, query: str, text: str) -> tuple[str, ...]:

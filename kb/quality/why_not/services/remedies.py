@@ -3,13 +3,16 @@
 import dataclasses
 import math
 import shlex
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, Rejected
+from kb.base.shapes import AS_TEXT
 from kb.content.models import Chunk
 from kb.index.filters import Filters
 from kb.index.services.tokenizing import read_settings, tokenizer_change, tokenizer_settings
@@ -18,6 +21,7 @@ from kb.ingest.services.documents import document_requeue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
 from kb.quality.why_not.services.places import (
+    STAGES,
     Place,
     PlaceState,
     Reason,
@@ -26,12 +30,14 @@ from kb.quality.why_not.services.places import (
     Stage,
     State,
     Step,
+    Terms,
     WhyNot,
 )
-from kb.search.services.search import SearchRequest
+from kb.quality.why_not.services.words import verdict_sentence
+from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RetrievalConfig
 from retrieval.selection import SETTING_OF_SCALE
-from retrieval.trace import DegradationCode
+from retrieval.trace import Degradation, DegradationCode
 
 # The most that RetrievalConfig takes.
 MOST_CANDIDATES = 2_000
@@ -76,7 +82,24 @@ def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
 # -- Before the search ---------------------------------------------------------------------------------------------------
 def _search_there_too(why: WhyNot, _verdict: Step) -> Iterator[Remedy]:
     ids = [*why.request.knowledge_base_ids, why.chunk.knowledge_base_id]
-    yield Remedy(RemedyCode.CHANGE_REQUEST, "knowledge_base", request=_with(why.request, knowledge_base_ids=ids))
+    yield _search_otherwise("knowledge_base", ids, why.request.filters)
+
+
+def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None) -> Remedy:
+    request = {"knowledge_base_ids": list(kb_ids), "filters": filters and filters.as_dict()}
+    return Remedy(RemedyCode.CHANGE_REQUEST, about, request=request)
+
+
+def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
+    """The search that a remedy proposes instead; the same where it proposes none."""
+    if remedy.request is None:
+        return why.request
+    filters = remedy.request["filters"]
+    return dataclasses.replace(
+        why.request,
+        knowledge_base_ids=remedy.request["knowledge_base_ids"],
+        filters=None if filters is None else Filters.parse(filters),
+    )
 
 
 def _retry_document(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:
@@ -101,8 +124,7 @@ def _without_filter(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
         field, _dot, key = name.partition(".")
         left: Any = tuple(each for each in filters.metadata if each.key != key) if key else None
         changed = dataclasses.replace(filters, **{field: left})
-        request = _with(why.request, filters=None if changed.is_empty else changed)
-        yield Remedy(RemedyCode.CHANGE_REQUEST, name, request=request)
+        yield _search_otherwise(name, why.request.knowledge_base_ids, None if changed.is_empty else changed)
 
 
 # -- The search ----------------------------------------------------------------------------------------------------------
@@ -187,10 +209,6 @@ def _rounded_up(rank: int) -> int:
     return STEP * math.ceil(rank / STEP)
 
 
-def _with(request: SearchRequest, **changes: Any) -> SearchRequest:
-    return dataclasses.replace(request, **changes)
-
-
 _OF_STAGE = {
     Stage.KNOWLEDGE_BASE: _search_there_too,
     Stage.DOCUMENT: _retry_document,
@@ -236,7 +254,7 @@ def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = 
     if remedy.code is RemedyCode.DRAFT:
         return _with_draft(principal, why, remedy)
     if remedy.request is not None:
-        return remedy.request
+        return changed_request(why, remedy)
     _require_editable(principal, why.chunk)
     said = " ".join(text.split()) or next(iter(remedy.suggestions), "")
     match remedy.code:
@@ -319,3 +337,69 @@ def profile_in_force(why: WhyNot) -> RetrievalProfile:
     if why.verdict.stage is not Stage.CHANNELS or why.request.profile:
         return why.outcome.wiring.profile
     return next(kb.profile for kb in why.outcome.knowledge_bases if kb.pk == why.chunk.knowledge_base_id)
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNotChunk:
+    """The chunk that was expected."""
+
+    chunk_id: int
+    document_id: int
+    knowledge_base_id: int
+    title: str
+    source: str
+    page: int | None
+    text: str
+    enabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Where it was lost, or that it was found."""
+
+    stage: Annotated[Stage, Doc(f"The first stage that lost the chunk, or `found`, where none has: {STAGES}."), AS_TEXT]
+    reason: Reason | None
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhyNotAnswer:
+    """The response of POST /api/v1/why-not/, which `manage.py why_not --json` prints too."""
+
+    query: str
+    chunk: WhyNotChunk
+    found: bool
+    rank: int | None
+    verdict: Verdict
+    stages: tuple[Step, ...]
+    places: tuple[Place, ...]
+    terms: Terms | None
+    remedies: tuple[Remedy, ...]
+    profile: UsedProfile
+    degraded: tuple[Degradation, ...]
+
+
+def answer_of(why: WhyNot) -> WhyNotAnswer:
+    result, verdict, chunk = why.outcome.result, why.verdict, why.chunk
+    return WhyNotAnswer(
+        query=result.query,
+        chunk=WhyNotChunk(
+            chunk_id=chunk.pk,
+            document_id=chunk.document_id,
+            knowledge_base_id=chunk.knowledge_base_id,
+            title=chunk.document.title,
+            source=chunk.document.source,
+            page=chunk.page,
+            text=chunk.text,
+            enabled=chunk.enabled,
+        ),
+        found=why.rank is not None,
+        rank=why.rank,
+        verdict=Verdict(verdict.stage, verdict.reason, verdict_sentence(why)),
+        stages=why.steps,
+        places=why.places,
+        terms=why.terms,
+        remedies=remedies(why),
+        profile=UsedProfile.of(why.outcome.wiring.profile),
+        degraded=result.degraded,
+    )

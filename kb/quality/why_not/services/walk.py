@@ -28,6 +28,7 @@ from kb.quality.why_not.services.places import (
     find_places,
     terms_of,
 )
+from kb.quality.why_not.services.words import sentence
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.config import RetrievalConfig
 from retrieval.scope import Scope
@@ -87,9 +88,18 @@ class _Walk:
         is_lost = False
         for step in self._steps():
             # A stage after the one that lost the chunk has never seen it, unless it says something by itself.
-            steps.append(Step(step.stage, State.NOT_ASKED) if is_lost and step.stage not in BY_THEMSELVES else step)
+            shown = Step(step.stage, State.NOT_ASKED) if is_lost and step.stage not in BY_THEMSELVES else step
+            steps.append(dataclasses.replace(shown, sentence=sentence(shown, self._places.places)))
             is_lost = is_lost or step.state is State.LOST
-        return WhyNot(self._request, self._chunk, self._outcome, tuple(steps), self._places.places, self._terms)
+        return WhyNot(
+            request=self._request,
+            chunk=self._chunk,
+            outcome=self._outcome,
+            steps=tuple(steps),
+            places=self._places.places,
+            terms=self._terms,
+            chunk_count=self._places.index.chunk_count if self._places.index else 0,
+        )
 
     def _steps(self) -> Iterator[Step]:
         yield self._searched()

@@ -1,15 +1,12 @@
 """What became of a chunk at each stage, in one sentence."""
 
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 
-from kb.base.messages import degradation_as_json
-from kb.quality.why_not.services.places import Place, PlaceState, Reason, Remedy, Stage, State, Step, Terms, WhyNot
-from kb.quality.why_not.services.remedies import remedies
+from kb.quality.why_not.services.places import Place, PlaceState, Reason, Stage, State, Step, WhyNot
 
 SCORE_FORMAT = ".4f"
 
@@ -91,11 +88,11 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
 }
 
 
-def sentence(step: Step, why: WhyNot) -> str:
-    """What a stage did with the chunk, in the reader's language."""
+def sentence(step: Step, places: Sequence[Place]) -> str:
+    """What a stage did with a chunk that has these places, in the reader's language."""
     for key in (step.reason if step.state is not State.WEAKENED else None, step.state, step.reason):
         if key is not None and (words := SENTENCES.get((step.stage, key))):
-            return _(words) % _figures(step, why)
+            return _(words) % _figures(step, places)
     return _("It was lost before.")
 
 
@@ -103,19 +100,19 @@ def verdict_sentence(why: WhyNot) -> str:
     """Where the chunk was lost, and why; or at which place it was found."""
     verdict = why.verdict
     if verdict.stage is Stage.FOUND:
-        return _("The search finds this chunk: %(sentence)s") % {"sentence": sentence(verdict, why)}
+        return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
     words = _("Lost at the stage “%(stage)s”. %(sentence)s")
-    return words % {"stage": stage_in_words(verdict.stage), "sentence": sentence(verdict, why)}
+    return words % {"stage": stage_in_words(verdict.stage), "sentence": verdict.sentence}
 
 
-def _figures(step: Step, why: WhyNot) -> dict[str, Any]:
+def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
     figures = {name: _in_words(value) for name, value in step.figures.items()}
     if step.stage is Stage.CHANNELS:
         figures |= {
-            "ranks": _listed(_rank_in_words(place) for place in why.places if place.state is PlaceState.CANDIDATE)
+            "ranks": _listed(_rank_in_words(place) for place in places if place.state is PlaceState.CANDIDATE)
             or _("a chunk of the same content"),
-            "places": _listed(_place_in_words(place) for place in why.places if place.rank is not None),
-            "failed": _listed(channel_in_words(place.channel) for place in why.places if place.error),
+            "places": _listed(_place_in_words(place) for place in places if place.rank is not None),
+            "failed": _listed(channel_in_words(place.channel) for place in places if place.error),
         }
     if "threshold" in step.figures:
         figures["threshold"] = f"{step.figures['threshold']:g}"
@@ -204,71 +201,3 @@ def filter_in_words(name: str) -> str:
         "created_after": _("created after"),
         "created_before": _("created before"),
     }.get(field, field)
-
-
-def why_not_as_json(why: WhyNot) -> dict[str, Any]:
-    """The response of POST /api/v1/why-not/, which `manage.py why_not --json` prints too."""
-    result, profile, verdict = why.outcome.result, why.outcome.wiring.profile, why.verdict
-    chunk = why.chunk
-    return {
-        "query": result.query,
-        "chunk": {
-            "chunk_id": chunk.pk,
-            "document_id": chunk.document_id,
-            "knowledge_base_id": chunk.knowledge_base_id,
-            "title": chunk.document.title,
-            "source": chunk.document.source,
-            "page": chunk.page,
-            "text": chunk.text,
-            "enabled": chunk.enabled,
-        },
-        "found": why.rank is not None,
-        "rank": why.rank,
-        "verdict": {
-            "stage": str(verdict.stage),
-            "reason": verdict.reason and str(verdict.reason),
-            "sentence": verdict_sentence(why),
-        },
-        "stages": [_step_as_json(step, why) for step in why.steps],
-        "places": [asdict(place) for place in why.places],
-        "terms": why.terms and _terms_as_json(why.terms),
-        "remedies": [_remedy_as_json(remedy) for remedy in remedies(why)],
-        "profile": {"name": profile.name, "version": profile.version},
-        "degraded": [degradation_as_json(degradation) for degradation in result.degraded],
-    }
-
-
-def _step_as_json(step: Step, why: WhyNot) -> dict[str, Any]:
-    return {
-        "stage": str(step.stage),
-        "state": str(step.state),
-        "reason": step.reason and str(step.reason),
-        "sentence": sentence(step, why),
-        "figures": dict(step.figures),
-    }
-
-
-def _terms_as_json(terms: Terms) -> dict[str, Any]:
-    return {
-        "query": [asdict(row) for row in terms.rows],
-        "missing": list(terms.missing),
-        "chunk": [{"term": term, "count": count} for term, count in terms.chunk_terms],
-        "words": list(terms.words),
-    }
-
-
-def _remedy_as_json(remedy: Remedy) -> dict[str, Any]:
-    request = remedy.request
-    return {
-        "code": str(remedy.code),
-        "about": remedy.key,
-        "settings": dict(remedy.settings),
-        "suggestions": list(remedy.suggestions),
-        "chunk_id": remedy.chunk_id,
-        "command": remedy.command,
-        "request": request
-        and {
-            "knowledge_base_ids": list(request.knowledge_base_ids),
-            "filters": None if request.filters is None else request.filters.as_dict(),
-        },
-    }

@@ -118,7 +118,7 @@ def shown_facts(result: Result, bases: Mapping[int, KnowledgeBase]) -> tuple[Sho
             fact.subject,
             fact.predicate,
             fact.object,
-            bases[fact.kb_id].name,
+            bases[fact.knowledge_base_id].name,
             reverse("admin:kb_chunk_change", args=[fact.chunk_id]) if fact.chunk_id else "",
         )
         for fact in result.facts

@@ -84,4 +84,4 @@ def test_a_search_whose_query_was_kept_is_still_replayed(kb, settings):
     outcome = ask(kb)
     settings.SEARCH_LOG_QUERIES = False
 
-    assert replay(principal(kb.owner), outcome.trace_id).is_identical
+    assert replay(principal(kb.owner), outcome.trace_id).identical

@@ -3,6 +3,7 @@
 import pytest
 from django.core.files.base import ContentFile
 
+from kb.base.shapes import as_values
 from kb.ingest.services.documents import document_add
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, EvalSet, KnowledgeBase
@@ -11,7 +12,7 @@ from kb.quality.runs.services.run import load_judged, observe
 from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.words import verdict_sentence
 from kb.search.admin.explain.rows import why_cut
-from kb.search.services.search import SearchRequest, hit_as_json, search, trace_as_json
+from kb.search.services.search import SearchRequest, result_of, search, trace_as_json
 from tests.factories import make_kb, principal
 
 pytestmark = pytest.mark.django_db
@@ -43,7 +44,7 @@ def run(kb, query="租赁合同的租期最长几年", **overrides):
 
 def test_a_result_gives_the_longer_passage_and_tells_what_was_found(kb):
     hit = run(kb).result.hits[0]
-    fields = hit_as_json(hit)
+    fields = as_values(result_of(hit))
     assert fields["matched_text"] == LEASE[0]
     assert "".join(LEASE) in fields["text"]
     assert fields["chunk_id"] == Chunk.objects.get(text=LEASE[0]).pk

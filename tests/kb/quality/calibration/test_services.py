@@ -62,7 +62,7 @@ def test_disabled_chunks_do_not_raise_the_cut_in_force(eval_set, kb):
     make_document(kb, *(f"第{number}章" for number in range(40)))
     Chunk.objects.filter(position__gt=0).update(enabled=False)
 
-    assert calibrate(make_run(eval_set, JUDGED)).current_cut == overlap_cut(1)
+    assert calibrate(make_run(eval_set, JUDGED)).current.cut == overlap_cut(1)
 
 
 @pytest.mark.parametrize(
@@ -72,26 +72,26 @@ def test_disabled_chunks_do_not_raise_the_cut_in_force(eval_set, kb):
 def test_names_the_setting_of_the_scale(eval_set, scale, setting):
     calibration = calibrate(make_run(eval_set, [answered("a", judged=[[0.9, 1]], scale=scale)]))
 
-    assert (calibration.scale, calibration.setting) == (scale, setting)
+    assert (calibration.score_scale, calibration.setting) == (scale, setting)
 
 
 def test_the_cut_in_force_is_that_of_the_run(eval_set):
     calibration = calibrate(make_run(eval_set, JUDGED, gate={"scale": "overlap", "cut": 0.85}))
 
-    assert calibration.current_cut == 0.85
+    assert calibration.current.cut == 0.85
     assert (calibration.current.precision, calibration.current.recall) == (1.0, 0.5)
 
 
 def test_an_explicit_threshold_of_the_profile_is_the_cut_in_force(eval_set):
     run = make_run(eval_set, JUDGED, gate={"scale": "overlap", "cut": 0.85}, overrides={"score_threshold": 0.2})
 
-    assert calibrate(run).current_cut == 0.2
+    assert calibrate(run).current.cut == 0.2
 
 
 def test_without_a_measured_gate_the_scales_default_is_the_cut_in_force(eval_set):
     run = make_run(eval_set, JUDGED, overrides={"overlap_threshold": 0.7})
 
-    assert calibrate(run).current_cut == 0.7
+    assert calibrate(run).current.cut == 0.7
 
 
 def test_without_anything_to_reject_there_is_no_suggestion(eval_set):
@@ -104,7 +104,7 @@ def test_without_anything_to_reject_there_is_no_suggestion(eval_set):
 def test_queries_on_another_scale_are_left_out_and_counted(eval_set):
     calibration = calibrate(make_run(eval_set, [*JUDGED, answered("c", judged=[[0.1, 1]], scale="cosine")]))
 
-    assert (calibration.scale, calibration.left_out, sum(calibration.relevant)) == ("overlap", 1, 2)
+    assert (calibration.score_scale, calibration.left_out, sum(calibration.relevant)) == ("overlap", 1, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 import pytest
 
 from kb.base.errors import NotVisible, Rejected
+from kb.base.shapes import as_values
 from kb.models import Chunk, EvalRun, SearchLog
-from kb.quality.compare.services import compare_runs, compare_searches
-from kb.search.services.search import SearchRequest
+from kb.quality.compare.services import compare_runs, compare_searches, tied_queries
+from kb.search.services.search import SearchRequest, UsedProfile
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.quality.runs.eval_runs import answered, draft, make_run, make_set, unanswered
 
@@ -58,7 +59,7 @@ def test_lists_the_queries_won_and_lost_with_the_largest_difference_first(eval_s
 
     assert [query.external_id for query in comparison.won] == ["b", "a"]
     assert [(query.external_id, query.difference) for query in comparison.lost] == [("c", pytest.approx(-0.4))]
-    assert [query.external_id for query in comparison.tied] == ["d"]
+    assert ([query.external_id for query in tied_queries(before, after)], comparison.tied) == (["d"], 1)
 
 
 def test_a_lost_query_names_the_stage_that_lost_it(eval_set):
@@ -181,26 +182,26 @@ def request(kb, query="annual leave summer", **overrides):
 def test_the_same_search_twice_is_identical(user, kb, documents):
     comparison = compare_searches(principal(user), request(kb), request(kb))
 
-    assert comparison.is_identical
-    assert comparison.settings == ()
-    assert all(result.moved == 0 for result in comparison.results)
+    assert comparison.response.identical
+    assert comparison.response.settings == ()
+    assert all(result.moved == 0 for result in comparison.response.results)
 
 
 def test_tells_the_ranks_of_every_result_of_either(user, kb, documents):
     comparison = compare_searches(principal(user), request(kb), request(kb, top_k=1))
 
-    ranks = [(result.rank_a, result.rank_b) for result in comparison.results]
+    ranks = [(result.rank.a, result.rank.b) for result in comparison.response.results]
     assert ranks == [(1, 1), (2, None), (3, None)]
-    assert [result.cut_in_b for result in comparison.results] == ["", "top_k", "top_k"]
-    assert not comparison.is_identical
+    assert [result.cut_by.b for result in comparison.response.results] == ["", "top_k", "top_k"]
+    assert not comparison.response.identical
 
 
 def test_a_result_that_only_the_other_side_has_names_what_lost_it(user, kb, documents):
     comparison = compare_searches(principal(user), request(kb, score_threshold=0.99), request(kb, top_k=1))
 
-    (result,) = comparison.results
-    assert (result.rank_a, result.rank_b, result.moved) == (None, 1, None)
-    assert result.cut_in_a == "gate"
+    (result,) = comparison.response.results
+    assert (result.rank.a, result.rank.b, result.moved) == (None, 1, None)
+    assert result.cut_by.a == "gate"
 
 
 def test_movement_counts_places_up_from_a_to_b(user):
@@ -210,15 +211,17 @@ def test_movement_counts_places_up_from_a_to_b(user):
     make_document(kb, "summer summer summer", title="Sun")
     by_words, by_vectors = request(kb), request(kb, use_rerank=False)
 
-    results = compare_searches(principal(user), by_words, by_vectors).results
+    results = compare_searches(principal(user), by_words, by_vectors).response.results
 
-    assert [(each.rank_a, each.rank_b, each.moved) for each in results] == [(1, 1, 0), (2, 3, -1), (3, 2, 1)]
+    assert [(each.rank.a, each.rank.b, each.moved) for each in results] == [(1, 1, 0), (2, 3, -1), (3, 2, 1)]
 
 
 def test_names_the_settings_that_differ(user, kb, documents):
     comparison = compare_searches(principal(user), request(kb), request(kb, fusion="weighted"))
 
-    assert [(each.name, each.before, each.after) for each in comparison.settings] == [("fusion", "rrf", "weighted")]
+    assert [(each.name, each.before, each.after) for each in comparison.response.settings] == [
+        ("fusion", "rrf", "weighted")
+    ]
 
 
 def test_a_side_may_name_a_draft(user, kb, documents):
@@ -233,8 +236,8 @@ def test_a_side_may_name_a_draft(user, kb, documents):
 
     comparison = compare_searches(principal(user), request(kb, "annual leave"), b)
 
-    assert comparison.as_dict()["b"]["profile"] == {"name": version.name, "version": version.version}
-    assert sum(result.rank_b is not None for result in comparison.results) == 1
+    assert comparison.response.b.profile == UsedProfile.of(version)
+    assert sum(result.rank.b is not None for result in comparison.response.results) == 1
 
 
 def test_neither_search_is_logged(user, kb, documents):
@@ -244,7 +247,7 @@ def test_neither_search_is_logged(user, kb, documents):
 
 
 def test_each_side_tells_its_times_and_degradations(user, kb, documents):
-    sides = compare_searches(principal(user), request(kb), request(kb)).as_dict()
+    sides = as_values(compare_searches(principal(user), request(kb), request(kb)).response)
 
     for side in (sides["a"], sides["b"]):
         assert side["timings_ms"]["total"] > 0

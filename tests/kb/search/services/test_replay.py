@@ -48,10 +48,10 @@ def result_of(replayed, chunk_id):
 # -- What is compared ----------------------------------------------------------------------------------------------------
 def test_a_search_of_what_has_not_changed_is_identical(kb):
     replayed = again(kb, logged(kb))
-    assert replayed.is_identical
+    assert replayed.identical
     assert set(changes(replayed).values()) == {Change.SAME}
     assert (replayed.configuration, replayed.knowledge_bases) == ((), ())
-    assert replayed.degraded_before == replayed.degraded_after != ()
+    assert replayed.degraded.before == replayed.degraded.after != ()
 
 
 def test_a_replay_is_not_logged(kb):
@@ -67,7 +67,7 @@ def test_a_new_chunk_is_new_and_moves_others(kb):
     assert {result.chunk_id for result in new} == set(document.chunks.values_list("pk", flat=True))
     assert {result.source for result in new} == {"news.txt"}
     assert Change.MOVED in changes(replayed).values()
-    assert not replayed.is_identical
+    assert not replayed.identical
 
 
 @pytest.mark.parametrize("reason", ["deleted", "disabled"])
@@ -79,7 +79,7 @@ def test_a_chunk_that_is_no_more_is_gone(kb, reason):
     else:
         Chunk.objects.filter(pk=chunk.pk).update(enabled=False)
     gone = result_of(again(kb, trace_id), chunk.pk)
-    assert (gone.change, gone.reason, gone.rank_after) == (Change.GONE, reason, None)
+    assert (gone.change, gone.reason, gone.rank.after) == (Change.GONE, reason, None)
     assert gone.title == ("" if reason == "deleted" else "手册")
 
 
@@ -114,7 +114,7 @@ def test_versions_of_the_knowledge_bases_that_have_moved_are_told(kb):
     trace_id = logged(kb)
     kb.documents.update(title="another title")
     (moved,) = again(kb, trace_id).knowledge_bases
-    assert (moved.kb_id, moved.name) == (kb.pk, "content_version")
+    assert (moved.knowledge_base_id, moved.name) == (kb.pk, "content_version")
     assert moved.after > moved.before
 
 
@@ -122,8 +122,8 @@ def test_what_is_degraded_now_and_was_not_is_told(kb):
     trace_id = logged(kb)
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="BAAI/not-here")
     replayed = again(kb, trace_id)
-    assert [each["code"] for each in replayed.degraded_before] == ["hashing_embedder"]
-    assert "model_unavailable" in {each["code"] for each in replayed.degraded_after}
+    assert [each.code for each in replayed.degraded.before] == ["hashing_embedder"]
+    assert "model_unavailable" in {each.code for each in replayed.degraded.after}
     assert ("space", "hashing", "BAAI/not-here") in {
         (each.name, each.before, each.after) for each in replayed.knowledge_bases
     }
@@ -134,7 +134,7 @@ def test_another_scale_is_no_identical_search(kb, settings):
     settings.RETRIEVAL = {**settings.RETRIEVAL, "use_rerank": False}
     replayed = again(kb, trace_id)
     assert (replayed.score_scale.before, replayed.score_scale.after) == ("overlap", "cosine")
-    assert not replayed.is_identical
+    assert not replayed.identical
 
 
 # -- What is run again ---------------------------------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def test_overrides_and_filters_are_those_of_the_log(kb):
     overrides = {"top_k": 1, "score_threshold": 0.0}
     trace_id = logged(kb, filters=Filters.parse({"tags": ["a"]}), overrides=overrides)
     replayed = again(kb, trace_id)
-    assert replayed.is_identical
+    assert replayed.identical
     assert len(replayed.results) == 1
 
 
@@ -160,7 +160,7 @@ def test_a_knowledge_base_searches_by_the_profile_that_was_its_own(kb):
     mine = RetrievalProfile.objects.create(name="mine", version=1, settings={"top_k": 1, "fusion": "weighted"})
     KnowledgeBase.objects.filter(pk=kb.pk).update(profile=mine)
     replayed = again(kb, trace_id)
-    assert replayed.is_identical
+    assert replayed.identical
     assert replayed.configuration == ()
 
 
@@ -172,7 +172,7 @@ def test_bases_of_several_profiles_are_ruled_by_the_default_one_of_the_log(kb):
     RetrievalProfile.objects.create(name="default", version=2, settings={"top_k": 1})
     replayed = again(kb, trace_id)
     assert (replayed.profile.name, replayed.profile.version) == ("default", 1)
-    assert replayed.is_identical
+    assert replayed.identical
 
 
 def test_a_profile_version_that_is_gone_is_an_error_that_names_it(kb):

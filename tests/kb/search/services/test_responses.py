@@ -5,6 +5,7 @@ import pytest
 from kb.base import cache as query_caches
 from kb.base.errors import NotVisible
 from kb.base.metrics import HOT_QUERIES
+from kb.base.shapes import as_json, as_values
 from kb.index.filters import Filters
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.profiles.services import publish
@@ -29,8 +30,8 @@ def ask(kb, *others, who=None, query="保修期", **fields):
     ids = [each.pk for each in (kb, *others)]
     request = SearchRequest(query=query, knowledge_base_ids=ids, **fields)
     response = respond(principal(who or kb.owner), request)
-    sent = json.loads(response.as_bytes())
-    assert json.loads(json.dumps(response.as_dict())) == sent  # but for tuples in place of lists
+    sent = json.loads(as_json(response))
+    assert as_values(response) == sent
     return sent
 
 

@@ -2,11 +2,12 @@ import pytest
 from django.utils import timezone
 
 from kb.base.errors import NotVisible
+from kb.base.shapes import as_values
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding, Concept, KnowledgeBase, KnowledgeBaseVersion, RetrievalProfile, SearchLog
 from kb.providers.embedding_models import embedder
 from kb.search.services import search_log
-from kb.search.services.search import SearchRequest, outcome_as_json, outcome_as_log, search
+from kb.search.services.search import SearchRequest, outcome_as_log, response_of, search
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 from retrieval.types import Turn
 from tests.factories import make_document, make_kb, make_member, make_user, principal
@@ -32,7 +33,7 @@ def kb():
 
 
 def test_the_response_has_the_contracts_fields(kb):
-    response = outcome_as_json(ask(kb))
+    response = as_values(response_of(ask(kb)))
     assert set(response) == {"query", "results", "facts", "degraded", "profile", "cached", "timings_ms", "trace_id"}
     assert response["profile"] == {"name": "keyword-led", "version": 1}
     first = response["results"][0]
@@ -51,7 +52,7 @@ def test_the_response_has_the_contracts_fields(kb):
 
 
 def test_neighbours_come_with_a_result_on_request(kb):
-    (first, *_) = outcome_as_json(ask(kb, overrides={"neighbours": 1}))["results"]
+    (first, *_) = as_values(response_of(ask(kb, overrides={"neighbours": 1})))["results"]
     (beside,) = first["neighbours"]
     assert (beside["text"], beside["position"]) == ("安装前请先关闭电源", 1)
 
@@ -62,13 +63,13 @@ def test_a_question_that_a_chunk_answers_ranks_it(kb):
     ChunkEmbedding.objects.create(
         chunk=chunk, knowledge_base=kb, model="hashing", kind=ChunkEmbedding.Kind.QUESTION, vector=vector
     )
-    results = outcome_as_json(ask(kb, "怎么装温控器", overrides={"score_threshold": 0.0}))["results"]
+    results = as_values(response_of(ask(kb, "怎么装温控器", overrides={"score_threshold": 0.0})))["results"]
     assert {each["chunk_id"]: each["ranks"].get("question") for each in results}[chunk.pk] == 1
 
 
 def test_an_explained_search_carries_its_trace_and_is_written_at_once(kb):
     outcome = ask(kb, explain=True, log=True)
-    trace = outcome_as_json(outcome)["trace"]
+    trace = as_values(response_of(outcome))["trace"]
     assert {span["stage"] for span in trace["spans"]} >= {"analysis", "vector", "bm25", "fusion", "rerank", "gate"}
     assert trace["candidates"][0]["matched_terms"]
     entry = SearchLog.objects.get(pk=outcome.trace_id)
@@ -84,7 +85,7 @@ def test_an_explained_search_does_not_tell_what_others_have_searched_for(kb, mon
         make_document(base, "Who is to be laid off?")
 
     def source(base):
-        trace = outcome_as_json(ask(base, query="laid off", explain=True))["trace"]
+        trace = as_values(response_of(ask(base, query="laid off", explain=True)))["trace"]
         return next(span["query_vector"] for span in trace["spans"] if span["stage"] == "vector")
 
     assert [source(theirs), source(theirs)] == ["model", "memory"]

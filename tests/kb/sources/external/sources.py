@@ -1,7 +1,8 @@
 """Live and external sources of a knowledge base, and searches of it, as the tests of both want them."""
 
+from kb.base.shapes import as_values
 from kb.models import SearchProvider, WebSource
-from kb.search.services.search import SearchRequest, outcome_as_json, search
+from kb.search.services.search import SearchRequest, response_of, search
 from kb.sources.external.providers.vertex import KIND
 from tests.factories import principal
 from tests.web_server import Page
@@ -39,4 +40,4 @@ def codes(outcome):
 
 
 def elsewhere(outcome):
-    return [hit for hit in outcome_as_json(outcome)["results"] if hit["chunk_id"] is None]
+    return [hit for hit in as_values(response_of(outcome))["results"] if hit["chunk_id"] is None]

@@ -1,8 +1,9 @@
 import pytest
 
+from kb.base.shapes import as_values
 from kb.index.filters import Filters
 from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest, outcome_as_json, wire
+from kb.search.services.search import SearchRequest, response_of, wire
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.sources.external.sources import codes, elsewhere, feed, find, live_feed
 from tests.web_server import ARTICLE, Page, article
@@ -14,7 +15,7 @@ def test_an_entry_of_a_feed_is_a_result_with_its_address_and_no_chunk(owner, kb,
     feed(web, ("Archive closed on Monday", "The archive stays closed on Monday for repairs."), ("Cake", "A recipe."))
     live_feed(kb, web)
     outcome = find(owner, kb, query="is the archive closed on Monday")
-    first = outcome_as_json(outcome)["results"][0]
+    first = as_values(response_of(outcome))["results"][0]
     assert (first["chunk_id"], first["document_id"], first["source"]) == (None, None, web.url("/1"))
     assert first["metadata"]["external"]["source"] == "news"
     assert first["metadata"]["external"]["kind"] == "feed"

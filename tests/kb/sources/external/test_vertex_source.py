@@ -5,6 +5,7 @@ import pytest
 
 from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import Rejected
+from kb.base.shapes import as_values
 from kb.models import SearchProvider
 from kb.rag import RAGService
 from kb.sources.external.providers import kinds, vertex
@@ -133,7 +134,7 @@ def test_an_answer_cites_the_address(owner, kb, service):
     asked = AskRequest(
         query="when does the archive open", knowledge_base_ids=[kb.pk], overrides={"score_threshold": 0.0}
     )
-    given = answer(principal(owner), asked).as_dict()
+    given = as_values(answer(principal(owner), asked))
     assert ("https://example.org/hours", None) in [(each["source"], each["chunk_id"]) for each in given["sources"]]
     json.dumps(given, allow_nan=False)
 

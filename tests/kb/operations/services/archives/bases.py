@@ -5,6 +5,7 @@ import zipfile
 
 from django.core.files.base import ContentFile
 
+from kb.base.shapes import as_values
 from kb.content.services import knowledge_base_delete
 from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.ingest.services.chunks import chunk_update
@@ -28,7 +29,7 @@ from kb.models import (
 from kb.profiles.services import create_version, publish
 from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.runs.services import evaluate
-from kb.search.services.search import SearchRequest, outcome_as_json, search
+from kb.search.services.search import SearchRequest, response_of, search
 from tests.factories import make_document, make_kb, principal
 
 LEASE = "租赁合同的租期最长二十年。租赁合同期满以后可以续租。续租的期限也不得超过二十年。"
@@ -124,7 +125,7 @@ def found(kb, query):
     # Sources elsewhere come switched off, and are no part of what an archive holds.
     overrides = {"score_threshold": 0.0, "top_k": 10, "external": False}
     request = SearchRequest(query=query, knowledge_base_ids=[kb.pk], log=False, overrides=overrides)
-    response = outcome_as_json(search(principal(kb.owner), request))
+    response = as_values(response_of(search(principal(kb.owner), request)))
     kept = ("title", "source", "page", "text", "score", "score_scale", "ranks", "scores", "metadata")
     facts = [{name: value for name, value in fact.items() if not name.endswith("id")} for fact in response["facts"]]
     return (

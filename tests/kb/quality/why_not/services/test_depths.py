@@ -67,7 +67,7 @@ def test_a_chunk_that_the_approximate_index_misses_and_what_reading_deeper_does(
     assert found.is_indexed
     assert found.rank <= found.depth == DEPTH
     assert found.channel_rank is None
-    (deeper,) = (remedy for remedy in remedies(why) if remedy.key == "vector_top_k")
+    (deeper,) = (remedy for remedy in remedies(why) if remedy.about == "vector_top_k")
     request = apply_remedy(principal(make_user(superuser=True)), why, deeper)
     after = why_not_found(principal(kb.owner), request, missed)
     assert place(after, "vector").depth == 4 * DEPTH

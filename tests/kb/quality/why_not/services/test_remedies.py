@@ -170,15 +170,15 @@ def test_a_word_that_the_tokenizer_would_not_cut_out_is_not_suggested(kb):
 
 def test_a_word_in_the_dictionary_joins_query_and_chunk_once_a_worker_is_done(cut_apart, kb):
     before = ask(cut_apart, "带薪年假", overrides={"score_threshold": 1.0})
-    assert "带薪年假" not in dict(before.terms.chunk_terms)
+    assert "带薪年假" not in [each.term for each in before.terms.chunk]
 
     during = remedied(before, "add_word", "带薪年假")
     assert KnowledgeBase.objects.get(pk=kb.pk).target_tokenizer_id
-    assert "带薪年假" not in dict(during.terms.chunk_terms)
+    assert "带薪年假" not in [each.term for each in during.terms.chunk]
     TOKENIZING.follow(KnowledgeBase.objects.get(pk=kb.pk))
     after = ask(cut_apart, "带薪年假", overrides={"score_threshold": 1.0})
 
-    held = {row.term: row.in_chunk for row in after.terms.rows}
+    held = {row.term: row.in_chunk for row in after.terms.query}
     assert held["带薪年假"] == 1
     assert after.terms.missing == ()
 

@@ -1,12 +1,12 @@
-import json
-
 import pytest
 from django.utils import translation
 
+from kb.base.shapes import as_values
 from kb.index.filters import Filters
 from kb.models import ChunkEmbedding
 from kb.quality.why_not.services.places import Stage
-from kb.quality.why_not.services.words import sentence, stage_in_words, verdict_sentence, why_not_as_json
+from kb.quality.why_not.services.remedies import answer_of
+from kb.quality.why_not.services.words import stage_in_words, verdict_sentence
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask
 
@@ -66,12 +66,12 @@ def test_every_stage_has_a_name_and_a_sentence_without_a_gap(chunk, overrides):
 
     assert {stage_in_words(stage) for stage in Stage}
     for step in why.steps:
-        assert "%(" not in sentence(step, why)
-        assert sentence(step, why).endswith(".")
+        assert "%(" not in step.sentence
+        assert step.sentence.endswith(".")
 
 
 def test_as_json_it_can_be_written_and_tells_stages_places_terms_and_remedies(chunk):
-    told = json.loads(json.dumps(why_not_as_json(ask(chunk, overrides={"vector_top_k": 2, "bm25_top_k": 2}))))
+    told = as_values(answer_of(ask(chunk, overrides={"vector_top_k": 2, "bm25_top_k": 2})))
 
     assert told["found"] is False
     assert told["rank"] is None
