@@ -8,7 +8,7 @@ import dataclasses
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -73,6 +73,8 @@ class HasSize(Protocol):
 
 
 T = TypeVar("T", bound=HasSize)
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 class ByteTier(Protocol):
@@ -124,96 +126,117 @@ class Found(Generic[T]):
     tier: str
 
 
+class Recent(Generic[K, V]):
+    """The most recently used entries, bounded by the sum of their bytes. Thread-safe: hold `lock` to look and then write."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self.max_bytes = max_bytes
+        self.nbytes = 0
+        self.lock = threading.RLock()
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+
+    def get(self, key: K) -> V | None:
+        """The entry, which is then the last to be dropped."""
+        with self.lock:
+            if key not in self._entries:
+                return None
+            self._entries.move_to_end(key)
+            return self._entries[key][0]
+
+    def put(self, key: K, value: V, nbytes: int) -> bool:
+        """Keeps the entry and drops the least recently used ones; False if it is larger than all of the memory."""
+        with self.lock:
+            self.drop(key)
+            if nbytes > self.max_bytes:
+                return False
+            self._entries[key] = (value, nbytes)
+            self.nbytes += nbytes
+            while self.nbytes > self.max_bytes:
+                self.drop(next(iter(self._entries)))
+            return True
+
+    def drop(self, key: K) -> None:
+        with self.lock:
+            self.nbytes -= self._entries.pop(key, (None, 0))[1]
+
+    def __iter__(self) -> Iterator[K]:
+        with self.lock:
+            return iter(list(self._entries))
+
+
 class MemoryTier(Generic[T]):
     """Live objects of this process, the newest of each lineage, bounded by the sum of their `nbytes`. Thread-safe."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._max_bytes = max_bytes
-        self._entries: OrderedDict[CacheKey, tuple[CacheKey, T, int]] = OrderedDict()
-        self._nbytes = 0
-        self._lock = threading.Lock()
+        self._held: Recent[CacheKey, tuple[CacheKey, T]] = Recent(max_bytes)
 
     @property
     def nbytes(self) -> int:
-        return self._nbytes
+        return self._held.nbytes
 
     @property
     def max_bytes(self) -> int:
-        return self._max_bytes
+        return self._held.max_bytes
 
     def get(self, key: CacheKey) -> tuple[CacheKey, T] | None:
         """The value that serves `key`, with its own key."""
-        with self._lock:
-            held = self._entries.get(key.lineage)
-            if held is None or not held[0].serves(key):
-                return None
-            self._entries.move_to_end(key.lineage)
-            return held[0], held[1]
+        held = self._held.get(key.lineage)
+        return held if held is not None and held[0].serves(key) else None
 
     def put(self, key: CacheKey, value: T) -> bool:
         """Keeps `value` and drops the least recently used; False if it is too large, or older than what is held."""
-        size = value.nbytes
-        with self._lock:
-            held = self._entries.get(key.lineage)
-            if held is not None and held[0].version > key.version:
-                return False
-            self._remove(key.lineage)
-            if size > self._max_bytes:
-                return False
-            self._entries[key.lineage] = (key, value, size)
-            self._nbytes += size
-            while self._nbytes > self._max_bytes:
-                self._remove(next(iter(self._entries)))
-            return True
+        with self._held.lock:
+            held = self._held.get(key.lineage)
+            is_older = held is not None and held[0].version > key.version
+            return not is_older and self._held.put(key.lineage, (key, value), value.nbytes)
 
     def drop(self, kb_id: int) -> None:
-        with self._lock:
-            for lineage in [held for held in self._entries if held.kb_id == kb_id]:
-                self._remove(lineage)
-
-    def _remove(self, lineage: CacheKey) -> None:
-        if lineage in self._entries:
-            self._nbytes -= self._entries.pop(lineage)[2]
+        for lineage in self._held:
+            if lineage.kb_id == kb_id:
+                self._held.drop(lineage)
 
 
-class _TierLog:
-    """One tier's counters, and what has been warned about already."""
+class Counts:
+    """One tier's counters, told to an observer too. Thread-safe."""
 
-    def __init__(self, name: str, observe: Observer) -> None:
-        self.name = name
+    def __init__(self, tier: str, observe: Observer) -> None:
+        self.tier = tier
+        self.stats = TierStats()
         self._observe = observe
         self._lock = threading.Lock()
-        self._stats = TierStats()
+
+    def add(self, **amounts: int) -> None:
+        with self._lock:
+            counted = {name: getattr(self.stats, name) + amount for name, amount in amounts.items()}
+            self.stats = dataclasses.replace(self.stats, **counted)
+        for name, amount in amounts.items():
+            self._observe(self.tier, name, amount)
+
+
+class _TierLog(Counts):
+    """The counters with what has been warned about already."""
+
+    def __init__(self, tier: str, observe: Observer) -> None:
+        super().__init__(tier, observe)
         self._is_down = False
         self._rejected: CacheKey | None = None
         self._too_large: set[CacheKey] = set()
-
-    @property
-    def stats(self) -> TierStats:
-        return self._stats
-
-    def count(self, **amounts: int) -> None:
-        with self._lock:
-            counted = {name: getattr(self._stats, name) + amount for name, amount in amounts.items()}
-            self._stats = dataclasses.replace(self._stats, **counted)
-        for name, amount in amounts.items():
-            self._observe(self.name, name, amount)
 
     def reached(self) -> None:
         with self._lock:
             recovered, self._is_down = self._is_down, False
         if recovered:
-            logger.info("cache tier %s is back", self.name)
+            logger.info("cache tier %s is back", self.tier)
 
     def unreachable(self, error: TierUnavailable) -> None:
-        self.count(errors=1)
+        self.add(errors=1)
         with self._lock:
             known, self._is_down = self._is_down, True
         if not known:
-            logger.warning("cache tier %s is unavailable, going on without it: %s", self.name, error)
+            logger.warning("cache tier %s is unavailable, going on without it: %s", self.tier, error)
 
     def too_large(self, key: CacheKey, nbytes: int, max_bytes: int) -> None:
-        self.count(errors=1)
+        self.add(errors=1)
         with self._lock:
             known = key.lineage in self._too_large
             self._too_large.add(key.lineage)
@@ -227,11 +250,11 @@ class _TierLog:
             )
 
     def rejected(self, key: CacheKey, reason: Exception) -> None:
-        self.count(misses=1, errors=1)
+        self.add(misses=1, errors=1)
         with self._lock:
             known, self._rejected = self._rejected == key, key
         if not known:
-            logger.warning("cache tier %s holds an unusable payload for %s, ignoring it: %s", self.name, key, reason)
+            logger.warning("cache tier %s holds an unusable payload for %s, ignoring it: %s", self.tier, key, reason)
 
 
 class TieredCache(Generic[T]):
@@ -266,7 +289,7 @@ class TieredCache(Generic[T]):
     def live(self, key: CacheKey) -> Found[T] | None:
         """What this process holds of the key's version or a newer one; counts as a look-up."""
         held = self._memory.get(key)
-        self._logs[PROCESS_TIER].count(**{"misses" if held is None else "hits": 1})
+        self._logs[PROCESS_TIER].add(**{"misses" if held is None else "hits": 1})
         return None if held is None else Found(held[1], held[0], PROCESS_TIER)
 
     def held(self, key: CacheKey) -> Found[T] | None:
@@ -287,14 +310,14 @@ class TieredCache(Generic[T]):
     def keep(self, key: CacheKey, value: T) -> None:
         """Keeps `value` in this process; one that exceeds all of its memory is loaded anew each time, with one warning."""
         if self._memory.put(key, value):
-            self._logs[PROCESS_TIER].count(stores=1)
+            self._logs[PROCESS_TIER].add(stores=1)
         elif value.nbytes > self._memory.max_bytes:
             self._logs[PROCESS_TIER].too_large(key, value.nbytes, self._memory.max_bytes)
         self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
 
     def count(self, **amounts: int) -> None:
         """Counts what this process did itself: builds and updates."""
-        self._logs[PROCESS_TIER].count(**amounts)
+        self._logs[PROCESS_TIER].add(**amounts)
 
     def publish(self, key: CacheKey, value: T) -> None:
         """Stores `value` in every byte tier that can be reached."""
@@ -333,7 +356,7 @@ class TieredCache(Generic[T]):
         else:
             log.reached()
         if entry is None:
-            log.count(misses=1)
+            log.add(misses=1)
         return entry
 
     def _open(self, tier: ByteTier, key: CacheKey, payload: bytes) -> T | None:
@@ -343,7 +366,7 @@ class TieredCache(Generic[T]):
         except (PayloadError, ValueError) as error:
             log.rejected(key, error)
             return None
-        log.count(hits=1, nbytes=len(payload))
+        log.add(hits=1, nbytes=len(payload))
         return value
 
     def _store(self, tiers: Sequence[ByteTier], key: CacheKey, payload: bytes) -> None:
@@ -356,4 +379,4 @@ class TieredCache(Generic[T]):
             else:
                 log.reached()
                 if kept:
-                    log.count(stores=1, nbytes=len(payload))
+                    log.add(stores=1, nbytes=len(payload))

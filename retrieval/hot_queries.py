@@ -14,7 +14,7 @@ from math import inf
 from retrieval.byte_cache import ByteCache, SharedBytes
 from retrieval.cache import Observer, TierStats
 
-FORMAT = 1
+FORMAT = 2
 """Of keys and responses: raise it when either changes, and no entry of an older release is found."""
 
 

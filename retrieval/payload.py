@@ -15,13 +15,53 @@ from typing import NoReturn
 from retrieval.errors import RetrievalError
 
 FORMAT = b"\x01"
-_KEY_PURPOSE = b"zhiku/retrieval/payload"
-_MAC_SIZE = 32
 _COMPRESSION_LEVEL = 1
 
 
 class PayloadError(RetrievalError):
     """A payload that must not be used; the message says why."""
+
+
+class Signer:
+    """Signs bytes together with the key that they are kept under, so that they open under no other.
+
+    Args:
+        secret: from which the MAC's key is derived; every process that shares a cache has the same.
+        purpose: keeps the signatures of one cache from those of another.
+        covered: bytes that the signature is of too, before the key.
+    """
+
+    MAC_SIZE = 32
+
+    def __init__(self, secret: bytes, purpose: bytes, covered: bytes = b"") -> None:
+        if not secret:
+            raise ValueError("the payload secret is empty: pass the installation's secret key")
+        self._mac_key = hmac.digest(secret, purpose, "sha256")
+        self._covered = covered
+
+    def seal(self, key: str, value: bytes) -> bytes:
+        """HMAC-SHA256 (32 bytes) | value."""
+        return self._mac(key, value) + value
+
+    def open(self, key: str, sealed: bytes) -> bytes:
+        """What was sealed under `key`.
+
+        Raises:
+            PayloadError: it is truncated, changed, signed with another secret or sealed under another key.
+        """
+        if len(sealed) < self.MAC_SIZE:
+            raise PayloadError(f"truncated to {len(sealed)} bytes")
+        value = sealed[self.MAC_SIZE :]
+        if not hmac.compare_digest(sealed[: self.MAC_SIZE], self._mac(key, value)):
+            raise PayloadError("the signature does not match: changed, another secret, or another key's payload")
+        return value
+
+    def _mac(self, key: str, value: bytes) -> bytes:
+        name = key.encode()
+        # The length tells where the key ends, so no key can borrow bytes from the value.
+        mac = hmac.new(self._mac_key, self._covered + len(name).to_bytes(8, "little") + name, "sha256")
+        mac.update(value)
+        return mac.digest()
 
 
 class PayloadCodec:
@@ -33,9 +73,7 @@ class PayloadCodec:
     """
 
     def __init__(self, secret: bytes, *, max_bytes: int = 1 << 31) -> None:
-        if not secret:
-            raise ValueError("the payload secret is empty: pass the installation's secret key")
-        self._mac_key = hmac.digest(secret, _KEY_PURPOSE, "sha256")
+        self._signer = Signer(secret, b"zhiku/retrieval/payload", covered=FORMAT)
         self._max_bytes = max_bytes
 
     def seal(self, key: str, state: object) -> bytes:
@@ -48,7 +86,7 @@ class PayloadCodec:
         if len(pickled) > self._max_bytes:
             raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")
         compressed = zlib.compress(pickled, _COMPRESSION_LEVEL)
-        return FORMAT + self._mac(key, compressed) + compressed
+        return FORMAT + self._signer.seal(key, compressed)
 
     def open(self, key: str, payload: bytes) -> object:
         """The state that was sealed under `key`.
@@ -57,22 +95,11 @@ class PayloadCodec:
             PayloadError: The payload is of another format, truncated, changed, signed with another secret, sealed
                 under another key, too large, or holds more than builtin types.
         """
-        header = len(FORMAT) + _MAC_SIZE
-        if len(payload) < header:
-            raise PayloadError(f"truncated to {len(payload)} bytes")
+        if not payload:
+            raise PayloadError("truncated to nothing")
         if payload[: len(FORMAT)] != FORMAT:
             raise PayloadError(f"format {payload[: len(FORMAT)].hex()}, not {FORMAT.hex()}")
-        compressed = payload[header:]
-        if not hmac.compare_digest(payload[len(FORMAT) : header], self._mac(key, compressed)):
-            raise PayloadError("the signature does not match: changed, another secret, or another key's payload")
-        return _unpickle(self._decompress(compressed))
-
-    def _mac(self, key: str, compressed: bytes) -> bytes:
-        name = key.encode()
-        # The length tells where the key ends, so no key can borrow bytes from the payload.
-        mac = hmac.new(self._mac_key, FORMAT + len(name).to_bytes(8, "little") + name, "sha256")
-        mac.update(compressed)
-        return mac.digest()
+        return _unpickle(self._decompress(self._signer.open(key, payload[len(FORMAT) :])))
 
     def _decompress(self, compressed: bytes) -> bytes:
         stream = zlib.decompressobj()

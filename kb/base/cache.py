@@ -6,7 +6,6 @@ for it, so it gets little time, and after a failure it is left alone for a while
 django-redis with bytes in and the same bytes out: nothing is pickled, unpickled or taken for a number.
 """
 
-import hmac
 import logging
 import threading
 import time
@@ -30,6 +29,7 @@ from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.execution import CircuitBreaker, ModelGuard
 from retrieval.hot_queries import HotQueryCache
+from retrieval.payload import PayloadError, Signer
 from retrieval.protocols import Embedder
 from retrieval.query_vectors import QueryEmbedder, QueryVectorCache
 
@@ -42,9 +42,6 @@ LOOK_SECONDS = 1.0
 MAX_SHARED_BYTES = 1024**2
 MAX_QUERY_EMBEDDERS = 8
 LOCAL_SLOTS, SERVER_SLOTS = 2, 8
-
-_PURPOSE = b"zhiku/kb/query-caches"
-_MAC_SIZE = 32
 
 R = TypeVar("R")
 
@@ -114,8 +111,6 @@ class SharedRedis:
 class SealedBytes:
     """One kind of values in Redis, each signed together with its key.
 
-    value in Redis = HMAC-SHA256 (32 bytes) | value
-
     Args:
         kind: keeps the keys of one cache apart from those of another.
     """
@@ -130,34 +125,30 @@ class SealedBytes:
         payload = shared_redis().ask(lambda redis: redis.get(name))
         if not isinstance(payload, bytes):
             return None
-        value = payload[_MAC_SIZE:]
-        known, self._is_lied_to = self._is_lied_to, not hmac.compare_digest(payload[:_MAC_SIZE], _mac(name, value))
-        if not self._is_lied_to:
-            return value
-        if not known:
-            logger.warning("Redis holds a value under %s that is damaged or not ours, ignoring it", name)
-        return None
+        try:
+            value = _signer(settings.SECRET_KEY).open(name, payload)
+        except PayloadError:
+            if not self._is_lied_to:
+                logger.warning("Redis holds a value under %s that is damaged or not ours, ignoring it", name)
+            self._is_lied_to = True
+            return None
+        self._is_lied_to = False
+        return value
 
     def put(self, key: bytes, value: bytes, ttl_s: float) -> bool:
         if len(value) > MAX_SHARED_BYTES:
             return False
         name = self._name(key)
-        sealed = _mac(name, value) + value
+        sealed = _signer(settings.SECRET_KEY).seal(name, value)
         return bool(shared_redis().ask(lambda redis: redis.set(name, sealed, px=max(1, int(ttl_s * 1_000)))))
 
     def _name(self, key: bytes) -> str:
         return self._prefix + key.hex()
 
 
-def _mac(name: str, value: bytes) -> bytes:
-    # Of known length, so that no name can borrow bytes from the value.
-    covered = hmac.digest(_mac_key(settings.SECRET_KEY), name.encode(), "sha256")
-    return hmac.digest(covered, value, "sha256")
-
-
 @lru_cache(maxsize=4)
-def _mac_key(secret: str) -> bytes:
-    return hmac.digest(secret.encode(), _PURPOSE, "sha256")
+def _signer(secret: str) -> Signer:
+    return Signer(secret.encode(), b"zhiku/kb/query-caches")
 
 
 def shared_redis() -> SharedRedis:
@@ -186,7 +177,7 @@ def hot_queries() -> HotQueryCache:
 def _hot_queries() -> HotQueryCache:
     return HotQueryCache(
         settings.HOT_QUERY_MEMORY_BYTES,
-        SealedBytes("hot-query"),
+        SealedBytes("responses"),
         settings.CACHE_TTL_SECONDS,
         observe=lambda tier, event, amount: HOT_QUERIES.labels(tier, event).inc(amount),
     )
@@ -196,7 +187,7 @@ def _hot_queries() -> HotQueryCache:
 def _query_vectors() -> QueryVectorCache:
     return QueryVectorCache(
         settings.QUERY_VECTOR_MEMORY_BYTES,
-        SealedBytes("query-vector"),
+        SealedBytes("vectors"),
         settings.QUERY_VECTOR_TTL_SECONDS,
         observe=lambda tier, event, amount: QUERY_VECTORS.labels(tier, event).inc(amount),
     )

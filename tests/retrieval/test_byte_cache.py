@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.byte_cache import ENTRY_OVERHEAD_BYTES, ByteCache, Entry, RecentBytes
+from retrieval.byte_cache import ENTRY_OVERHEAD_BYTES, ByteCache
+from retrieval.cache import Recent
 from tests.retrieval.byte_tiers import Clock, DictTier
 
 TTL = 60
@@ -98,12 +99,12 @@ def test_going_up_from_the_shared_tier_does_not_lengthen_an_entrys_time(new_proc
     assert other.get(b"k") is None
 
 
-def test_an_expired_entry_gives_its_memory_back(clock):
-    memory = RecentBytes(room_for(2), clock)
-    memory.put(b"k", Entry(b"1234", clock.now + TTL))
+def test_an_expired_entry_gives_its_memory_back(new_process, clock):
+    cache = new_process(room_for(2))
+    cache.keep(b"k", b"1234")
     clock.now += TTL
-    assert memory.get(b"k") is None
-    assert memory.nbytes == 0
+    assert cache.held(b"k") is None
+    assert cache.stats()["memory"].nbytes == 0
 
 
 def test_the_least_recently_used_goes_when_the_bytes_are_spent(new_process):
@@ -123,32 +124,29 @@ def test_what_is_larger_than_all_memory_is_not_held_and_drives_nothing_out(new_p
     assert cache.get(b"small") is not None
 
 
-def test_a_replaced_value_counts_once(clock):
-    memory = RecentBytes(room_for(2), clock)
+def test_a_replaced_value_counts_once():
+    memory = Recent(room_for(2))
     for value in (b"1234", b"4321"):
-        memory.put(b"k", Entry(value, clock.now + TTL))
-    assert memory.get(b"k").value == b"4321"
+        memory.put(b"k", value, room_for(1))
+    assert memory.get(b"k") == b"4321"
     assert memory.nbytes == room_for(1)
 
 
 @given(puts=st.lists(st.tuples(st.binary(min_size=1, max_size=1), st.binary(max_size=12))))
 def test_memory_never_exceeds_its_bound(puts):
-    clock = Clock()
-    memory = RecentBytes(room_for(2, 10), clock)
+    memory = Recent(10)
     for key, value in puts:
-        memory.put(key, Entry(value, clock.now + TTL))
+        memory.put(key, value, len(value))
         held = {each for each, _ in puts if memory.get(each) is not None}
-        assert memory.nbytes == sum(memory.get(each).nbytes for each in held) <= room_for(2, 10)
+        assert memory.nbytes == sum(len(memory.get(each)) for each in held) <= 10
 
 
-def test_threads_leave_the_count_of_bytes_right(clock):
-    memory = RecentBytes(room_for(3), clock)
+def test_threads_leave_the_count_of_bytes_right():
+    memory = Recent(12)
     with ThreadPoolExecutor(8) as threads:
-        list(
-            threads.map(lambda number: memory.put(b"%d" % (number % 7), Entry(b"1234", clock.now + TTL)), range(2_000))
-        )
-    held = [memory.get(b"%d" % number) for number in range(7)]
-    assert memory.nbytes == sum(entry.nbytes for entry in held if entry) == room_for(3)
+        list(threads.map(lambda number: memory.put(number % 7, b"1234", 4), range(2_000)))
+    held = [memory.get(number) for number in range(7)]
+    assert memory.nbytes == sum(len(value) for value in held if value) == 12
 
 
 def test_look_ups_and_stores_are_counted_by_tier(new_process, shared):

@@ -192,7 +192,7 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
     key = None if asks_to_run or not settings.CACHE_ENABLED else _key_of(request, scope.knowledge_bases, scope.ruling)
     stored = None if key is None else cached_response(key)
     if stored is not None:
-        earlier = msgspec.json.decode(stored, type=SearchResponse)
+        earlier: SearchResponse = msgspec.json.decode(stored, type=SearchResponse)
         return dataclasses.replace(
             earlier,
             degraded=(*earlier.degraded, *shared_cache_notes()),
