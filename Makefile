@@ -54,7 +54,7 @@ bench: $(INSTALLED_DEV)  ## how fast searches are beside rank_bm25, bm25s and La
 upgrade: $(INSTALLED_DEV)  ## tries an upgrade with data from an earlier version; FROM=commit or tag
 	@$(BIN)/python -m tests.upgrade --from $(FROM)
 
-check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, migrations, static files, deployment settings
+check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, reference, migrations, static files, deployment settings
 	@with_own_servers() { \
 		local status=0; export ZHIKU_DATA_DIR=$(CURDIR)/.data/check; "$$@" 2>&1 || status=$$?; \
 		$(BIN)/python manage.py stop >/dev/null; unset ZHIKU_DATA_DIR; return $$status; }; \
@@ -64,6 +64,7 @@ check: $(INSTALLED_DEV)  ## format, lint, types, import contracts, templates, mi
 	step "types" $(BIN)/mypy; \
 	step "import contracts" $(BIN)/lint-imports; \
 	step "templates" $(BIN)/djlint --lint --quiet templates; \
+	step "reference" with_own_servers $(BIN)/python -m tests.reference --check; \
 	step "migrations" with_own_servers $(BIN)/python manage.py makemigrations --check --dry-run; \
 	export DATABASE_URL=postgres://zhiku@db/zhiku REDIS_URL=redis://redis/0 ALLOWED_HOSTS=zhiku.example; \
 	export SECRET_KEY=$$($(BIN)/python -c 'import secrets; print(secrets.token_urlsafe(64))'); \

@@ -3,9 +3,11 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
-from tests import feature_graph
+from tests import feature_graph, reference
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
@@ -61,3 +63,8 @@ def test_the_kinds_of_files_that_can_be_uploaded_are_all_listed():
 def test_the_graph_of_the_features_is_that_of_the_imports():
     for page in feature_graph.PAGES:
         assert TEXTS[page] == feature_graph.with_graph(TEXTS[page]), "run python -m tests.feature_graph"
+
+
+@pytest.mark.parametrize("language", reference.PAGES)
+def test_the_reference_is_what_the_code_says(language):
+    assert TEXTS[reference.PAGES[language]] == reference.page(language), "run python -m tests.reference"

@@ -1,0 +1,141 @@
+"""The reference pages, made from the code: `python -m tests.reference` writes them, with `--check` it says whether they are right."""
+
+import argparse
+import dataclasses
+import os
+import re
+import sys
+from pathlib import Path
+
+import django
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = {"en": ROOT / "docs" / "reference.md", "zh-hans": ROOT / "docs" / "reference.zh-CN.md"}
+WORDS = {
+    "en": {
+        "title": "Reference",
+        "other": "[中文](reference.zh-CN.md)",
+        "intro": "Made from the code by `python -m tests.reference`; `make check` holds it against the code.",
+        "settings": "Retrieval settings",
+        "settings_intro": "A variable sets the default of the installation, a profile that of a knowledge base, `overrides` "
+        "that of a request.",
+        "settings_columns": ("setting", "variable", "default", "values", "meaning"),
+        "auto": "auto",
+        "commands": "Commands",
+        "operations": "API",
+        "operations_columns": ("operation", "what it does"),
+        "codes": "Degradations",
+        "codes_intro": "Stages and remedies: [what `degraded` can say](degradations.md).",
+        "codes_columns": ("code", "meaning"),
+    },
+    "zh-hans": {
+        "title": "参考",
+        "other": "[English](reference.md)",
+        "intro": "由 `python -m tests.reference` 根据代码生成；`make check` 会核对它与代码是否一致。命令与接口的说明为英文。",
+        "settings": "检索设置",
+        "settings_intro": "环境变量决定整个安装的默认值，检索方案决定知识库的取值，`overrides` 决定单次请求的取值。",
+        "settings_columns": ("设置", "变量", "默认值", "取值", "含义"),
+        "auto": "自动",
+        "commands": "命令",
+        "operations": "接口",
+        "operations_columns": ("操作", "作用"),
+        "codes": "降级",
+        "codes_intro": "阶段与补救办法见[`degraded` 会说什么](degradations.zh-CN.md)。",
+        "codes_columns": ("代码", "含义"),
+    },
+}
+
+
+def table(columns, rows):
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def settings_table(words):
+    from django.utils.translation import gettext
+
+    from retrieval.config import RetrievalConfig
+
+    def row(field):
+        said = field.metadata["setting"]
+        variables = " / ".join(f"`{name}`" for name in (said.env, said.alias) if name)
+        value = ",".join(field.default) if isinstance(field.default, tuple) else field.default
+        default = words["auto"] if value is None else f"`{str(value).lower()}`"
+        values = "–".join(f"{value:,}" for value in said.between) if said.between else ", ".join(said.choices)
+        return f"`{field.name}`", variables, default, values, gettext(said.help)
+
+    return table(words["settings_columns"], map(row, dataclasses.fields(RetrievalConfig)))
+
+
+def command_helps():
+    from django.core.management import get_commands, load_command_class
+
+    os.environ["COLUMNS"] = "110"  # of the terminal that argparse writes for
+    for name in sorted(name for name, app in get_commands().items() if app == "kb"):
+        text = load_command_class("kb", name).create_parser("manage.py", name).format_help()
+        own = re.sub(r"\s*\[--version\].*?\[--skip-checks\]", "", text.partition("  --version ")[0], flags=re.DOTALL)
+        yield f"### {name}\n\n```text\n{own.strip()}\n```"
+
+
+def operations_table(words):
+    from drf_spectacular.generators import SchemaGenerator
+
+    paths = SchemaGenerator().get_schema(request=None, public=True)["paths"]
+    rows = [
+        (f"`{method.upper()} {path}`", operation.get("summary", ""))
+        for path, operations in paths.items()
+        for method, operation in operations.items()
+    ]
+    return table(words["operations_columns"], rows)
+
+
+def codes_table(words):
+    from kb.search.admin.labels import degradation_heading
+    from retrieval.trace import DegradationCode
+
+    return table(words["codes_columns"], [(f"`{code}`", degradation_heading(code)) for code in DegradationCode])
+
+
+def page(language):
+    """A page, in Markdown; needs Django."""
+    from django.utils import translation
+
+    words = WORDS[language]
+    with translation.override(language):
+        settings, codes = settings_table(words), codes_table(words)
+    with translation.override("en"):
+        commands, operations = list(command_helps()), operations_table(words)
+    chapters = [
+        f"# {words['title']}",
+        words["other"],
+        words["intro"],
+        f"## {words['settings']}",
+        words["settings_intro"],
+        settings,
+        f"## {words['commands']}",
+        *commands,
+        f"## {words['operations']}",
+        operations,
+        f"## {words['codes']}",
+        words["codes_intro"],
+        codes,
+    ]
+    return "\n\n".join(chapters) + "\n"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    check = parser.parse_args().check
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+    django.setup()
+    for language, path in PAGES.items():
+        text = page(language)
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            sys.exit(f"{path.relative_to(ROOT)} is not what the code says: run python -m tests.reference")
+
+
+if __name__ == "__main__":
+    main()
