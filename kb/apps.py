@@ -1,7 +1,12 @@
 from django.apps import AppConfig
+from django.contrib.admin.apps import AdminConfig
 from django.utils.translation import gettext_lazy as _
 
 from kb.ingest.parser.confinement import hide_from_siblings
+
+
+class ZhikuAdminConfig(AdminConfig):
+    default_site = "kb.web.admin.site.ZhikuAdminSite"
 
 
 class KnowledgeBaseConfig(AppConfig):

@@ -9,16 +9,15 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.db.models import Exists, OuterRef, QuerySet
 from django.http import Http404, HttpRequest, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import get_language, gettext_lazy, override
 from django.utils.translation import gettext as _
-from django.views.generic import TemplateView, View
+from django.views.generic import View
 from unfold.widgets import CHECKBOX_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
@@ -33,6 +32,7 @@ from kb.providers.embedding_models import generator
 from kb.search.admin.labels import Notice, notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal
+from kb.web.admin.site import AdminPage, page
 from retrieval.errors import NoChannelAvailable
 from retrieval.trace import Degradation
 
@@ -127,10 +127,10 @@ class Turn:
     answer: ShownAnswer
 
 
-class AskView(TemplateView):
-    """The page. Whoever may open the admin may open it; what it answers from is what that user may see."""
+@page("ask/", name="ask")
+class AskView(AdminPage):
+    """What it answers from is what the user may see."""
 
-    admin_site: AdminSite | None = None
     template_name = "answers/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -141,7 +141,6 @@ class AskView(TemplateView):
         chosen = [] if conversation is None else [named[kb_id] for kb_id in conversation.knowledge_base_ids]
         return super().get_context_data(
             **kwargs,
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
             title=_("Ask"),
             bases=bases,
             empty_bases=[kb for kb in chosen or bases if not getattr(kb, "has_chunks", True)],
@@ -155,6 +154,7 @@ class AskView(TemplateView):
         )
 
 
+@page("ask/answer/", name="ask_answer")
 class AskStreamView(View):
     """Streams an answer to the page; a question that cannot be asked is an ordinary error with a sentence."""
 
@@ -179,11 +179,11 @@ class AskStreamView(View):
         return event_stream(events, _shown(caller, asked))
 
 
-class DeleteConversationView(TemplateView):
+@page("ask/<uuid:pk>/delete/", name="ask_delete")
+class DeleteConversationView(AdminPage):
     """Asks on GET, deletes on POST."""
 
     template_name = "answers/delete.html"
-    admin_site: AdminSite | None = None
 
     @cached_property
     def conversation(self) -> Conversation:
@@ -200,7 +200,6 @@ class DeleteConversationView(TemplateView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
             title=_("Delete the conversation “%(title)s”?") % {"title": self.conversation},
             conversation=self.conversation,
             message_count=self.conversation.messages.count(),
@@ -211,16 +210,6 @@ class DeleteConversationView(TemplateView):
         conversation_delete(self.conversation)
         messages.success(self.request, _("The conversation “%(title)s” was deleted.") % {"title": title})
         return HttpResponseRedirect(reverse("admin:ask"))
-
-
-def ask_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's routes among those of an admin site."""
-    delete = DeleteConversationView.as_view(admin_site=site)
-    return [
-        path("ask/", site.admin_view(AskView.as_view(admin_site=site)), name="ask"),
-        path("ask/answer/", site.admin_view(AskStreamView.as_view()), name="ask_answer"),
-        path("ask/<uuid:pk>/delete/", site.admin_view(delete), name="ask_delete"),
-    ]
 
 
 def _bases(caller: Principal) -> list[KnowledgeBase]:

@@ -4,10 +4,9 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
@@ -32,23 +31,25 @@ from kb.access.services.sharing import (
 )
 from kb.base.errors import NotVisible, Rejected, ServiceError
 from kb.web.admin.scoped import KnowledgeBasePage, principal, row_id
+from kb.web.admin.site import AdminPage, page
 
 
-class InvitationsView(TemplateView):
+@page("invitations/", name="invitations")
+class InvitationsView(AdminPage):
     template_name = "content/sharing/invitations.html"
-    admin_site: AdminSite | None = None
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         rows = Invitation.objects.visible_to(principal(self.request)).select_related("knowledge_base", "invited_by")
         return super().get_context_data(
             **kwargs,
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
             title=_("Invitations"),
             invitations=rows,
             pause_days=PAUSE_AFTER_DECLINE.days,
         )
 
 
+@page("invitations/<int:invitation_id>/accept/", name="invitation_accept")
+@require_POST
 def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     try:
         kb = invitation_accept(principal=principal(request), invitation_id=invitation_id)
@@ -61,6 +62,8 @@ def accept_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[kb.pk]))
 
 
+@page("invitations/<int:invitation_id>/decline/", name="invitation_decline")
+@require_POST
 def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
     try:
         invitation_decline(principal=principal(request), invitation_id=invitation_id)
@@ -68,23 +71,6 @@ def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
         raise Http404 from error
     messages.success(request, _("The invitation is declined."))
     return HttpResponseRedirect(reverse("admin:invitations"))
-
-
-def invitations_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's routes among those of an admin site."""
-    return [
-        path("invitations/", site.admin_view(InvitationsView.as_view(admin_site=site)), name="invitations"),
-        path(
-            "invitations/<int:invitation_id>/accept/",
-            site.admin_view(require_POST(accept_view)),
-            name="invitation_accept",
-        ),
-        path(
-            "invitations/<int:invitation_id>/decline/",
-            site.admin_view(require_POST(decline_view)),
-            name="invitation_decline",
-        ),
-    ]
 
 
 def invitation_notice(request: HttpRequest) -> str:

@@ -10,13 +10,12 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.defaultfilters import filesizeformat
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
@@ -37,6 +36,8 @@ from kb.index.services.keyword_cache import (
 from kb.index.services.stores.checking import stores_state
 from kb.index.services.stores.migration import migration_cancel, migration_start, store_rebuild
 from kb.web.admin.scoped import KnowledgeBasePage, principal
+from kb.web.admin.site import AdminPage
+from kb.web.admin.site import page as admin_page
 from retrieval.cache import PROCESS_TIER
 from retrieval.errors import RetrievalError
 
@@ -83,9 +84,9 @@ class Row:
     drop_url: str
 
 
-class KeywordCacheView(TemplateView):
+@admin_page("keyword-cache/", name="keyword_cache")
+class KeywordCacheView(AdminPage):
     template_name = "index/keyword_cache/page.html"
-    admin_site: AdminSite | None = None
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         caller = principal(self.request)
@@ -98,7 +99,6 @@ class KeywordCacheView(TemplateView):
         named = tokenizers_in_words({index.kb.tokenizer_id for index in indexes})
         return super().get_context_data(
             **kwargs,
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
             title=_("Keyword index cache"),
             cards=tier_cards(cache_counters(), database_bytes(caller)),
             counts_all_processes=bool(os.environ.get(SHARED_FOLDER)),
@@ -108,11 +108,11 @@ class KeywordCacheView(TemplateView):
         )
 
 
-class InvalidateView(TemplateView):
+@admin_page("keyword-cache/<int:kb_id>/invalidate/", name="keyword_cache_invalidate")
+class InvalidateView(AdminPage):
     """Asks on GET, drops the index on POST."""
 
     template_name = "index/keyword_cache/confirm.html"
-    admin_site: AdminSite | None = None
 
     @cached_property
     def kb(self) -> KnowledgeBase:
@@ -134,7 +134,6 @@ class InvalidateView(TemplateView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
             **kwargs,
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
             title=_("Drop the keyword index of “%(name)s”?") % {"name": self.kb.name},
             kb=self.kb,
         )
@@ -144,16 +143,6 @@ class InvalidateView(TemplateView):
         done = _("The keyword index of “%(name)s” was dropped; the next search builds it anew.")
         messages.success(self.request, done % {"name": self.kb.name})
         return HttpResponseRedirect(reverse("admin:keyword_cache"))
-
-
-def keyword_cache_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's routes among those of an admin site."""
-    page = site.admin_view(KeywordCacheView.as_view(admin_site=site))
-    invalidate = site.admin_view(InvalidateView.as_view(admin_site=site))
-    return [
-        path("keyword-cache/", page, name="keyword_cache"),
-        path("keyword-cache/<int:kb_id>/invalidate/", invalidate, name="keyword_cache_invalidate"),
-    ]
 
 
 def index_state_in_words(state: IndexState, changes: int) -> str:

@@ -5,11 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.views.generic import TemplateView
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
@@ -20,6 +18,7 @@ from kb.quality.compare.admin.results import chart_options
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.report import percentage, three_decimals
 from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.site import AdminPage, page
 from retrieval.errors import InvalidConfiguration
 from retrieval.eval.calibration import Cut
 
@@ -45,10 +44,10 @@ class ShownCut:
     note: str
 
 
-class CalibrationView(TemplateView):
+@page("calibration/", name="calibration")
+class CalibrationView(AdminPage):
     """The page: the URL names the run."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/compare/calibration.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
@@ -94,8 +93,7 @@ class CalibrationView(TemplateView):
         return self._show({**context, **(given or {})}, status=status)
 
     def _show(self, context: dict[str, Any], status: int = 200) -> HttpResponse:
-        shared = self.admin_site.each_context(self.request) if self.admin_site else {}
-        context = {"title": _("Calibrate the gate"), **context, **shared}
+        context = {"title": _("Calibrate the gate"), **context}
         return self.render_to_response(self.get_context_data(**context), status=status)
 
 

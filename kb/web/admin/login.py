@@ -1,6 +1,7 @@
 """The door of the admin: how often one may knock, and what a reader sees who has knocked too often."""
 
 import secrets
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -25,10 +26,10 @@ _SALT: Final = "kb.web.admin.login.device"
 
 @sensitive_post_parameters()
 @never_cache
-def login(request: HttpRequest) -> HttpResponse:
-    """The admin's login, with limits that hold before a password is looked at."""
+def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpResponse:
+    """The admin's login, which `proceed` is, with limits that hold before a password is looked at."""
     if request.method != "POST":
-        return admin.site.login(request)
+        return proceed()
     name = request.POST.get("username", "")
     if len(name) > LONGEST_NAME:
         raise BadRequest("no account has so long a name")
@@ -36,7 +37,7 @@ def login(request: HttpRequest) -> HttpResponse:
     spent = login_spend(client_network(request), name, device)
     if spent is not None and not spent.allowed:
         return _refused(request, spent.resets_in_s, {"seconds": spent.resets_in_s})
-    response = admin.site.login(request)
+    response = proceed()
     if response.status_code == HTTPStatus.FOUND and request.user.is_authenticated:
         digest = name_digest(name)
         response.set_cookie(

@@ -8,21 +8,18 @@ from typing import Any, cast
 from urllib.parse import urlencode
 
 from django import forms
-from django.contrib.admin import AdminSite
 from django.db import transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.generic import TemplateView
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible, ServiceError
-from kb.quality.calibration.admin import CalibrationView
 from kb.quality.compare.admin.results import shown
-from kb.quality.compare.admin.runs import CompareRunsView, cancel_view, compare_url, live_view
+from kb.quality.compare.admin.runs import compare_url
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
 from kb.quality.compare.services import InvalidSide, compare_searches
 from kb.quality.debug.admin.form import SearchPage
@@ -31,6 +28,8 @@ from kb.quality.runs.admin.form import SetField
 from kb.quality.runs.services import start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import count_of, principal, row_id
+from kb.web.admin.site import AdminPage
+from kb.web.admin.site import page as admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 
@@ -68,10 +67,10 @@ class PairForm(forms.Form):
         return len(cast(Sized, cast(SetField, self.fields["eval_set"]).choices)) > 1
 
 
-class StartPairView(TemplateView):
+@admin_page("compare/runs/start/", name="compare_start")
+class StartPairView(AdminPage):
     """The page. The URL may fill it in: `eval_set`, and both sides by the names of the page that compares one query."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/compare/start.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
@@ -102,7 +101,6 @@ class StartPairView(TemplateView):
             "sides": tuple(sides.values()),
             "inheritable": _of_chosen(page),
             "title": _("Compare two profiles on a set"),
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
         }
         return self.render_to_response(self.get_context_data(**context), status=status)
 
@@ -138,10 +136,10 @@ def _start(caller: Principal, form: PairForm, sides: dict[str, SideForm]) -> tup
     return before, after
 
 
-class CompareView(TemplateView):
+@admin_page("compare/", name="compare")
+class CompareView(AdminPage):
     """The page. Its URL holds the query and both sides, so it can be shared."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/compare/page.html"
     rate_limit_kind = GENERAL
 
@@ -156,7 +154,6 @@ class CompareView(TemplateView):
             "title": _("Compare"),
             "swap_url": f"?{swapped(request.GET)}",
             "start_url": f"{reverse('admin:compare_start')}?{_for_a_set(request.GET)}",
-            **(self.admin_site.each_context(request) if self.admin_site else {}),
         }
         status = self._compare(caller, a, b, page.bases, context)
         return self.render_to_response(self.get_context_data(**context), status=status)
@@ -185,19 +182,3 @@ class CompareView(TemplateView):
 def _for_a_set(given: QueryDict) -> str:
     """The sides alone, for the page that compares them on a whole set."""
     return urlencode([(name, value) for name, value in given.items() if name.startswith(("a_", "b_"))])
-
-
-def compare_urls(site: AdminSite) -> list[URLPattern]:
-    """The routes of the pages that compare and calibrate, among those of an admin site."""
-
-    def view(view_class: Any) -> Any:
-        return site.admin_view(view_class.as_view(admin_site=site))
-
-    return [
-        path("compare/", view(CompareView), name="compare"),
-        path("compare/runs/", view(CompareRunsView), name="compare_runs"),
-        path("compare/runs/start/", view(StartPairView), name="compare_start"),
-        path("compare/runs/live/", site.admin_view(live_view), name="compare_live"),
-        path("compare/runs/cancel/", site.admin_view(cancel_view), name="compare_cancel"),
-        path("calibration/", view(CalibrationView), name="calibration"),
-    ]

@@ -5,13 +5,11 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
-from django.views.generic import TemplateView
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected, ServiceError
@@ -21,15 +19,16 @@ from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import UNFINISHED, is_unfinished, progress_of, standstill
 from kb.quality.runs.services import cancel_run
 from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.site import AdminPage, page
 
 RUNS_OFFERED = 200
 OFFERED = (EvalRun.Status.DONE, *UNFINISHED)
 
 
-class CompareRunsView(TemplateView):
+@page("compare/runs/", name="compare_runs")
+class CompareRunsView(AdminPage):
     """The page: the URL names the runs, `a` before and `b` after."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/compare/runs.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
@@ -39,7 +38,6 @@ class CompareRunsView(TemplateView):
             "title": _("Compare runs"),
             "a": runs.get("a"),
             "b": runs.get("b"),
-            **(self.admin_site.each_context(request) if self.admin_site else {}),
         }
         status = 200
         if len(runs) < 2:
@@ -108,6 +106,7 @@ def live_context(runs: Sequence[EvalRun], *, ask_workers: bool) -> dict[str, Any
     }
 
 
+@page("compare/runs/live/", name="compare_live")
 def live_view(request: HttpRequest) -> HttpResponse:
     """How far both runs are, for a page that polls; once both have ended, the page is loaded anew."""
     runs = _both(request)
@@ -117,6 +116,7 @@ def live_view(request: HttpRequest) -> HttpResponse:
     return response
 
 
+@page("compare/runs/cancel/", name="compare_cancel")
 @require_POST
 def cancel_view(request: HttpRequest) -> HttpResponse:
     """Cancels those of both runs that have not ended."""

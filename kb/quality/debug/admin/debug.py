@@ -10,10 +10,9 @@ from typing import Any, cast
 
 from django import forms
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.db.models import F
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -38,6 +37,8 @@ from kb.search.services.search import search
 from kb.search.wiring import explicit_count
 from kb.web.admin.scoped import principal as principal_of
 from kb.web.admin.scoped import signed_in
+from kb.web.admin.site import AdminPage
+from kb.web.admin.site import page as admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 SHARED = "shared"
@@ -178,10 +179,10 @@ def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[PastSe
     return list(found.values())[:MOST_LISTED]
 
 
-class SearchDebugView(TemplateView):
-    """The page. Whoever may open the admin may open it; what it shows is what that user may see."""
+@admin_page("search-debug/", name="search_debug")
+class SearchDebugView(AdminPage):
+    """The page."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/debug/open.html"
     rate_limit_kind = GENERAL
 
@@ -213,7 +214,6 @@ class SearchDebugView(TemplateView):
             **page.context,
             "draft": draft,
             "title": _("Search debug"),
-            **(self.admin_site.each_context(self.request) if self.admin_site else {}),
         }
         status = max(status, self._search(page, context))
         if not form.is_bound or not (form.asks or form.errors):
@@ -251,6 +251,7 @@ class SearchDebugView(TemplateView):
         }
 
 
+@admin_page("search-debug/history/", name="search_debug_history")
 class SearchHistoryView(TemplateView):
     """What the user has searched for, as a fragment that the page loads when it is asked for."""
 
@@ -259,15 +260,6 @@ class SearchHistoryView(TemplateView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         bases = visible_bases(principal_of(self.request))
         return super().get_context_data(**kwargs, searches=past_searches(signed_in(self.request), bases))
-
-
-def search_debug_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's routes among those of an admin site; its name is `admin:search_debug`."""
-    history = site.admin_view(SearchHistoryView.as_view())
-    return [
-        path("search-debug/", site.admin_view(SearchDebugView.as_view(admin_site=site)), name="search_debug"),
-        path("search-debug/history/", history, name="search_debug_history"),
-    ]
 
 
 def _saved(draft: RetrievalProfile) -> str:

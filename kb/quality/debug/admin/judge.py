@@ -8,10 +8,9 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.contrib.admin import AdminSite
 from django.db.models import Count, F, Q, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.safestring import SafeString
@@ -35,6 +34,7 @@ from kb.search.models import SearchLog
 from kb.search.services.search_log import WITHHELD
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ScopedModelAdmin, column, principal, row_id, visible
+from kb.web.admin.site import page
 
 SESSION_KEY = "judge_eval_set"
 TAKEN_BACK = "none"
@@ -169,6 +169,7 @@ class JudgeForm(forms.Form):
         return values
 
 
+@page("judge/", name="judge")
 class JudgeView(View):
     """Writes a click: answers a script in JSON, and a plain form with the page that it came from."""
 
@@ -201,11 +202,6 @@ class JudgeView(View):
                 "judged": state.words,
             }
         )
-
-
-def judge_urls(site: AdminSite) -> list[URLPattern]:
-    """The route that the buttons post to; its name is `admin:judge`."""
-    return [path("judge/", site.admin_view(JudgeView.as_view()), name="judge")]
 
 
 def _data(request: HttpRequest) -> Any:

@@ -6,15 +6,13 @@ from typing import Any
 from urllib.parse import urlencode
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
-from django.views.generic import TemplateView
 from unfold.widgets import SELECT_CLASSES
 
 from kb.access.models import KnowledgeBase, Principal
@@ -50,6 +48,7 @@ from kb.quality.profiles.services import (
 )
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal, row_id
+from kb.web.admin.site import AdminPage, page
 
 LIST = "admin:kb_retrievalprofile_changelist"
 PAGE = "admin:kb_retrievalprofile_change"
@@ -61,10 +60,9 @@ DIFF = "admin:kb_retrievalprofile_diff"
 ENVIRONMENT = "environment"
 
 
-class ProfilePage(TemplateView):
-    """A page of profiles. Whoever may open the admin may open it; it shows what that user may see."""
+class ProfilePage(AdminPage):
+    """A page of profiles."""
 
-    admin_site: AdminSite | None = None
     request: HttpRequest
 
     @cached_property
@@ -72,8 +70,7 @@ class ProfilePage(TemplateView):
         return principal(self.request)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        site = self.admin_site.each_context(self.request) if self.admin_site else {}
-        return super().get_context_data(**{**site, "list_url": reverse(LIST), **kwargs})
+        return super().get_context_data(**{"list_url": reverse(LIST), **kwargs})
 
 
 class VersionPage(ProfilePage):
@@ -180,6 +177,7 @@ def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) 
     ]
 
 
+@page("retrieval-profiles/diff/", name="kb_retrievalprofile_diff")
 class DiffView(ProfilePage):
     """?before=ID&after=ID; `environment` stands for its defaults."""
 
@@ -237,6 +235,7 @@ def _side(version: RetrievalProfile | None) -> ShownSide:
     return ShownSide(version, str(version), profile_state(version), reverse(PAGE, args=[version.pk]))
 
 
+@page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
 class EditView(VersionPage):
     """Settings that begin with those of a version and become the next one."""
 
@@ -272,6 +271,7 @@ class EditView(VersionPage):
         )
 
 
+@page("retrieval-profiles/add/", name="kb_retrievalprofile_add")
 class AddView(ProfilePage):
     """A new profile, which may begin with the settings of a version: ?from=ID, and for a knowledge base: ?kb=ID."""
 
@@ -342,6 +342,7 @@ def _saved(request: HttpRequest, saved: RetrievalProfile) -> HttpResponse:
 BASES_LISTED = 20
 
 
+@page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
 class PublishView(VersionPage):
     """Says which knowledge bases will move and what will differ; publishes on POST."""
 
@@ -392,6 +393,7 @@ class PublishView(VersionPage):
         return {"kb": kb, "changes": changes_in_words(differences(kb.profile, self.version))}
 
 
+@page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
 class DeleteView(VersionPage):
     """Asks before a draft is deleted, or says why it is kept."""
 
@@ -445,6 +447,7 @@ class VersionRow:
     is_earlier: bool = False
 
 
+@page("retrieval-profiles/", name="kb_retrievalprofile_changelist")
 class ProfileListView(ProfilePage):
     template_name = "quality/profiles/list.html"
 
@@ -460,6 +463,7 @@ class ProfileListView(ProfilePage):
         )
 
 
+@page("retrieval-profiles/<int:pk>/", name="kb_retrievalprofile_change")
 class ProfileView(VersionPage):
     """All versions of the profile whose version the URL names."""
 
@@ -526,25 +530,3 @@ def described(version: RetrievalProfile) -> str:
 def may_add(caller: Principal) -> bool:
     """Whether the caller may make any profile."""
     return bool(caller.user.is_superuser or KnowledgeBase.objects.editable_by(caller).exists())
-
-
-def profile_urls(site: AdminSite) -> list[URLPattern]:
-    """The pages' routes among those of an admin site; a version's address leads to its profile."""
-
-    def page(route: str, view: type[ProfilePage], name: str) -> URLPattern:
-        pattern: URLPattern = path(
-            f"retrieval-profiles/{route}",
-            site.admin_view(view.as_view(admin_site=site)),
-            name=name.removeprefix("admin:"),
-        )
-        return pattern
-
-    return [
-        page("", ProfileListView, LIST),
-        page("add/", AddView, ADD),
-        page("diff/", DiffView, DIFF),
-        page("<int:pk>/", ProfileView, PAGE),
-        page("<int:pk>/edit/", EditView, EDIT),
-        page("<int:pk>/publish/", PublishView, PUBLISH),
-        page("<int:pk>/delete/", DeleteView, DELETE),
-    ]

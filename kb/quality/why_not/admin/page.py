@@ -4,12 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
-from django.contrib.admin import AdminSite
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import URLPattern, path, reverse
+from django.urls import reverse
 from django.utils.translation import gettext as _
-from django.views.generic import TemplateView
 
 from kb.access.models import Principal
 from kb.access.services.rate_limits import GENERAL
@@ -32,15 +30,17 @@ from kb.quality.why_not.services.places import FoundChunks, Remedy, WhyNot, find
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import row_id
+from kb.web.admin.site import AdminPage
+from kb.web.admin.site import page as admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
 
 NOTHING_FOUND = FoundChunks()
 
 
-class WhyNotView(TemplateView):
+@admin_page("why-not/", name="why_not")
+class WhyNotView(AdminPage):
     """The page. Whoever may open the admin may open it; a remedy asks for the rights of an editor."""
 
-    admin_site: AdminSite | None = None
     template_name = "quality/why_not/page.html"
     rate_limit_kind = GENERAL
     confirm_template_name = "quality/why_not/confirm.html"
@@ -160,15 +160,9 @@ class WhyNotView(TemplateView):
 
     def _render(self, page: SearchPage, context: Mapping[str, Any], status: int) -> HttpResponse:
         about = page.form["q"].value() or ""
-        site = self.admin_site.each_context(self.request) if self.admin_site else {}
         title = _("Why not found?")
-        full = self.get_context_data(**context, title=title, query_about=about, **site)
+        full = self.get_context_data(**context, title=title, query_about=about)
         return self.render_to_response(full, status=status)
-
-
-def why_not_urls(site: AdminSite) -> list[URLPattern]:
-    """The page's route among those of an admin site; its name is `admin:why_not`."""
-    return [path("why-not/", site.admin_view(WhyNotView.as_view(admin_site=site)), name="why_not")]
 
 
 def _choices(page: SearchPage, found: FoundChunks) -> list[tuple[Chunk, str]]:
