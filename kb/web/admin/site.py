@@ -6,19 +6,18 @@ from typing import Any, TypeVar
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from django.views.generic import TemplateView, View
+from django.views.generic import TemplateView
 from unfold.sites import UnfoldAdminSite
 
 from kb.web.admin.login import log_in
 
-ViewFunction = Callable[..., HttpResponse]
-Registered = TypeVar("Registered", bound=type[View] | ViewFunction)
+Registered = TypeVar("Registered")
 
-_PAGES: list[tuple[str, type[View] | ViewFunction, str]] = []
+_PAGES: list[tuple[str, Any, str]] = []
 
 
 def page(route: str, name: str) -> Callable[[Registered], Registered]:
-    """Registers a view as a page of the admin, behind its login.
+    """Registers a view, a class or a function, as a page of the admin, behind its login.
 
     Args:
         route: below the admin's address.
@@ -42,7 +41,7 @@ class AdminPage(TemplateView):
 class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
     def get_urls(self) -> list[URLPattern]:
         pages = [
-            path(route, self.admin_view(view.as_view() if isinstance(view, type) else view), name=name)
+            path(route, self.admin_view(view.as_view() if hasattr(view, "as_view") else view), name=name)
             for route, view, name in _PAGES
         ]
         return [*pages, *super().get_urls()]
