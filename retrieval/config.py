@@ -432,7 +432,7 @@ class RetrievalConfig:
         return dataclasses.replace(self, **values)
 
     def as_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {name: getattr(self, name) for name in TYPES}
 
     def fingerprint(self) -> str:
         """A short digest that is equal exactly when all settings are."""

@@ -13,10 +13,9 @@ from typing import Any, ClassVar, Final, Self
 from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser, AnonymousUser
-from django.contrib.postgres.expressions import ArraySubquery
 from django.core.exceptions import EmptyResultSet, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
-from django.db import models
+from django.db import connection, models
 from django.db.models import Exists, F, Model, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils.crypto import constant_time_compare
@@ -26,6 +25,7 @@ from rest_framework_api_key.crypto import KeyGenerator
 from rest_framework_api_key.models import AbstractAPIKey, APIKeyManager
 
 from kb.base.db.audit_triggers import API_KEY, INVITATION, KNOWLEDGE_BASE, MEMBERSHIP, USER, key_binding_triggers
+from kb.base.db.rows import columns_of, rows_of
 from kb.base.db.store_triggers import knowledge_base_store_triggers
 from kb.base.db.triggers import knowledge_base_triggers
 
@@ -132,18 +132,27 @@ class Sha256KeyGenerator(KeyGenerator):
         return True
 
 
+_WITH_CALLER = """
+SELECT {key}, {user}, ARRAY(SELECT knowledgebase_id FROM kb_apikey_knowledge_bases b WHERE b.apikey_id = k.id)
+FROM kb_apikey k JOIN kb_user u ON u.id = k.user_id
+WHERE k.prefix = %s AND NOT k.revoked
+"""
+
+
 class ApiKeyManager(APIKeyManager):
     key_generator = Sha256KeyGenerator()
 
     def get_with_caller(self, prefix: str) -> "ApiKey | None":
         """The usable key of a prefix with its user and `opened_ids`, the knowledge bases it is bound to: one query."""
-        bound = ApiKey.knowledge_bases.through._default_manager.filter(apikey_id=OuterRef("pk"))
-        keys = (
-            self.get_usable_keys()
-            .select_related("user")
-            .annotate(opened_ids=ArraySubquery(bound.values("knowledgebase_id")))
-        )
-        found: ApiKey | None = keys.filter(prefix=prefix).first()
+        statement = _WITH_CALLER.format(key=columns_of(ApiKey, "k"), user=columns_of(User, "u"))
+        with connection.cursor() as cursor:
+            cursor.execute(statement, [prefix])
+            row = cursor.fetchone()
+        if row is None:
+            return None
+        (key, user), (opened_ids,) = rows_of((ApiKey, User), row)
+        key.user, key.opened_ids = user, opened_ids
+        found: ApiKey = key
         return found
 
 

@@ -1,15 +1,16 @@
 """Knowledge bases as searches are wired from them."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 from django.db import connection, models
 
 from kb.access.models import KnowledgeBase, Principal, Statement, visible_knowledge_bases
 from kb.base.db.connections import array_text
+from kb.base.db.rows import columns_of, rows_of
 from kb.graph.models import ConceptTerm, GraphFact
 from kb.index.models import ChunkEmbedding, KnowledgeBaseVersion
 from kb.profiles.models import RetrievalProfile
@@ -38,42 +39,13 @@ def searchable(principal: Principal, kb_ids: Sequence[int]) -> dict[int, Knowled
         return {}
     visible, values = scope
     with connection.cursor() as cursor:
-        cursor.execute(_SEARCHABLE.format(columns=_columns(), visible=visible), [list(kb_ids), *values])
-        found = [_knowledge_base(row) for row in cursor.fetchall()]
-    return {kb.pk: kb for kb in found}
-
-
-@lru_cache(maxsize=1)
-def _columns() -> str:
-    names = ((alias, field.column) for alias, model in _READ.items() for field in model._meta.concrete_fields)
-    return ", ".join(f'{alias}."{column}"' for alias, column in names)
-
-
-def _knowledge_base(row: Sequence[Any]) -> KnowledgeBase:
-    left = iter(row)
-    kb: KnowledgeBase
-    kb, version, profile = (
-        _row_of(model, [next(left) for _ in model._meta.concrete_fields]) for model in _READ.values()
-    )
-    kb.profile = profile
-    kb._state.fields_cache["version_row"] = version
-    return kb
-
-
-def _row_of(model: type[models.Model], values: list[Any]) -> Any:
-    names, converted = _fields(model)
-    for place, convert in converted:
-        values[place] = convert(values[place], None, connection)
-    return model.from_db(connection.alias, names, values)
-
-
-@cache
-def _fields(model: type[models.Model]) -> tuple[list[str], list[tuple[int, Callable[..., Any]]]]:
-    """The names of a model's fields, and what makes values of what the driver reads, by place."""
-    fields = model._meta.concrete_fields
-    return [field.attname for field in fields], [
-        (place, field.from_db_value) for place, field in enumerate(fields) if hasattr(field, "from_db_value")
-    ]
+        columns = ", ".join(columns_of(model, alias) for alias, model in _READ.items())
+        cursor.execute(_SEARCHABLE.format(columns=columns, visible=visible), [list(kb_ids), *values])
+        found = [rows_of(list(_READ.values()), row)[0] for row in cursor.fetchall()]
+    for kb, version, profile in found:
+        kb.profile = profile
+        kb._state.fields_cache["version_row"] = version
+    return {kb.pk: kb for kb, _version, _profile in found}
 
 
 @dataclass(frozen=True, slots=True)

@@ -398,7 +398,14 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
         "matched_terms": list(candidate.matched_terms),
         "cut_by": candidate.cut_by,
         "provenance": [
-            {**dataclasses.asdict(each), "chunk_id": each.chunk_id if each.chunk_id >= 0 else None}
+            {
+                "channel": each.channel,
+                "kb_id": each.kb_id,
+                "chunk_id": each.chunk_id if each.chunk_id >= 0 else None,
+                "query": each.query,
+                "rank": each.rank,
+                "score": each.score,
+            }
             for each in candidate.provenance
         ],
     }
