@@ -24,6 +24,7 @@ MIGRATION_LOCK = (
     7_402_311  # of PostgreSQL's advisory locks: two servers that start together migrate one after the other
 )
 LOOK_SECONDS = 0.2
+DEMO_SECONDS = 60
 
 
 class Command(BaseCommand):
@@ -49,7 +50,7 @@ class Command(BaseCommand):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, signal.default_int_handler)
         try:
-            self._prepare(options["verbosity"])
+            is_first = self._prepare(options["verbosity"])
             children = Children(
                 _commands(address, mcp, options["workers"]),
                 directory=settings.BASE_DIR,
@@ -57,14 +58,18 @@ class Command(BaseCommand):
                 say=self.stderr.write,
             )
             with running(children):
-                self._announce(address, mcp, children)
+                self._await(address, mcp, children)
+                if is_first:
+                    self._await_demo(children)
+                self._announce(address, mcp)
                 while True:
                     children.revive()
                     time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
             self.stdout.write("Zhiku has stopped.")
 
-    def _prepare(self, verbosity: int) -> None:
+    def _prepare(self, verbosity: int) -> bool:
+        """Whether this is the first start."""
         # They load the models and their libraries.
         from kb.access.services.attribution import How, acting  # noqa: PLC0415
         from kb.operations.services.bootstrap import first_start  # noqa: PLC0415
@@ -75,14 +80,27 @@ class Command(BaseCommand):
                 self.stdout.write("Preparing the database ...")
                 call_command("migrate", interactive=False, verbosity=max(verbosity - 1, 0), stdout=self.stdout)
             with acting(How.COMMAND, via="serve"):
-                first_start(stdout=self.stdout)
-        connection.close()
-        cast("DatabaseWrapper", connection).close_pool()
+                is_first = first_start(stdout=self.stdout)
+        _disconnect()
+        return is_first
 
-    def _announce(self, address: Address, mcp: Address | None, children: Children) -> None:
+    def _await(self, address: Address, mcp: Address | None, children: Children) -> None:
         while not (address.answers("/admin/login/") and (mcp is None or mcp.answers("/health"))):
             children.require_alive()
             time.sleep(LOOK_SECONDS)
+
+    def _await_demo(self, children: Children) -> None:
+        from kb.operations.services.bootstrap import is_searchable  # noqa: PLC0415
+
+        deadline = time.monotonic() + DEMO_SECONDS
+        while not (searchable := is_searchable()) and time.monotonic() < deadline:
+            children.require_alive()
+            time.sleep(LOOK_SECONDS)
+        _disconnect()
+        if not searchable:
+            self.stdout.write("\nThe demo is still being indexed: its page in the admin shows how far it is.")
+
+    def _announce(self, address: Address, mcp: Address | None) -> None:
         if mcp is not None:
             self.stdout.write(f"\nMCP server for agents: http://{mcp.reachable.bind}/mcp")
         if settings.SECURE_SSL_REDIRECT:
@@ -93,6 +111,11 @@ class Command(BaseCommand):
         self.stdout.write(self.style.SUCCESS(f"\nZhiku is ready: http://{address.reachable.bind}/admin/"))
         self.stdout.write("Ctrl-C stops it. A lost password: manage.py changepassword admin\n")
         self.stdout.flush()
+
+
+def _disconnect() -> None:
+    connection.close()
+    cast("DatabaseWrapper", connection).close_pool()
 
 
 def _commands(address: Address, mcp: Address | None, workers: int) -> dict[str, list[str]]:

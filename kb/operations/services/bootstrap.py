@@ -65,15 +65,15 @@ class ModelChoice:
     reason: str = ""
 
 
-def first_start(stdout: Output) -> None:
-    """Makes an administrator and the demo content where there is no user yet; else returns at once.
+def first_start(stdout: Output) -> bool:
+    """Makes an administrator and the demo content where there is no user yet; else returns False at once.
 
     Without a user there is no content either, since every knowledge base has an owner, so a demo comes only once.
     The password is written to `stdout` this once and is stored nowhere but as a hash. Workers make the content
     searchable.
     """
     if User.objects.exists():
-        return
+        return False
     choice = choose_model(stdout)
     password = secrets.token_urlsafe(12)
     with transaction.atomic():
@@ -101,6 +101,13 @@ def first_start(stdout: Output) -> None:
     )
     if choice.reason:
         stdout.write(f"{_advice(choice)}\n")
+    return True
+
+
+def is_searchable() -> bool:
+    """Whether workers have finished what the first start added."""
+    waiting = (Document.Status.PENDING, Document.Status.PROCESSING)
+    return not Document.objects.filter(status__in=waiting).exists()
 
 
 def choose_model(stdout: Output) -> ModelChoice:
