@@ -32,7 +32,7 @@ def start_embedded_services(**_: Any) -> None:
 
 
 @signals.worker_init.connect
-def say_that_tasks_write(**_: Any) -> None:
+def mark_bulk_write(**_: Any) -> None:
     """To the audit log, once a connection and not with every statement, which would cost ingestion time."""
     from django.conf import settings  # noqa: PLC0415 - importing this module reads no setting
 

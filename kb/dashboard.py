@@ -13,7 +13,15 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.content.admin import invitation_notice
 from kb.content.models import Chunk, Document
 from kb.providers.tokenizers import tokenizer
-from kb.quality.statistics import DAYS, Day, SearchStatistics, Sight, cache_hits, search_statistics, waiting_failures
+from kb.quality.statistics import (
+    DAYS,
+    Day,
+    SearchStatistics,
+    StatisticsScope,
+    cache_hits,
+    search_statistics,
+    waiting_failures,
+)
 from kb.search.admin.labels import degradation_heading, milliseconds, stage_label
 from kb.web.admin.charts import Chart, Series, percentage
 from kb.web.admin.scoped import count_of, principal
@@ -39,7 +47,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
     bases = list(_bases(caller))
     counts = Document.objects.visible_to(caller).order_by().values_list("status").annotate(count=Count("pk"))
     by_status = dict.fromkeys(Document.Status.values, 0) | dict(counts)
-    sight = Sight.of(caller, tuple(kb.pk for kb in bases))
+    sight = StatisticsScope.of(caller, tuple(kb.pk for kb in bases))
     statistics = search_statistics(sight)
     waiting, mine = waiting_failures(sight, caller)
     chunk_count = sum(kb.chunk_count for kb in bases)
@@ -127,16 +135,16 @@ def _share(days: Sequence[Day]) -> float | None:
 def _compared(before: float | None, now: float | None) -> tuple[str, str]:
     if now is None:
         return _("No search in the last 7 days."), ""
-    words = {"now": percentage(now), "before": "" if before is None else percentage(before)}
+    figures = {"now": percentage(now), "before": "" if before is None else percentage(before)}
     if before is None:
-        return _("%(now)s in the last 7 days.") % words, ""
+        return _("%(now)s in the last 7 days.") % figures, ""
     if now > before + NOTICEABLE:
         return _(
             "Rising: %(now)s in the last 7 days, %(before)s in the 7 before. See the failed queries."
-        ) % words, "bad"
+        ) % figures, "bad"
     if now < before - NOTICEABLE:
-        return _("Falling: %(now)s in the last 7 days, %(before)s in the 7 before.") % words, "good"
-    return _("Steady: %(now)s in the last 7 days, %(before)s in the 7 before.") % words, ""
+        return _("Falling: %(now)s in the last 7 days, %(before)s in the 7 before.") % figures, "good"
+    return _("Steady: %(now)s in the last 7 days, %(before)s in the 7 before.") % figures, ""
 
 
 def _stages(statistics: SearchStatistics) -> Chart:
@@ -149,7 +157,7 @@ def _stages(statistics: SearchStatistics) -> Chart:
         "Of the newest %(count)s searches half took %(p50)s ms or less in all, and 95 of 100 took %(p95)s ms or less.",
         statistics.sampled,
     )
-    words = {
+    figures = {
         "count": f"{statistics.sampled:,}",
         "p50": milliseconds(total.p50),
         "p95": milliseconds(total.p95),
@@ -157,7 +165,7 @@ def _stages(statistics: SearchStatistics) -> Chart:
     return Chart(
         "stages",
         title,
-        verdict % words,
+        verdict % figures,
         labels=[stage_label(each.stage) for each in shown],
         series=[
             Series(_("half take at most"), [round(each.p50, 2) for each in shown], "primary-500"),
@@ -209,18 +217,18 @@ def _documents(by_status: dict[str, int]) -> Chart:
     if not count:
         verdict = _("There are no documents yet.")
     elif failed:
-        words = ngettext(
+        message = ngettext(
             "%(count)s document failed: open it, and retry.",
             "%(count)s documents failed: open them, and retry.",
             failed,
         )
-        verdict, tone = words % {"count": f"{failed:,}"}, "bad"
+        verdict, tone = message % {"count": f"{failed:,}"}, "bad"
         link = (f"{documents_url}?status__exact={Document.Status.FAILED}", _("Failed documents"))
     elif unfinished:
-        words = ngettext(
+        message = ngettext(
             "%(count)s document is being processed.", "%(count)s documents are being processed.", unfinished
         )
-        verdict = words % {"count": f"{unfinished:,}"}
+        verdict = message % {"count": f"{unfinished:,}"}
     else:
         verdict, tone = _("All are ready: %(count)s.") % {"count": f"{count:,}"}, "good"
     series = [

@@ -114,7 +114,7 @@ class TierStats:
 
 
 Observer = Callable[[str, str, int], None]
-"""Told (tier, field of TierStats, amount) of every count; of the memory in use, its new value."""
+"""Receives (tier, field of TierStats, amount) of every count; of the memory in use, its new value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,7 +266,7 @@ class TieredCache(Generic[T]):
         codec: Signs and verifies payloads.
         encode: Value to builtin types.
         decode: Its inverse, told the key; raises ValueError for a state that it does not understand.
-        observe: Told of every count, for metrics that outlive this object.
+        observe: receives every count, for metrics that outlive this object.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class EmbeddingChannel:
         kb_id: the knowledge base.
         vectors: the query's vectors.
         store: the chunks' vectors.
-        stand_in: the same vectors in another store, which answers where that one cannot; None: there is none.
+        fallback: the same vectors in another store, which answers where that one cannot; None: there is none.
         dimension: of the chunks' vectors; None: not known.
         only: ids of the chunks that may be found, ascending; None: all.
     """
@@ -39,7 +39,7 @@ class EmbeddingChannel:
         vectors: QueryVectors,
         store: VectorStore,
         *,
-        stand_in: VectorStore | None = None,
+        fallback: VectorStore | None = None,
         dimension: int | None = None,
         only: NDArray[np.int64] | None = None,
     ) -> None:
@@ -47,7 +47,7 @@ class EmbeddingChannel:
         self.kb_id = kb_id
         self._vectors = vectors
         self._store = store
-        self._stand_in = stand_in
+        self._fallback = fallback
         self._dimension = dimension
         self._only = only
         self._embedded: set[str] = set()
@@ -82,9 +82,9 @@ class EmbeddingChannel:
         try:
             return _Nearest(*self._store.search(self.kb_id, model, vector, k, kind=kind, only=self._only))
         except ChannelUnavailable as error:
-            if self._stand_in is None:
+            if self._fallback is None:
                 raise
-            found = self._stand_in.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
+            found = self._fallback.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
             return _Nearest(*found, (Degradation(self.name, error.code, message_of(error)),))
 
 
@@ -107,7 +107,7 @@ class VectorChannel(EmbeddingChannel):
         kb_id: the knowledge base.
         vectors: the query's vectors.
         store: the chunks' vectors.
-        stand_in: the same vectors in another store; None: there is none.
+        fallback: the same vectors in another store; None: there is none.
         dimension: of the chunks' vectors; None: not known.
         keyword_share: 0 leaves the vectors of keywords out.
         only: ids of the chunks that may be found, ascending; None: all.
@@ -120,13 +120,13 @@ class VectorChannel(EmbeddingChannel):
         vectors: QueryVectors,
         store: VectorStore,
         *,
-        stand_in: VectorStore | None = None,
+        fallback: VectorStore | None = None,
         dimension: int | None = None,
         keyword_share: float = 0.0,
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
-        super().__init__("vector", kb_id, vectors, store, stand_in=stand_in, dimension=dimension, only=only)
+        super().__init__("vector", kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
         self._keyword_share = keyword_share
         self._notes = tuple(notes)
 
@@ -173,11 +173,11 @@ class QuestionChannel(EmbeddingChannel):
         vectors: QueryVectors,
         store: VectorStore,
         *,
-        stand_in: VectorStore | None = None,
+        fallback: VectorStore | None = None,
         dimension: int | None = None,
         only: NDArray[np.int64] | None = None,
     ) -> None:
-        super().__init__("question", kb_id, vectors, store, stand_in=stand_in, dimension=dimension, only=only)
+        super().__init__("question", kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         vector, source = self._embed(analysis.text, deadline)

@@ -85,7 +85,7 @@ def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) 
     """
     plain = normalize(text)
     chinese = [token for token in tokens if _CHINESE.match(token)]
-    words = _telling_words(chinese)
+    words = _content_words_of(chinese)
     latin = list(_latin_words(plain))
     # A capital at the start tells nothing.
     marked = [word for word in latin if _is_marked(word) or (word[0].isupper() and not plain.startswith(word))]
@@ -174,7 +174,7 @@ def _distinct(words: Iterable[str], most: int) -> tuple[str, ...]:
     return tuple(first.values())
 
 
-def _telling_words(pieces: Iterable[str]) -> list[str]:
+def _content_words_of(pieces: Iterable[str]) -> list[str]:
     """Words in search mode, of two or more characters, without stop words.
 
     Search mode writes the shorter words inside a word before it, those that overlap too (数据 and 据库 of 数据库): of
@@ -208,7 +208,7 @@ def _content_words(plain: str, language: str) -> list[str]:
         if found["cjk"] is None:
             words += [word for word in _latin_words(found[0]) if len(word) > 1 and not word[0].isdigit()]
         elif language != "en":
-            pieces = _telling_words(_segmenter()(found[0]))
+            pieces = _content_words_of(_segmenter()(found[0]))
             words += [word for word, weight in zip(pieces, _load_weights().of(pieces), strict=True) if weight]
     spelling: dict[str, str] = {}
     return [spelling.setdefault(word.casefold(), word) for word in words]
@@ -279,7 +279,7 @@ def _chinese_words(plain: str, most: int) -> Mapping[str, float]:
     """Scores of a Chinese text's words and phrases; parts that stand nowhere alone are left out."""
     cut = _segmenter()
     pieces = chain.from_iterable(cut(run[0]) for run in _CHINESE_RUN.finditer(plain))
-    counts = Counter(_telling_words(pieces))
+    counts = Counter(_content_words_of(pieces))
     words = list(counts)
     scores = {
         word: counts[word] * weight

@@ -18,7 +18,7 @@ from langchain_core.vectorstores import VectorStore, VectorStoreRetriever
 from pydantic import model_validator
 
 from retrieval.selection import ScoreScale
-from retrieval.texts import FoundText, KeptText, KnowledgeBaseTexts
+from retrieval.texts import FoundText, KnowledgeBaseTexts, StoredText
 
 PREFIX = "zhiku_"
 
@@ -78,7 +78,7 @@ class KnowledgeBaseVectorStore(VectorStore):
         contents = list(texts)
         given = _one_a_text("metadatas", metadatas or [{}] * len(contents), contents)
         names = [name or str(uuid.uuid4()) for name in _one_a_text("ids", ids or [""] * len(contents), contents)]
-        kept = [KeptText(*row) for row in zip(names, contents, (dict(each or {}) for each in given), strict=True)]
+        kept = [StoredText(*row) for row in zip(names, contents, (dict(each or {}) for each in given), strict=True)]
         self.knowledge_base.add(kept)
         return names
 
@@ -207,7 +207,7 @@ class KnowledgeBaseRetriever(VectorStoreRetriever):
         return {**{name: value for name, value in values.items() if name != "k"}, "search_kwargs": search_kwargs}
 
 
-def _document(text: KeptText) -> Document:
+def _document(text: StoredText) -> Document:
     return Document(id=text.id, page_content=text.content, metadata=dict(text.metadata))
 
 

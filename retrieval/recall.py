@@ -14,7 +14,7 @@ from retrieval.execution import Budget, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.protocols import Channel
-from retrieval.scope import Scope, StandIn
+from retrieval.scope import Fallback, Scope
 from retrieval.trace import Degradation, DegradationCode, Dropped, Span, Trace
 from retrieval.types import Analysis, Ranking
 
@@ -78,20 +78,20 @@ def search_channels(
     for degradation in (note for scope in scopes for note in scope.notes):
         trace.degrade(degradation)
     rankings, failed = _run(jobs, analysis, trace)
-    stand_ins = [(scope, stand_in) for scope in scopes for stand_in in scope.stand_ins]
+    fallbacks = [(scope, fallback) for scope in scopes for fallback in scope.fallbacks]
     late = (budget.channels_end + budget.end) / 2
 
-    def search(wanted: Iterable[tuple[Scope, StandIn]]) -> list[Ranking]:
+    def search(wanted: Iterable[tuple[Scope, Fallback]]) -> list[Ranking]:
         late_jobs = [
             dataclasses.replace(job, deadline=late)
-            for scope, stand_in in wanted
-            for job in _jobs(scope, stand_in.channel, count, budget, executor)
+            for scope, fallback in wanted
+            for job in _jobs(scope, fallback.channel, count, budget, executor)
         ]
         return _run(late_jobs, analysis, trace)[0]
 
-    rankings += search(each for each in stand_ins if _has_fault(*each, failed))
+    rankings += search(each for each in fallbacks if _has_fault(*each, failed))
     # What those have found counts: it may be enough.
-    others = [each for each in stand_ins if not _has_fault(*each, failed)]
+    others = [each for each in fallbacks if not _has_fault(*each, failed)]
     rankings += search([each for each in others if _is_short(*each, rankings)])
     if jobs and not rankings:
         raise NoChannelAvailable(tuple(trace.degradations))
@@ -150,17 +150,17 @@ def _jobs(scope: Scope, channel: Channel, count: int, budget: Budget, executor: 
         yield _Job(scope, channel, query, deadline, depth, channel.name, runs_it, {"query": query} if query else {})
 
 
-def _has_fault(scope: Scope, stand_in: StandIn, failed: Mapping[int, frozenset[str]]) -> bool:
-    return bool(stand_in.failed & failed.get(scope.kb_id, frozenset()))
+def _has_fault(scope: Scope, fallback: Fallback, failed: Mapping[int, frozenset[str]]) -> bool:
+    return bool(fallback.failed & failed.get(scope.kb_id, frozenset()))
 
 
-def _is_short(scope: Scope, stand_in: StandIn, rankings: Iterable[Ranking]) -> bool:
+def _is_short(scope: Scope, fallback: Fallback, rankings: Iterable[Ranking]) -> bool:
     found = sum(
         len(ranking.chunk_ids)
         for ranking in rankings
-        if ranking.kb_id == scope.kb_id and ranking.channel in stand_in.short and ranking.query == 0
+        if ranking.kb_id == scope.kb_id and ranking.channel in fallback.short and ranking.query == 0
     )
-    return found < stand_in.below
+    return found < fallback.below
 
 
 def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[Ranking], dict[int, frozenset[str]]]:

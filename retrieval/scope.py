@@ -6,7 +6,7 @@ from retrieval.trace import Degradation
 
 
 @dataclass(frozen=True, slots=True)
-class StandIn:
+class Fallback:
     """A channel that is searched only where others could not do their part.
 
     Attributes:
@@ -27,7 +27,7 @@ class Scope:
     Attributes:
         space: id of the embedding model; cosines of different spaces are never compared.
         tokenizer: None when there is none to be had.
-        stand_ins: searched after the channels, in this order, where they are needed.
+        fallbacks: searched after the channels, in this order, where they are needed.
         text_vectors: gives texts from elsewhere cosines in that space; None where that would take too long.
         notes: what of the scope is left out of this search in any case.
     """
@@ -37,6 +37,6 @@ class Scope:
     tokenizer: Tokenizer | None
     channels: tuple[Channel, ...]
     config: RetrievalConfig
-    stand_ins: tuple[StandIn, ...] = ()
+    fallbacks: tuple[Fallback, ...] = ()
     text_vectors: TextVectors | None = None
     notes: tuple[Degradation, ...] = ()

@@ -8,7 +8,7 @@ from retrieval.protocols import Embedder
 
 
 @dataclass(frozen=True, slots=True)
-class KeptText:
+class StoredText:
     """A text as it was given.
 
     Attributes:
@@ -30,7 +30,7 @@ class FoundText:
         provenance: where it comes from and how it was found: chunk_id, document_id, source, score, ranks and so on.
     """
 
-    text: KeptText
+    text: StoredText
     score: float
     score_scale: str
     provenance: Mapping[str, Any]
@@ -49,7 +49,7 @@ class KnowledgeBaseTexts(Protocol):
         """
         ...
 
-    def add(self, texts: Sequence[KeptText]) -> None:
+    def add(self, texts: Sequence[StoredText]) -> None:
         """Keeps texts, each in place of the one that had its id; the last of several with one id stays."""
         ...
 
@@ -57,7 +57,7 @@ class KnowledgeBaseTexts(Protocol):
         """Deletes those of the texts that are there; None: every text that was added under an id."""
         ...
 
-    def get(self, ids: Sequence[str]) -> Mapping[str, KeptText]:
+    def get(self, ids: Sequence[str]) -> Mapping[str, StoredText]:
         """Returns, by id, those of the texts that are there."""
         ...
 

@@ -103,7 +103,7 @@ class ShownAnswer:
 
     Attributes:
         parts: its text in pieces; a citation comes with its source, other text with None.
-        notices: what was degraded, in words; `is_urgent` where the answer itself was.
+        notices: what was degraded, as text; `is_urgent` where the answer itself was.
         debug_url: of search debug with the same question, to see why these passages were found.
         trace_id: of its search; blank where that is no longer in the log, and so can be called helpful or not no more.
         feedback: what was said of it, of `SearchLog.Feedback`.

@@ -191,11 +191,11 @@ class AskView(ApiView):
         serializer.is_valid(raise_exception=True)
         if serializer.validated_data.get("stream"):
             events = stream_answer(self.principal, serializer.to_request())
-            return event_stream(events, fault=told_fault)
+            return event_stream(events, fault=fault_event)
         return Response(as_values(answer(self.principal, serializer.to_request())))
 
 
-def told_fault(error: Exception) -> dict[str, Any]:
+def fault_event(error: Exception) -> dict[str, Any]:
     """What the event `error` holds: the keys of any error of the API."""
     fault = fault_of(error)
     return {**fault, "remedy": remedy_of(str(fault["code"]), status.HTTP_503_SERVICE_UNAVAILABLE)}

@@ -118,7 +118,7 @@ class SealedBytes:
     def __init__(self, kind: str) -> None:
         # Read now: the threads that store what they have made hold no connection to the database.
         self._prefix = f"{KEY_SPACE}:{kind}:{installation_id()}:"
-        self._is_lied_to = False
+        self._has_invalid_signature = False
 
     def get(self, key: bytes) -> bytes | None:
         name = self._name(key)
@@ -128,11 +128,11 @@ class SealedBytes:
         try:
             value = _signer(settings.SECRET_KEY).open(name, payload)
         except PayloadError:
-            if not self._is_lied_to:
+            if not self._has_invalid_signature:
                 logger.warning("Redis holds a value under %s that is damaged or not ours, ignoring it", name)
-            self._is_lied_to = True
+            self._has_invalid_signature = True
             return None
-        self._is_lied_to = False
+        self._has_invalid_signature = False
         return value
 
     def put(self, key: bytes, value: bytes, ttl_s: float) -> bool:

@@ -23,7 +23,7 @@ R = TypeVar("R")
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _mapped_errors() -> Iterator[None]:
     try:
         yield
     except (BotoCoreError, ClientError) as error:
@@ -32,12 +32,12 @@ def _told() -> Iterator[None]:
         ) from error
 
 
-def _telling(function: Callable[P, R]) -> Callable[P, R]:
+def _mapping_errors(function: Callable[P, R]) -> Callable[P, R]:
     """Faults of the store as `FilesUnavailable`; that an object is not there stays a `FileNotFoundError`."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _told():
+        with _mapped_errors():
             return function(*args, **kwargs)
 
     return call
@@ -46,7 +46,7 @@ def _telling(function: Callable[P, R]) -> Callable[P, R]:
 class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
     """An object, fetched whole when it is first read."""
 
-    @_telling
+    @_mapping_errors
     def _get_file(self) -> Any:
         return super()._get_file()
 
@@ -68,7 +68,7 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         )
         self.client_config: Config = self.client_config.merge(limits)
 
-    @_telling
+    @_mapping_errors
     def _open(self, name: str, mode: str = "rb") -> ObjectFile:
         try:
             return ObjectFile(self._normalize_name(name), mode, self)
@@ -82,19 +82,19 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         root, extension = os.path.splitext(name)  # noqa: PTH122 - a name, no path
         return f"{root}_{get_random_string(12)}{extension}"
 
-    @_telling
+    @_mapping_errors
     def _save(self, name: str, content: Any) -> str:
         return str(super()._save(name, content))
 
-    @_telling
+    @_mapping_errors
     def delete(self, name: str) -> None:
         super().delete(name)
 
-    @_telling
+    @_mapping_errors
     def exists(self, name: str) -> bool:
         return bool(super().exists(name))
 
-    @_telling
+    @_mapping_errors
     def size(self, name: str) -> int:
         return int(super().size(name))
 
@@ -106,7 +106,7 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         """
         self._save(name, content)
 
-    @_telling
+    @_mapping_errors
     def delete_folder(self, name: str) -> None:
         """Deletes all objects whose names begin with `name` and a slash, a thousand a request."""
         prefix = f"{self._normalize_name(name).rstrip('/')}/"

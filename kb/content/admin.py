@@ -76,8 +76,8 @@ def decline_view(request: HttpRequest, invitation_id: int) -> HttpResponse:
 def invitation_notice(request: HttpRequest) -> str:
     """What the first page and the list of knowledge bases say of open invitations; blank where there are none."""
     count = Invitation.objects.visible_to(principal(request)).count()
-    words = ngettext("You have %(count)d invitation.", "You have %(count)d invitations.", count)
-    return words % {"count": count} if count else ""
+    message = ngettext("You have %(count)d invitation.", "You have %(count)d invitations.", count)
+    return message % {"count": count} if count else ""
 
 
 CONFIRMED = ("remove", "transfer")
@@ -130,11 +130,11 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if action == "add":
             return super().post(request, *args, **kwargs)
         try:
-            words = self._change(action, row_id(request.POST.get("member", "")) or 0)
+            message = self._change(action, row_id(request.POST.get("member", "")) or 0)
         except ServiceError as error:
             messages.error(request, str(error))
         else:
-            messages.success(request, words)
+            messages.success(request, message)
         return self._back()
 
     def form_valid(self, form: NewMemberForm) -> HttpResponse:
@@ -143,8 +143,8 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         except ServiceError as error:
             form.add_error("username", str(error))
             return self.form_invalid(form)
-        words = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
-        messages.success(self.request, words % {"name": member.user.username})
+        message = _("%(name)s is invited.") if member.is_pending else _("%(name)s may use it from now on.")
+        messages.success(self.request, message % {"name": member.user.username})
         return self._back()
 
     def _change(self, action: str, user_id: int) -> str:
@@ -152,16 +152,16 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         names = {"name": member.user.username}
         if action == "remove":
             member_remove(kb=self.kb, by=by, user_id=user_id)
-            words = _("The invitation is withdrawn.") if member.is_pending else _("%(name)s may not use it any more.")
-            return words % names
+            message = _("The invitation is withdrawn.") if member.is_pending else _("%(name)s may not use it any more.")
+            return message % names
         if action == "transfer":
             offered = ownership_transfer(kb=self.kb, by=by, username=member.user.username).is_offered
-            words = (
+            message = (
                 _("It belongs to %(name)s once they accept.")
                 if offered
                 else _("The knowledge base belongs to %(name)s from now on.")
             )
-            return words % names
+            return message % names
         if action == "withdraw":
             offer_withdraw(kb=self.kb, by=by)
             return _("The offer is withdrawn.")
@@ -169,7 +169,7 @@ class SharingView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
         if role not in Membership.Role.values:
             raise PermissionDenied
         changed = member_change(kb=self.kb, by=by, user_id=user_id, role=role)
-        return _("%(name)s has the role “%(role)s” from now on.") % {**names, "role": changed.role_in_words}
+        return _("%(name)s has the role “%(role)s” from now on.") % {**names, "role": changed.role_text}
 
     def _asked(self) -> dict[str, Any] | None:
         """What a link asks to do to a member, before it is done."""

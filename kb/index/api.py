@@ -11,7 +11,7 @@ from kb.base.shapes import as_values
 from kb.index.services.tokenizing import (
     TokenizerState,
     Tokens,
-    problem_in_words,
+    problem_text,
     read_settings,
     tokenizer_change,
     tokenizer_change_cancel,
@@ -40,7 +40,7 @@ class LinesField(StrictCharField):
         try:
             self._parse(text)
         except DictionaryError as error:
-            raise serializers.ValidationError(problem_in_words(error)) from error
+            raise serializers.ValidationError(problem_text(error)) from error
         return text
 
 

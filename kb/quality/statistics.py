@@ -36,13 +36,13 @@ GROUP BY stage
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class StatisticsScope:
     """Which knowledge bases a caller sees, as ids, in order; None: all, and those that are deleted."""
 
     kb_ids: tuple[int, ...] | None
 
     @classmethod
-    def of(cls, principal: Principal, visible_ids: tuple[int, ...]) -> "Sight":
+    def of(cls, principal: Principal, visible_ids: tuple[int, ...]) -> "StatisticsScope":
         sees_all = principal.user.is_superuser and principal.kb_ids is None
         return cls(None if sees_all else tuple(sorted(visible_ids)))
 
@@ -121,7 +121,7 @@ class SearchStatistics:
         return sum(day.searches for day in self.days)
 
 
-def search_statistics(sight: Sight) -> SearchStatistics:
+def search_statistics(sight: StatisticsScope) -> SearchStatistics:
     """How the searches of the last days went, as far as a caller sees them; at most a minute old.
 
     Those that were answered from the cache of responses are not in the log, and so not counted.
@@ -149,7 +149,7 @@ def cache_hits() -> tuple[TierHits, ...]:
     return found
 
 
-def waiting_failures(sight: Sight, principal: Principal) -> tuple[int, int]:
+def waiting_failures(sight: StatisticsScope, principal: Principal) -> tuple[int, int]:
     """How many failed queries are open or in progress, and how many of these are assigned to the principal."""
     states = (FailedQuery.State.OPEN, FailedQuery.State.IN_PROGRESS)
     rows = sight.seen(FailedQuery.objects.filter(state__in=states))
@@ -157,7 +157,7 @@ def waiting_failures(sight: Sight, principal: Principal) -> tuple[int, int]:
     return counts["all"], counts["mine"]
 
 
-def _measured(sight: Sight) -> SearchStatistics:
+def _measured(sight: StatisticsScope) -> SearchStatistics:
     today = timezone.localdate()
     first = today - timedelta(days=DAYS - 1)
     begin = timezone.localtime().replace(hour=0, minute=0, second=0, microsecond=0) - timedelta(days=DAYS - 1)

@@ -58,7 +58,7 @@ from retrieval.protocols import Channel, ExternalProvider, Reranker, TextVectors
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
-from retrieval.scope import Scope, StandIn
+from retrieval.scope import Fallback, Scope
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis
 
@@ -91,7 +91,7 @@ class _InLanguage:
             return self._provider.search(analysis, k, deadline)
 
 
-class _CannotBeAsked:
+class _UnavailableProvider:
     """Stands where a source is not set up as it must be, so that the search says why."""
 
     def __init__(self, source: SearchProvider, error: ChannelUnavailable) -> None:
@@ -154,7 +154,7 @@ def external_channels(
         try:
             provider: ExternalProvider = _InLanguage(provider_of(external), language)
         except ChannelUnavailable as error:
-            provider = _CannotBeAsked(external, error)
+            provider = _UnavailableProvider(external, error)
         yield ExternalChannel(
             EXTERNAL,
             kb.pk,
@@ -281,7 +281,7 @@ class Wiring:
     links: tuple[Reranker, ...]
 
     @property
-    def asks_elsewhere(self) -> bool:
+    def uses_external_sources(self) -> bool:
         """Whether results may change although no knowledge base does."""
         return any(isinstance(channel, ExternalChannel) for scope in self.pipeline.scopes for channel in scope.channels)
 
@@ -373,8 +373,8 @@ def _scope(
 ) -> Scope:
     channels = [_vector_channel(kb, vectors, config, only), _keyword_channel(kb, only)]
     if holdings(kb).questions and config.question_weight:
-        store, stand_in = _vector_stores(kb)
-        channels.append(QuestionChannel(kb.pk, vectors, store, stand_in=stand_in, dimension=kb.dimension, only=only))
+        store, fallback = _vector_stores(kb)
+        channels.append(QuestionChannel(kb.pk, vectors, store, fallback=fallback, dimension=kb.dimension, only=only))
     held = holdings(kb)
     notes = left_out(kb, held, config, is_filtered=only is not None)
     texts = text_vectors(kb, vectors)
@@ -386,25 +386,25 @@ def _scope(
         tokenizer=cutter,
         channels=(*channels, *asked),
         config=config,
-        stand_ins=_stand_ins(kb, config, only),
+        fallbacks=_fallbacks(kb, config, only),
         text_vectors=texts,
         notes=notes,
     )
 
 
-def _stand_ins(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> tuple[StandIn, ...]:
+def _fallbacks(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> tuple[Fallback, ...]:
     """Full text for a keyword index that cannot answer; n-grams where keywords find nothing or the embedder is out."""
-    stand_ins = []
+    fallbacks = []
     store = PgTextStore()
     if config.enable_fts and tokenizer(kb.tokenizer_id) is not None:
         channel = FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only)
-        stand_ins.append(StandIn(channel, failed=frozenset({"bm25"})))
+        fallbacks.append(Fallback(channel, failed=frozenset({"bm25"})))
     if config.lexical_fallback:
         lexical = LexicalChannel(kb.pk, kb.tokenizer_id, store, only=only)
-        stand_ins.append(
-            StandIn(lexical, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=LEXICAL_BELOW)
+        fallbacks.append(
+            Fallback(lexical, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=LEXICAL_BELOW)
         )
-    return tuple(stand_ins)
+    return tuple(fallbacks)
 
 
 def _vector_channel(
@@ -426,12 +426,12 @@ def _vector_channel(
                 ),
             )
         )
-    store, stand_in = _vector_stores(kb)
+    store, fallback = _vector_stores(kb)
     return VectorChannel(
         kb.pk,
         vectors,
         store,
-        stand_in=stand_in,
+        fallback=fallback,
         dimension=kb.dimension,
         keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
         only=only,

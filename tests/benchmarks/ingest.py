@@ -106,14 +106,14 @@ def running_worker():
 
 def ingest_files(kb, files: Sequence[Path], worker: Worker) -> list[list[int]]:
     """Files as one upload, from the first that is taken in to the last that is ready; the worker's memory at the quarters."""
-    from kb.ingest.services.batches import NewFile, batch_create, batch_progress, take_in
+    from kb.ingest.services.batches import NewFile, batch_add_many, batch_create, batch_progress
 
     batch = batch_create(knowledge_base=kb, name="files", user=None)
     waiting, taken, memory = deque(files), 0, []
     while (progress := batch_progress(batch)).unfinished or waiting:
         while waiting and taken - progress.done < AHEAD:
             piece = [waiting.popleft() for _ in range(min(PIECE, len(waiting)))]
-            taken += len(take_in(batch, [NewFile(path.name, path) for path in piece], user=None).added)
+            taken += len(batch_add_many(batch, [NewFile(path.name, path) for path in piece], user=None).added)
         if len(memory) < QUARTERS - 1 and progress.done >= (len(memory) + 1) * len(files) / QUARTERS:
             memory.append(worker.memory())
         time.sleep(LOOK_SECONDS)

@@ -29,7 +29,7 @@ QUESTIONS, PASSAGES = 60, 1_500
 RECOVERS_WITHIN = 30.0
 READY_WITHIN = 180.0
 CHOSEN = "hashing_embedder"
-"""Told of every answer, since the installation compares words: no fault."""
+"""In every answer, since the installation compares words: no fault."""
 HARMLESS = frozenset({"shared_cache_unavailable"})
 """Costs time, and changes no answer."""
 

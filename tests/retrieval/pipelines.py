@@ -11,8 +11,8 @@ from tests.fakes import FakePassages, WordTokenizer
 WORDS = WordTokenizer()
 
 
-def scope(kb_id, *channels, space="m", tokenizer=WORDS, stand_ins=(), **settings):
-    return Scope(kb_id, space, tokenizer, channels, RetrievalConfig(**settings), tuple(stand_ins))
+def scope(kb_id, *channels, space="m", tokenizer=WORDS, fallbacks=(), **settings):
+    return Scope(kb_id, space, tokenizer, channels, RetrievalConfig(**settings), tuple(fallbacks))
 
 
 def pipeline(*scopes, passages=None, rerankers=(), executor=None, **parts):

@@ -4,7 +4,7 @@ from langchain_core.embeddings import DeterministicFakeEmbedding
 
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.langchain import KnowledgeBaseVectorStore
-from retrieval.texts import FoundText, KeptText
+from retrieval.texts import FoundText, StoredText
 
 
 class Texts:
@@ -142,7 +142,7 @@ def test_texts_enter_a_knowledge_base_that_is_there():
         ["one"], store.embeddings, [{"n": 1}], ids=["a"], knowledge_base=store.knowledge_base
     )
     assert again.knowledge_base is texts
-    assert texts.kept == {"a": KeptText("a", "one", {"n": 1})}
+    assert texts.kept == {"a": StoredText("a", "one", {"n": 1})}
 
 
 def test_texts_alone_make_no_knowledge_base():

@@ -6,7 +6,7 @@ from threading import Event
 import pytest
 
 from retrieval.errors import NoChannelAvailable
-from retrieval.scope import StandIn
+from retrieval.scope import Fallback
 from tests.fakes import BrokenChannel, FakeChannel
 from tests.retrieval.pipelines import chunk_ids, pipeline, run, scope
 
@@ -33,10 +33,10 @@ def lexical():
     return FakeChannel("lexical", 1, {8: 0.4})
 
 
-def stand_ins(fts, ngrams, below=3):
+def fallbacks(fts, ngrams, below=3):
     return (
-        StandIn(fts, failed=frozenset({"bm25"})),
-        StandIn(ngrams, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=below),
+        Fallback(fts, failed=frozenset({"bm25"})),
+        Fallback(ngrams, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=below),
     )
 
 
@@ -44,7 +44,7 @@ def test_a_stand_in_is_not_searched_where_nothing_is_amiss():
     fts, ngrams = full_text(), lexical()
     channels = FakeChannel("vector", 1, {1: 0.9}), FakeChannel("bm25", 1, {1: 3.0, 2: 2.0, 3: 1.0})
 
-    run(pipeline(scope(1, *channels, stand_ins=stand_ins(fts, ngrams))))
+    run(pipeline(scope(1, *channels, fallbacks=fallbacks(fts, ngrams))))
 
     assert (fts.asked, ngrams.asked) == ([], [])
 
@@ -53,7 +53,7 @@ def test_full_text_serves_where_the_keyword_index_cannot():
     fts = full_text()
     channels = FakeChannel("vector", 1, {1: 0.9}), BrokenChannel("bm25", 1)
 
-    result = run(pipeline(scope(1, *channels, stand_ins=stand_ins(fts, lexical(), below=0))))
+    result = run(pipeline(scope(1, *channels, fallbacks=fallbacks(fts, lexical(), below=0))))
 
     assert sorted(chunk_ids(result)) == [1, 7]
     assert [each.code for each in result.degraded] == ["model_unavailable"]
@@ -64,7 +64,7 @@ def test_n_grams_are_searched_where_full_text_too_finds_next_to_nothing(found, a
     ngrams = lexical()
     channels = FakeChannel("vector", 1, {1: 0.9}), BrokenChannel("bm25", 1)
 
-    run(pipeline(scope(1, *channels, stand_ins=stand_ins(full_text(found), ngrams))))
+    run(pipeline(scope(1, *channels, fallbacks=fallbacks(full_text(found), ngrams))))
 
     assert ngrams.asked == asked
 
@@ -80,7 +80,7 @@ def test_n_grams_are_searched_where_full_text_too_finds_next_to_nothing(found, a
 def test_n_grams_are_searched_where(channels):
     ngrams = lexical()
 
-    result = run(pipeline(scope(1, *channels, stand_ins=stand_ins(full_text(), ngrams))))
+    result = run(pipeline(scope(1, *channels, fallbacks=fallbacks(full_text(), ngrams))))
 
     assert ngrams.asked == [120]
     assert 8 in chunk_ids(result)
@@ -89,7 +89,7 @@ def test_n_grams_are_searched_where(channels):
 def test_an_answer_of_a_stand_in_alone_is_an_answer():
     channels = BrokenChannel("vector", 1), BrokenChannel("bm25", 1)
 
-    result = run(pipeline(scope(1, *channels, stand_ins=stand_ins(full_text(), lexical()))))
+    result = run(pipeline(scope(1, *channels, fallbacks=fallbacks(full_text(), lexical()))))
 
     assert sorted(chunk_ids(result)) == [7, 8]
 

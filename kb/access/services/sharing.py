@@ -47,7 +47,7 @@ class Member:
     is_offered: bool = False
 
     @property
-    def role_in_words(self) -> str:
+    def role_text(self) -> str:
         return str(Role(self.role).label)
 
 

@@ -59,7 +59,7 @@ class Audited:
         name: what a row goes by.
         kb: the knowledge base of a row, NULL for none.
         key: its id in the log.
-        in_words: stands in for the value of a column, as the name of who an id refers to.
+        as_text: stands in for the value of a column, as the name of who an id refers to.
         secret: columns of which only is kept that they have changed.
         only: which rows the log is about.
         routine: which updates, from OLD to NEW, belong to the ordinary course of work and to nobody; blank: none.
@@ -70,7 +70,7 @@ class Audited:
     name: str = "r.name"
     kb: str = "r.knowledge_base_id"
     key: str = "r.id::text"
-    in_words: Mapping[str, str] = field(default_factory=dict)
+    as_text: Mapping[str, str] = field(default_factory=dict)
     secret: tuple[str, ...] = ()
     only: str = "TRUE"
     routine: str = ""
@@ -117,7 +117,7 @@ class Audited:
     def _values(self, row: str) -> str:
         pairs = []
         for column in self.columns:
-            value = re.sub(r"\br\.", f"{row}.", self.in_words.get(column, f"r.{column}"))
+            value = re.sub(r"\br\.", f"{row}.", self.as_text.get(column, f"r.{column}"))
             pairs.append(f"'{column.removesuffix('_id')}', {value}")
         return f"jsonb_build_object({', '.join(pairs)})"
 
@@ -203,7 +203,7 @@ KNOWLEDGE_BASE = Audited(
         "keyword_method", "ask_questions", "extract_graph", "no_answer",
     ),
     kb="r.id",
-    in_words={
+    as_text={
         "owner_id": _USERNAME.format(column="owner_id"),
         "profile_id": "(SELECT p.name || ' v' || p.version FROM kb_retrievalprofile p WHERE p.id = r.profile_id)",
     },
@@ -232,7 +232,7 @@ API_KEY = Audited(
     columns=("name", "user_id", "scope", "bound", "rate_limit", "expiry_date", "revoked"),
     kb="NULL::bigint",
     key="r.prefix",
-    in_words={"user_id": _USERNAME.format(column="user_id")},
+    as_text={"user_id": _USERNAME.format(column="user_id")},
     secret=("hashed_key",),
 )
 USER = Audited(
@@ -250,7 +250,7 @@ PROFILE = Audited(
 CONCEPT = Audited(
     kind="concept",
     columns=("name", "description", "parent_id"),
-    in_words={"parent_id": "(SELECT p.name FROM kb_concept p WHERE p.id = r.parent_id)"},
+    as_text={"parent_id": "(SELECT p.name FROM kb_concept p WHERE p.id = r.parent_id)"},
 )
 TERM = Audited(kind="concept_term", columns=("text", "kind"), name="r.text")
 _BY_PEOPLE = "(r.origin <> 'llm' OR kb_audit_attended())"

@@ -31,7 +31,7 @@ class RequestLog:
         with context.bound(request_id=request_id):
             response = self._get_response(request)
             response.headers["X-Request-ID"] = request_id
-            told = partial(_tell, request, response, started, context.fields())
+            told = partial(_log, request, response, started, context.fields())
             if isinstance(response, StreamingHttpResponse):
                 response._resource_closers.append(told)  # its time is that until the last piece
             else:
@@ -39,7 +39,7 @@ class RequestLog:
         return response
 
 
-def _tell(request: HttpRequest, response: HttpResponseBase, started: float, bound: context.Fields) -> None:
+def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound: context.Fields) -> None:
     with context.bound(**bound):
         note(route_of(request), request.method or "", response.status_code, started, **_caller(request))
 

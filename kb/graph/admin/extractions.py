@@ -105,13 +105,13 @@ def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
     troubled = GraphExtraction.objects.filter(document__knowledge_base=kb).exclude(error="").count()
     if not troubled:
         return ""
-    words = ngettext(
+    message = ngettext(
         "%(count)d document could not be read for the graph.",
         "%(count)d documents could not be read for the graph.",
         troubled,
     )
     url = f"{reverse('admin:kb_graphextraction_changelist')}?document__knowledge_base__id__exact={kb.pk}"
-    return format_html('<a href="{}" class="kb-link kb-bad">{}</a>', url, words % {"count": troubled})
+    return format_html('<a href="{}" class="kb-link kb-bad">{}</a>', url, message % {"count": troubled})
 
 
 def _notes(extraction: GraphExtraction) -> list[str]:
@@ -149,7 +149,7 @@ def _notes(extraction: GraphExtraction) -> list[str]:
             ),
         ),
     ]
-    return [*notes, *(words % {"count": count} for count, words in counts if count)]
+    return [*notes, *(message % {"count": count} for count, message in counts if count)]
 
 
 add_part(Document, context=lambda _request, document: {"graph_state": document_graph_state(document)})

@@ -51,7 +51,7 @@ class GraphImportForm(IntoKnowledgeBaseForm):
     )
     table = forms.ChoiceField(
         label=gettext_lazy("What the file holds"),
-        choices=[(table.value, words) for table, words in TABLES.items()],
+        choices=[(table.value, message) for table, message in TABLES.items()],
         widget=UnfoldAdminSelectWidget,
     )
     file = forms.FileField(
@@ -91,7 +91,7 @@ class GraphImportView(IntoKnowledgeBaseView):
             **kwargs,
             opts=self.model_admin.opts,
             columns=[(TABLES[table], ", ".join(names)) for table, names in COLUMNS.items()],
-            tables=[(table.value, words) for table, words in TABLES.items()],
+            tables=[(table.value, message) for table, message in TABLES.items()],
             visible=KnowledgeBase.objects.visible_to(principal(self.request)),
             has_knowledge_base=self.writable.exists(),
         )
@@ -111,8 +111,8 @@ class GraphImportView(IntoKnowledgeBaseView):
         )
 
     def _imported(self, plan: ImportPlan) -> HttpResponse:
-        words = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
-        messages.success(self.request, words % plan.counts)
+        message = _("Imported: %(new)d new, %(changed)d changed, %(same)d as they were, %(error)d left out.")
+        messages.success(self.request, message % plan.counts)
         models = {Table.ENTITIES: "entity", Table.FACTS: "graphfact", Table.CONCEPTS: "concept"}
         return HttpResponseRedirect(reverse(f"admin:kb_{models[plan.table]}_changelist"))
 
@@ -292,7 +292,7 @@ class Linked:
 
     node: Node
     url: str
-    words: str
+    description: str
     is_entity: bool
 
 
@@ -325,7 +325,7 @@ def entity_context(request: HttpRequest, entity: Entity) -> Mapping[str, Any]:
     }
 
 
-def relations_in_words(neighbour: Neighbour) -> str:
+def relations_text(neighbour: Neighbour) -> str:
     """The first relations with arrows: outward where the entity is the subject."""
     told = [f"{'→' if each.outward else '←'} {each.predicate}" for each in neighbour.relations[:MOST_RELATIONS]]
     return ", ".join([*told, "…"] if len(neighbour.relations) > MOST_RELATIONS else told)
@@ -333,9 +333,9 @@ def relations_in_words(neighbour: Neighbour) -> str:
 
 def _drawing(kind: str, entity: Entity, neighbours: Sequence[Neighbour], shape: Shape) -> Drawing:
     drawn = neighbours[:MOST_DRAWN]
-    picture = draw(entity.name, [(each.name, relations_in_words(each)) for each in drawn], shape)
+    picture = draw(entity.name, [(each.name, relations_text(each)) for each in drawn], shape)
     links = [
-        Linked(node, _url(entity, each), f"{each.name}: {relations_in_words(each)}", each.entity_id is not None)
+        Linked(node, _url(entity, each), f"{each.name}: {relations_text(each)}", each.entity_id is not None)
         for node, each in zip(picture.nodes, drawn, strict=True)
     ]
     return Drawing(kind, picture, links)

@@ -183,11 +183,11 @@ def _entity(item: Any, text: str) -> FoundEntity | None:
     if not isinstance(item, Mapping):
         return None
     name = _text(item.get("name"), NAME_CHARACTERS)
-    if not name or not _stands_in(name, text):
+    if not name or not _occurs_in(name, text):
         return None
     given = item.get("aliases")
     aliases = [_text(alias, NAME_CHARACTERS) for alias in (given if isinstance(given, list) else [])]
-    others = {normalized_key(alias): alias for alias in aliases if alias and _stands_in(alias, text)}
+    others = {normalized_key(alias): alias for alias in aliases if alias and _occurs_in(alias, text)}
     others.pop(normalized_key(name), None)
     return FoundEntity(name, _text(item.get("kind"), KIND_CHARACTERS), tuple(others.values())[:MAX_ALIASES])
 
@@ -200,10 +200,10 @@ def _fact(item: Any, text: str) -> Triple | None:
     triple = Triple(subject, predicate, object_)
     if not (subject and predicate and object_) or triple.identity[0] == triple.identity[2]:
         return None
-    return triple if _stands_in(subject, text) and _stands_in(object_, text) else None
+    return triple if _occurs_in(subject, text) and _occurs_in(object_, text) else None
 
 
-def _stands_in(name: str, text: str) -> bool:
+def _occurs_in(name: str, text: str) -> bool:
     key = normalized_key(name)
     return bool(key) and key in text
 

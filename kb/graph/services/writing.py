@@ -88,7 +88,7 @@ def _write_facts(document: Document, said: Sequence[tuple[Triple, int]], stale: 
     new = [key for key in wanted if key not in held]
     rows = [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in sorted(new)]
     FactSource.objects.bulk_create(rows, batch_size=BATCH)
-    _tell_sources(rows)
+    _set_source_chunks(rows)
     losing = GraphFact.objects.filter(pk__in=[source.fact_id for source in gone])
     touched = {key for pair in losing.values_list("subject_key", "object_key") for key in pair}
     FactSource.objects.filter(pk__in=[source.pk for source in gone]).delete()
@@ -96,7 +96,7 @@ def _write_facts(document: Document, said: Sequence[tuple[Triple, int]], stale: 
     return FactSource.objects.filter(document=document).values("fact").distinct().count()
 
 
-def _tell_sources(rows: Iterable[FactSource]) -> None:
+def _set_source_chunks(rows: Iterable[FactSource]) -> None:
     """A fact of a language model that has no passage to show has one now."""
     first = {row.fact_id: row.chunk_id for row in reversed(list(rows))}
     lacking = list(GraphFact.objects.filter(pk__in=first, source_chunk=None, origin=Origin.LLM))

@@ -24,7 +24,7 @@ from django.views.generic import TemplateView
 from kb.access.models import KnowledgeBase
 from kb.base.errors import ServiceError
 from kb.base.metrics import SHARED_FOLDER, cache_counters
-from kb.index.admin.tokenizer import tokenizer_url, tokenizers_in_words
+from kb.index.admin.tokenizer import tokenizer_url, tokenizers_text
 from kb.index.bm25 import BM25Store
 from kb.index.services.keyword_cache import (
     IndexState,
@@ -96,7 +96,7 @@ class KeywordCacheView(AdminPage):
         editable = frozenset(
             KnowledgeBase.objects.editable_by(caller).filter(pk__in=in_page).values_list("pk", flat=True)
         )
-        named = tokenizers_in_words({index.kb.tokenizer_id for index in indexes})
+        named = tokenizers_text({index.kb.tokenizer_id for index in indexes})
         return super().get_context_data(
             **kwargs,
             title=_("Keyword index cache"),
@@ -145,10 +145,12 @@ class InvalidateView(AdminPage):
         return HttpResponseRedirect(reverse("admin:keyword_cache"))
 
 
-def index_state_in_words(state: IndexState, changes: int) -> str:
+def index_state_text(state: IndexState, changes: int) -> str:
     if state is IndexState.CHANGED:
-        words = ngettext("current: %(count)d change over the base", "current: %(count)d changes over the base", changes)
-        return words % {"count": changes}
+        message = ngettext(
+            "current: %(count)d change over the base", "current: %(count)d changes over the base", changes
+        )
+        return message % {"count": changes}
     return {
         IndexState.EMPTY: _("no chunks"),
         IndexState.BUILDING: _("being built now"),
@@ -205,7 +207,7 @@ def _row(index: KeywordIndex, tokenizers: Mapping[str, str], *, is_editable: boo
         kb_url=reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
         tokenizer=tokenizers[kb.tokenizer_id],
         tokenizer_url=tokenizer_url(kb),
-        state=index_state_in_words(index.state, index.changes),
+        state=index_state_text(index.state, index.changes),
         state_label=INDEX_LABELS[index.state],
         base_bytes="–" if index.base_bytes is None else filesizeformat(index.base_bytes),
         redis_bytes=filesizeformat(index.redis_bytes) if index.redis_bytes else "–",

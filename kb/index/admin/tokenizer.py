@@ -25,7 +25,7 @@ from kb.index.services.tokenizing import (
     MarkedToken,
     compare_tokens,
     dry_run,
-    problem_in_words,
+    problem_text,
     read_settings,
     tokenizer_change,
     tokenizer_change_cancel,
@@ -158,7 +158,7 @@ class TokenizerForm(forms.Form):
         try:
             parse(text)
         except DictionaryError as error:
-            raise ValidationError(problem_in_words(error)) from error
+            raise ValidationError(problem_text(error)) from error
         return text
 
 
@@ -256,10 +256,10 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             original=self.kb,
             kb=self.kb,
             may_edit=self.may_edit,
-            active=tokenizer_in_words(self.kb.tokenizer_id),
+            active=tokenizer_text(self.kb.tokenizer_id),
             trouble=_trouble(self.kb, self.active),
             progress=tokenizing_progress(self.kb),
-            kinds=_kinds_in_words(),
+            kinds=_kinds_text(),
         )
 
     def form_valid(self, form: TokenizerForm) -> HttpResponse:
@@ -306,7 +306,7 @@ def progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
         "kb": kb,
         "progress": tokenizing_progress(kb),
         "is_done": kb.tokenizer_id == awaited,
-        "active": tokenizer_in_words(kb.tokenizer_id),
+        "active": tokenizer_text(kb.tokenizer_id),
         "swap": True,
     }
     return render(request, "index/tokenizer/progress.html", context)
@@ -318,19 +318,19 @@ def cancel_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
     return HttpResponseRedirect(tokenizer_url(kb))
 
 
-def tokenizer_in_words(tokenizer_id: str) -> str:
+def tokenizer_text(tokenizer_id: str) -> str:
     """Engine and options behind an id, in a few words."""
-    return tokenizers_in_words([tokenizer_id])[tokenizer_id]
+    return tokenizers_text([tokenizer_id])[tokenizer_id]
 
 
-def tokenizers_in_words(tokenizer_ids: Collection[str]) -> dict[str, str]:
-    """As `tokenizer_in_words`, in one query."""
+def tokenizers_text(tokenizer_ids: Collection[str]) -> dict[str, str]:
+    """As `tokenizer_text`, in one query."""
     rows = TokenizerSettings.objects.filter(tokenizer_id__in=[each for each in tokenizer_ids if each])
     stored = {row.tokenizer_id: row for row in rows}
-    return {each: _in_words(stored.get(each) or TokenizerSettings()) if each else _("none") for each in tokenizer_ids}
+    return {each: _as_text(stored.get(each) or TokenizerSettings()) if each else _("none") for each in tokenizer_ids}
 
 
-def _in_words(row: TokenizerSettings) -> str:
+def _as_text(row: TokenizerSettings) -> str:
     parts = [row.engine]
     if words := _entries(row.dictionary):
         parts.append(_("dictionary words: %(count)d") % {"count": words})
@@ -360,7 +360,7 @@ def _trouble(kb: KnowledgeBase, active: JiebaTokenizer | None) -> str:
     return ""
 
 
-def _kinds_in_words() -> dict[str, str]:
+def _kinds_text() -> dict[str, str]:
     return {
         TokenKind.DICTIONARY: _("dictionary word"),
         TokenKind.WORD: _("word"),
@@ -371,12 +371,12 @@ def _kinds_in_words() -> dict[str, str]:
 
 
 def _shown(tokens: Sequence[MarkedToken], *, marks: bool = True) -> tuple[ShownToken, ...]:
-    kinds = _kinds_in_words()
+    kinds = _kinds_text()
     return tuple(
         ShownToken(
             term=each.token.term,
             kind=each.token.kind,
-            words=_token_in_words(each, kinds[each.token.kind]),
+            words=_token_text(each, kinds[each.token.kind]),
             is_dropped=each.token.is_dropped,
             is_changed=marks and each.is_changed,
         )
@@ -384,7 +384,7 @@ def _shown(tokens: Sequence[MarkedToken], *, marks: bool = True) -> tuple[ShownT
     )
 
 
-def _token_in_words(marked: MarkedToken, kind: str) -> str:
+def _token_text(marked: MarkedToken, kind: str) -> str:
     token = marked.token
     parts = [kind]
     if token.surface != token.term:

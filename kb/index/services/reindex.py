@@ -140,7 +140,7 @@ class Step(StrEnum):
 
 
 OnStep = Callable[[Step, int, int], None]
-"""Told the step, how much of it is done, and of how much: tables, indexes, knowledge bases or vectors."""
+"""Receives the step, how much of it is done, and of how much: tables, indexes, knowledge bases or vectors."""
 
 
 def build_indexes(

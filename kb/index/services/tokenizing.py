@@ -302,7 +302,7 @@ def read_settings(*, engine: str, dictionary: str, stop_words: str, simplify: bo
     try:
         row.tokenizer_id = JiebaTokenizer(options_of(row)).id
     except DictionaryError as error:
-        raise Rejected("invalid_dictionary", problem_in_words(error)) from error
+        raise Rejected("invalid_dictionary", problem_text(error)) from error
     except DependencyMissing as error:
         raise Rejected("bm25_dependencies_missing", str(error)) from error
     return row
@@ -479,7 +479,7 @@ def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
     TokenizerSettings.objects.filter(knowledge_base=kb_id).exclude(tokenizer_id__in=tokenizer_ids).delete()
 
 
-def problem_in_words(error: DictionaryError) -> str:
+def problem_text(error: DictionaryError) -> str:
     """What is wrong with a line of a dictionary or of stop words, and the remedy, in the reader's language."""
     sentences: Mapping[str, str] = {
         DictionaryProblem.EMPTY_WORD: _("Line %(line)d: there is no word before the frequency: write one."),

@@ -172,9 +172,9 @@ class IngestBatchAdmin(ScopedModelAdmin):
             "progress": progress,
             "statuses": [(status.label, status.value, count) for status, count in statuses if count],
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
-            "time_left": time_in_words(progress.seconds_left),
+            "time_left": time_text(progress.seconds_left),
             "rows": [_row(each) for each in documents],
-            "notes": [note_in_words(each) for each in batch.notes[:SHOWN_NOTES]],
+            "notes": [note_text(each) for each in batch.notes[:SHOWN_NOTES]],
             "failed": progress.counts.get(Document.Status.FAILED, 0),
             "cancelled": progress.counts.get(Document.Status.CANCELLED, 0),
             "may_change": self.has_change_permission(request, batch),
@@ -202,7 +202,7 @@ STEERING: dict[str, Callable[[IngestBatch], object]] = {
 }
 
 
-def time_in_words(seconds: int | None) -> str:
+def time_text(seconds: int | None) -> str:
     """How long something will take, as a curator reads it; empty where that cannot be told."""
     if seconds is None:
         return ""
@@ -215,7 +215,7 @@ def time_in_words(seconds: int | None) -> str:
     return ngettext("%(count)d hour left", "%(count)d hours left", hours) % {"count": hours}
 
 
-def note_in_words(note: dict[str, Any]) -> dict[str, Any]:
+def note_text(note: dict[str, Any]) -> dict[str, Any]:
     """A file that became no document, and why, in the reader's language."""
     return {"name": note["name"], "why": note_message(note), "document": note.get("document")}
 

@@ -134,14 +134,14 @@ class NearDuplicatesView(UnfoldModelAdminViewMixin, TemplateView):  # type: igno
         except ServiceError as error:
             messages.error(self.request, str(error))
             return
-        words = (
+        message = (
             ngettext(
                 "%(count)d chunk is found by no search now.", "%(count)d chunks are found by no search now.", count
             )
             if action == "disable"
             else ngettext("%(count)d chunk was deleted.", "%(count)d chunks were deleted.", count)
         )
-        messages.success(self.request, words % {"count": count})
+        messages.success(self.request, message % {"count": count})
 
 
 def duplicates_url(kb: KnowledgeBase) -> str:

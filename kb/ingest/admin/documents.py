@@ -199,7 +199,7 @@ class DocumentAdmin(ScopedModelAdmin):
     list_select_related = ("knowledge_base",)
     search_fields = ("title", "source")
     search_help_text = gettext_lazy("Search by title or source")
-    actions = ("retry_failed", "cut_anew", "delete_selected")
+    actions = ("retry_failed", "rechunk", "delete_selected")
     list_after_template = "ingest/document_poll.html"
     change_form_outer_before_template = "ingest/document_panel.html"
     warn_unsaved_form = True
@@ -341,7 +341,7 @@ class DocumentAdmin(ScopedModelAdmin):
         self.message_user(request, message % {"count": count}, messages.SUCCESS if count else messages.INFO)
 
     @admin.action(description=gettext_lazy("Cut anew from the stored files"), permissions=["change"])
-    def cut_anew(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
+    def rechunk(self, request: HttpRequest, queryset: QuerySet[Document]) -> None:
         editable = self.only_granted(request, queryset, "editable_by")
         count = 0 if editable is None else documents_recut(editable)
         message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)

@@ -36,11 +36,11 @@ from kb.content.services import knowledge_base_delete, knowledge_base_update, ma
 from kb.index.admin.keyword_cache import (
     INDEX_LABELS,
     StoresView,
-    index_state_in_words,
+    index_state_text,
     stores_progress_view,
     stores_url,
 )
-from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_in_words, tokenizer_url
+from kb.index.admin.tokenizer import TokenizerView, cancel_view, progress_view, tokenizer_text, tokenizer_url
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.services.keyword_cache import IndexState, index_state, with_base
 from kb.index.vector_index import SHARE_TO_KEEP, builds_under_way, spaces_without_index
@@ -173,8 +173,8 @@ def recut_view(request: HttpRequest, kb: KnowledgeBase, site: dict[str, Any]) ->
     outdated = cut_otherwise(documents, _fingerprint(kb))
     if request.method == "POST":
         count = documents_recut(outdated if request.POST.get("which") == "outdated" else documents)
-        words = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
-        messages.success(request, words % {"count": count})
+        message = ngettext("%(count)d document is cut anew.", "%(count)d documents are cut anew.", count)
+        messages.success(request, message % {"count": count})
         return HttpResponseRedirect(f"{reverse('admin:kb_document_changelist')}?knowledge_base__id__exact={kb.pk}")
     chunks = Chunk.objects.filter(knowledge_base=kb)
     context = {
@@ -203,8 +203,8 @@ def panel_of(kb: Any) -> dict[str, Any]:
     """
     return {
         "kb": kb,
-        "index_state": index_state_in_words(state_of_index(kb), kb.changes),
-        "tokenizer": tokenizer_in_words(kb.tokenizer_id),
+        "index_state": index_state_text(state_of_index(kb), kb.changes),
+        "tokenizer": tokenizer_text(kb.tokenizer_id),
         "tokenizer_url": tokenizer_url(kb),
         "stores_url": stores_url(kb),
         "outdated": outdated_count(kb),
@@ -299,12 +299,12 @@ class ProfileField(forms.ModelChoiceField):  # type: ignore[type-arg]
         )
 
     def label_from_instance(self, profile: RetrievalProfile) -> str:
-        words = (
+        message = (
             _("%(name)s, its own (version %(version)d)")
             if profile.knowledge_base_id
             else _("%(name)s (version %(version)d)")
         )
-        return words % {"name": profile.name, "version": profile.version}
+        return message % {"name": profile.name, "version": profile.version}
 
 
 class KnowledgeBaseForm(forms.ModelForm):  # type: ignore[type-arg]
@@ -506,7 +506,7 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     @column(gettext_lazy("index"), label=INDEX_LABELS)
     def index_state(self, kb: Any) -> tuple[str, str]:
         state = state_of_index(kb)
-        return state, index_state_in_words(state, kb.changes)
+        return state, index_state_text(state, kb.changes)
 
     @column(gettext_lazy("documents"), ordering="document_count")
     def documents(self, kb: Any) -> str:

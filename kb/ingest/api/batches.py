@@ -33,7 +33,7 @@ from kb.ingest.services.tables import batch_describe, read_table
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
-from kb.web.api.idempotency import once
+from kb.web.api.idempotency import idempotent
 from kb.web.api.lists import Created, Flag, ListFilters, Text
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
@@ -257,10 +257,10 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
         return self.get_paginated_response(BatchSerializer(batches, many=True).data)
 
     def create(self, request: Request, kb_id: int) -> HttpResponseBase:
-        kb = self.editable(self._knowledge_bases(), kb_id)
-        return once(request, lambda: self._begun(request, kb))
+        return self._begin(request, self.editable(self._knowledge_bases(), kb_id))
 
-    def _begun(self, request: Request, kb: KnowledgeBase) -> Response:
+    @idempotent()
+    def _begin(self, request: Request, kb: KnowledgeBase) -> Response:
         fields = self.checked(BatchCreateSerializer)
         table = fields.get("table")
         described = read_table(table.read()) if table is not None else []
@@ -304,37 +304,40 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
 )
 class BatchViewSet(_FormOfFiles):
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return self._told(pk)
+        return self._detail(pk)
 
     @action(detail=True, methods=["post"])
     def files(self, request: Request, pk: int) -> HttpResponseBase:
-        batch = self._editable(pk)
-        return once(request, lambda: self.taken(batch, self.checked(BatchFilesSerializer), status.HTTP_200_OK))
+        return self._add(request, self._editable(pk))
+
+    @idempotent()
+    def _add(self, _request: Request, batch: IngestBatch) -> Response:
+        return self.taken(batch, self.checked(BatchFilesSerializer), status.HTTP_200_OK)
 
     @action(detail=True, methods=["post"])
     def pause(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         batch_pause(self._editable(pk))
-        return self._told(pk)
+        return self._detail(pk)
 
     @action(detail=True, methods=["post"])
     def resume(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         batch_resume(self._editable(pk))
-        return self._told(pk)
+        return self._detail(pk)
 
     @action(detail=True, methods=["post"])
     def cancel(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         batch_cancel(self._editable(pk))
-        return self._told(pk)
+        return self._detail(pk)
 
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         batch = self._editable(pk)
         batch_retry(batch, self.checked(BatchRetrySerializer)["status"])
-        return self._told(pk)
+        return self._detail(pk)
 
     def _editable(self, pk: int) -> IngestBatch:
         batch: IngestBatch = self.editable(IngestBatch.objects.visible_to(self.principal), pk)
         return batch
 
-    def _told(self, pk: int) -> Response:
+    def _detail(self, pk: int) -> Response:
         return Response(BatchDetailSerializer(self.described(pk)).data)

@@ -37,7 +37,7 @@ from kb.ingest.services.documents import (
 )
 from kb.web.api.authentication import user_of
 from kb.web.api.fields import JsonObjectField, ShallowJSONParser, StrictCharField, StrictSerializer, TagsField
-from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, once, require_match
+from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, idempotent, require_match
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.lists import Created, ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.schema import NOT_MODIFIED, answers
@@ -200,8 +200,7 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
         return self.page(rows, DocumentSerializer, DocumentFilters)
 
     def create(self, request: Request, kb_id: int) -> HttpResponseBase:
-        kb = self.editable(self._knowledge_bases(), kb_id)
-        return once(request, partial(self._added, request, kb), before=lambda: (self._to_add(request),))
+        return self._add(request, self.editable(self._knowledge_bases(), kb_id))
 
     def _to_add(self, request: Request) -> Callable[..., Document]:
         """What puts the document into a knowledge base; a page of the web has been read then."""
@@ -213,7 +212,8 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
             return partial(document_add, **self.read_url(**fields))
         return partial(document_add_text, **({"title": ""} | fields))
 
-    def _added(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:
+    @idempotent(before=_to_add)
+    def _add(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:
         document = add(knowledge_base=kb, user=user_of(request))
         described = DocumentSerializer(one(document_overview(self.principal), document.pk)).data
         return Response(described, status=status.HTTP_201_CREATED, headers={"ETag": described["etag"]})

@@ -86,7 +86,7 @@ class _Ruleset(ctypes.Structure):
     _fields_ = (("files", ctypes.c_uint64), ("tcp", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
 
 
-class _Beneath(ctypes.Structure):
+class _PathBeneath(ctypes.Structure):
     _pack_ = 1
     _fields_ = (("rights", ctypes.c_uint64), ("descriptor", ctypes.c_int32))
 
@@ -206,7 +206,7 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     except OSError:
         return  # not on this system
     try:
-        beneath = _Beneath(rights, descriptor)
+        beneath = _PathBeneath(rights, descriptor)
         _call(_LANDLOCK_ADD_RULE, ruleset, _RULE_PATH_BENEATH, ctypes.byref(beneath), 0)
     finally:
         os.close(descriptor)

@@ -133,7 +133,7 @@ def batch_resume(batch: IngestBatch) -> None:
     Document.objects.filter(batch=batch, status=Status.PENDING).update(waiting_since=timezone.now())
     IngestBatch.objects.filter(pk=batch.pk).update(paused=False)
     batch.paused = False
-    _take_up(batch)
+    _enqueue_on_commit(batch)
 
 
 def batch_cancel(batch: IngestBatch) -> int:
@@ -163,7 +163,7 @@ def batch_retry(batch: IngestBatch, status: str = Status.FAILED) -> int:
     without_file = rows.filter(file="").update(keep_chunks=True, **waiting())
     count = without_file + rows.update(**waiting())
     if count:
-        _take_up(batch)
+        _enqueue_on_commit(batch)
     return count
 
 
@@ -173,7 +173,7 @@ def waiting_ids(batch_id: int, *, after: int, limit: int) -> list[int]:
     return list(rows.order_by("pk").values_list("pk", flat=True)[:limit])
 
 
-def _take_up(batch: IngestBatch) -> None:
+def _enqueue_on_commit(batch: IngestBatch) -> None:
     transaction.on_commit(partial(batch_waiting.send, IngestBatch, batch_id=batch.pk))
 
 
@@ -251,7 +251,7 @@ def batch_add(
     )
 
 
-def take_in(
+def batch_add_many(
     batch: IngestBatch,
     files: Sequence[NewFile],
     *,
@@ -328,14 +328,14 @@ def _store(drafts: Sequence[Document], files: Sequence[NewFile], hold: Callable[
         with transaction.atomic():
             hold()
             copy_rows(Document, drafts)
-            after_commit(_tell, drafts)
+            after_commit(_announce, drafts)
     except BaseException:
         for document in stored:
             document.file.delete(save=False)
         raise
 
 
-def _tell(created: Sequence[Document]) -> None:
+def _announce(created: Sequence[Document]) -> None:
     """What a signal does for a document that is saved alone."""
     if created:
         documents_waiting.send(Document, ids=[document.pk for document in created])
@@ -416,7 +416,7 @@ def expand_archive(job: DocumentJob) -> None:
             for each in unpacked.skipped
         ]
         for done, members in _pieces(unpacked):
-            taken = take_in(
+            taken = batch_add_many(
                 batch,
                 [_file(archive, member) for member in members],
                 user=archive.created_by,

@@ -21,7 +21,7 @@ from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
 from kb.ingest.services.indexing import chunk_settings
-from kb.ingest.services.rechunk import Survival, chunks_of, recut
+from kb.ingest.services.rechunk import RechunkStats, chunks_of, recut
 from retrieval.errors import RetrievalError
 
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
@@ -82,7 +82,7 @@ class Preview:
     most_tokens: int
     is_partial: bool
     present: int | None = None
-    survival: Survival | None = None
+    survival: RechunkStats | None = None
 
     @property
     def unshown(self) -> int:

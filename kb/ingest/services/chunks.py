@@ -242,7 +242,7 @@ def chunk_update(
             require(require_there(chunk))
             chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
         return
-    _write_anew(chunk, wanted, enabled=enabled, require=require)
+    _rewrite_chunk(chunk, wanted, enabled=enabled, require=require)
 
 
 def chunk_reindex(chunk: Chunk) -> None:
@@ -251,10 +251,10 @@ def chunk_reindex(chunk: Chunk) -> None:
     Raises:
         Rejected, Superseded, NotVisible: as `chunk_update`.
     """
-    _write_anew(chunk, copy.copy(chunk), enabled=chunk.enabled)
+    _rewrite_chunk(chunk, copy.copy(chunk), enabled=chunk.enabled)
 
 
-def _write_anew(
+def _rewrite_chunk(
     chunk: Chunk, wanted: Chunk, *, enabled: bool, require: Callable[[Chunk], None] = lambda _chunk: None
 ) -> None:
     model = embedder(chunk.knowledge_base.embedding_model)

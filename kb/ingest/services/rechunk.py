@@ -19,12 +19,12 @@ from kb.ingest.chunkers.matching import edited_part, holders, pairs
 from kb.ingest.chunkers.pinning import Pin, pin_texts
 from kb.providers.embedding_models import embedder
 
-SWITCHED_OFF_SHARE = 0.8
+DISABLED_SHARE = 0.8
 """A chunk that takes in chunks which were switched off is switched off too where they are so much of it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Survival:
+class RechunkStats:
     """What becomes of the chunks that a document has.
 
     Attributes:
@@ -44,10 +44,10 @@ class Survival:
     disabled_kept: int = 0
 
 
-def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
+def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> RechunkStats:
     """Gives new chunks what a curator did to those that go, and counts where that was possible."""
     if not any(map(is_touched, lost)):
-        return Survival(new=len(fresh))
+        return RechunkStats(new=len(fresh))
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
     inside: dict[int, list[int]] = defaultdict(list)
@@ -59,12 +59,12 @@ def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
         if holder is not None and position not in inside:
             parts[holder].append(position)
     for position, members in inside.items():
-        _take_in(fresh[position], [lost[each] for each in members])
+        _merge_edits(fresh[position], [lost[each] for each in members])
     for position, members in parts.items():
-        _share_out(lost[position], [fresh[each] for each in members])
+        _split_edits(lost[position], [fresh[each] for each in members])
     carried = {each for members in inside.values() for each in members}.union(parts)
     off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
-    return Survival(
+    return RechunkStats(
         new=len(fresh),
         edits_kept=sum(bool(lost[each].cut_text) for each in carried),
         disabled_kept=sum(not lost[each].enabled for each in off),
@@ -75,7 +75,7 @@ def is_touched(chunk: Chunk) -> bool:
     return bool(chunk.cut_text or chunk.own_questions or chunk.own_keywords or not chunk.enabled)
 
 
-def _take_in(whole: Chunk, members: Sequence[Chunk]) -> None:
+def _merge_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
     """A larger chunk has the edits, questions and keywords of those that it holds."""
     text = whole.text
     for member in members:
@@ -89,11 +89,11 @@ def _take_in(whole: Chunk, members: Sequence[Chunk]) -> None:
             whole.own_keywords = True
     _note_edit(whole, text)
     off = sum(len(member.cut_text or member.text) for member in members if not member.enabled)
-    if off >= SWITCHED_OFF_SHARE * len(text):
+    if off >= DISABLED_SHARE * len(text):
         whole.enabled = False
 
 
-def _share_out(whole: Chunk, members: Sequence[Chunk]) -> None:
+def _split_edits(whole: Chunk, members: Sequence[Chunk]) -> None:
     """Smaller chunks have their part of the edit, and the questions and keywords that suit them."""
     for member in members:
         text = member.text
@@ -145,7 +145,7 @@ class Recut:
     chunks: tuple[Chunk, ...]
     drafts: tuple[ChunkDraft, ...]
     parents: Mapping[int, ParentDraft]
-    survival: Survival = field(default_factory=Survival)
+    survival: RechunkStats = field(default_factory=RechunkStats)
 
 
 def chunks_of(document: Document) -> list[Chunk]:
@@ -180,7 +180,7 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
     for chunk in chunks:
         chunk.document = document
-    survival = _survival(before, [before[each] for each in paired.values()], carried)
+    survival = _rechunk_stats(before, [before[each] for each in paired.values()], carried)
     return Recut(
         {chunk.pk: chunk for chunk in before},
         tuple(chunks),
@@ -239,8 +239,8 @@ def stored_path(heading_path: Iterable[str]) -> list[str]:
     return [heading[:HEADING_LENGTH] for heading in heading_path]
 
 
-def _survival(before: Sequence[Chunk], kept: Sequence[Chunk], carried: Survival) -> Survival:
-    return Survival(
+def _rechunk_stats(before: Sequence[Chunk], kept: Sequence[Chunk], carried: RechunkStats) -> RechunkStats:
+    return RechunkStats(
         kept=len(kept),
         new=carried.new,
         gone=len(before) - len(kept),

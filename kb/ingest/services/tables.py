@@ -101,14 +101,14 @@ def batch_describe(batch: IngestBatch, rows: Iterable[Described]) -> int:
         unique_fields=["batch", "name"],
         update_fields=["title", "tags", "metadata"],
     )
-    after = told = 0
+    after = updated = 0
     while documents := list(Document.objects.filter(batch=batch, pk__gt=after).order_by("pk")[:PIECE]):
         after = documents[-1].pk
-        told += _tell(batch, documents)
-    return told
+        updated += _update_documents(batch, documents)
+    return updated
 
 
-def _tell(batch: IngestBatch, documents: list[Document]) -> int:
+def _update_documents(batch: IngestBatch, documents: list[Document]) -> int:
     names = {document.pk: document.metadata.get("path") or document.source for document in documents}
     details = details_of(batch, [str(name) for name in names.values()])
     found = [

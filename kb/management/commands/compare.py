@@ -7,7 +7,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase, Principal
 from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import name_and_version
-from kb.quality.compare.services import compare_runs, compare_searches, runs_in_words, searches_in_words
+from kb.quality.compare.services import compare_runs, compare_searches, runs_text, searches_text
 from kb.quality.models import EvalRun
 from kb.search.services.search import SearchRequest
 
@@ -45,12 +45,12 @@ class Command(KnowledgeBaseCommand):
         _check(options)
         if options["runs"]:
             runs = compare_runs(*map(_run, options["runs"]))
-            self._print(options, runs, runs_in_words(runs))
+            self._print(options, runs, runs_text(runs))
             return
         knowledge_bases = self.knowledge_bases(options)
         requests = (_request(options, side, knowledge_bases) for side in SIDES)
         searches = compare_searches(self._principal(knowledge_bases, options["user"]), *requests)
-        self._print(options, searches.response, searches_in_words(searches.response))
+        self._print(options, searches.response, searches_text(searches.response))
 
     def _print(self, options: Mapping[str, Any], report: Any, lines: Any) -> None:
         if options["json"]:

@@ -16,7 +16,7 @@ from kb.content.models import Document, IngestBatch
 from kb.content.services import knowledge_base_by_name, knowledge_base_create
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS, unsupported_name
-from kb.ingest.services.batches import PIECE, NewFile, batch_create, take_in, waiting_ids
+from kb.ingest.services.batches import PIECE, NewFile, batch_add_many, batch_create, waiting_ids
 from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.tables import Described, batch_describe, read_table
@@ -123,7 +123,7 @@ class Command(KnowledgeBaseCommand):
                 piece = files[start : start + PIECE]
                 readable_ones = [each for each in piece if _is_taken(each, taken)]
                 new = [NewFile(each.name, each.path, options["title"], each.metadata) for each in readable_ones]
-                done = take_in(batch, new, user=kb.owner)
+                done = batch_add_many(batch, new, user=kb.owner)
                 taken.added.extend(done.added)
                 taken.known.extend(done.known.values())
                 bar.update(len(piece))

@@ -39,7 +39,7 @@ class Command(KnowledgeBaseCommand):
         if options["model"] and not (options["kb"] and options["embeddings"]):
             raise CommandError("--model moves one knowledge base to another model: add --kb NAME and --embeddings")
         if options["chunks"]:
-            self._cut_anew(options)
+            self._rechunk(options)
             return
         if any(options[name] for name in ("no_swap", *CHANGES)):
             if not options["kb"] or not options["embeddings"] or options["bm25"]:
@@ -67,9 +67,9 @@ class Command(KnowledgeBaseCommand):
                         on_progress=bar.update,
                     )
                 self.stdout.write(f"{kb.name}: vectors of {model!r} are current")
-                self._say_what_is_next(kb)
+                self._print_next_step(kb)
 
-    def _cut_anew(self, options: dict[str, Any]) -> None:
+    def _rechunk(self, options: dict[str, Any]) -> None:
         if not options["kb"] or options["bm25"] or options["embeddings"]:
             raise CommandError(
                 "--chunks cuts the documents of one knowledge base anew: add --kb NAME, and no other kind"
@@ -89,9 +89,9 @@ class Command(KnowledgeBaseCommand):
                 REEMBED.follow(kb, on_progress=bar.update)
         kb.refresh_from_db()
         self.stdout.write(f"{kb.name}: searches use {kb.embedding_model!r}")
-        self._say_what_is_next(kb)
+        self._print_next_step(kb)
 
-    def _say_what_is_next(self, kb: KnowledgeBase) -> None:
+    def _print_next_step(self, kb: KnowledgeBase) -> None:
         kb.refresh_from_db()
         again = f"manage.py reindex --kb {shlex.quote(kb.name)} --embeddings"
         if kb.target_embedding_model:

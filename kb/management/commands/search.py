@@ -12,7 +12,7 @@ from kb.index.filters import SIGNS, Filters, read_condition
 from kb.management.base import KnowledgeBaseCommand
 from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
-from kb.search.services.replay import in_words, replay
+from kb.search.services.replay import as_text, replay
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, response_of, search
 from retrieval.types import Candidate, Hit
 
@@ -130,7 +130,7 @@ class Command(KnowledgeBaseCommand):
         if options["json"]:
             self.print_json(replayed)
             return
-        for line in in_words(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}):
+        for line in as_text(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}):
             self.stdout.write(line)
 
     def _principal(self, knowledge_bases: Sequence[KnowledgeBase], user: str | None) -> Principal:

@@ -9,7 +9,7 @@ from kb.management.base import KnowledgeBaseCommand
 from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.places import Remedy, RemedyCode, State, Terms, WhyNot, the_chunk
 from kb.quality.why_not.services.remedies import answer_of, remedies
-from kb.quality.why_not.services.words import stage_in_words, verdict_sentence
+from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
 from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}
@@ -54,7 +54,7 @@ class Command(KnowledgeBaseCommand):
 
     def _show(self, why: WhyNot) -> None:
         self.stdout.write(verdict_sentence(why) + "\n\n")
-        self._table([[SIGNS[step.state], stage_in_words(step.stage), step.sentence] for step in why.steps])
+        self._table([[SIGNS[step.state], stage_text(step.stage), step.sentence] for step in why.steps])
         if why.terms is not None and why.terms.query:
             self.stdout.write("")
             self._terms(why.terms, why.chunk_count)
@@ -62,7 +62,7 @@ class Command(KnowledgeBaseCommand):
         if found:
             self.stdout.write("\nWhat would help:")
         for remedy in found:
-            self.stdout.write(f"  - {remedy_in_words(remedy)}")
+            self.stdout.write(f"  - {remedy_text(remedy)}")
 
     def _terms(self, terms: Terms, chunk_count: int) -> None:
         header = ["term", "idf", f"in chunks of {chunk_count}", "in this one", "contribution"]
@@ -78,7 +78,7 @@ class Command(KnowledgeBaseCommand):
             self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
-def remedy_in_words(remedy: Remedy) -> str:
+def remedy_text(remedy: Remedy) -> str:
     """What to do, and where."""
     settings = ", ".join(f"{name} = {value}" for name, value in remedy.settings.items())
     return {

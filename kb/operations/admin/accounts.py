@@ -180,7 +180,7 @@ class ApiKeyAdmin(ScopedModelAdmin):
             "maker",
             "expires",
             "last_used",
-            "state_in_words",
+            "state_text",
         )
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:
@@ -302,5 +302,5 @@ class ApiKeyAdmin(ScopedModelAdmin):
         return ("expired", _("expired")) if key.has_expired else ("valid", _("valid"))
 
     @column(gettext_lazy("state"))
-    def state_in_words(self, key: ApiKey) -> str:
+    def state_text(self, key: ApiKey) -> str:
         return self.state(key)[1]

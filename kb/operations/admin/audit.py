@@ -40,17 +40,17 @@ from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
 
 
-def kind_in_words(kind: str) -> str:
+def kind_text(kind: str) -> str:
     """What an object is called; a kind that is unknown here by its code."""
     return str(apps.get_model("kb", MODELS[kind])._meta.verbose_name) if kind in MODELS else kind
 
 
-def kinds_in_words() -> dict[str, str]:
+def kinds_text() -> dict[str, str]:
     """All kinds of objects."""
-    return {kind: kind_in_words(kind) for kind in MODELS}
+    return {kind: kind_text(kind) for kind in MODELS}
 
 
-def field_in_words(kind: str, name: str) -> str:
+def field_text(kind: str, name: str) -> str:
     """What a field is called; one that is gone, or never had a name for people, by its code."""
     return str(getattr(field_of(kind, name), "verbose_name", name))
 
@@ -61,7 +61,7 @@ def field_of(kind: str, name: str) -> Any:
     return next((each for each in fields if name in {each.name, each.column.removesuffix("_id")}), None)
 
 
-def value_in_words(kind: str, name: str, value: Any) -> str:
+def value_text(kind: str, name: str, value: Any) -> str:
     """A value as the pages of its kind show it: choices by their label, times in the site's time zone."""
     field = field_of(kind, name)
     labels = dict(getattr(field, "flatchoices", ()))
@@ -88,11 +88,11 @@ class KindFilter(DropdownFilter):  # type: ignore[misc]
     parameter_name = "kind"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return list(kinds_in_words().items())
+        return list(kinds_text().items())
 
     def queryset(self, request: HttpRequest, queryset: QuerySet[AuditEntry]) -> QuerySet[AuditEntry]:  # noqa: ARG002
         chosen = self.value()
-        return queryset.filter(object_type=chosen) if chosen in kinds_in_words() else queryset
+        return queryset.filter(object_type=chosen) if chosen in kinds_text() else queryset
 
 
 class DaysFilter(RangeDateFilter):  # type: ignore[misc]
@@ -138,7 +138,7 @@ class AuditEntryAdmin(ScopedModelAdmin):
     show_full_result_count = False  # a second count of a table that grows long
     change_form_outer_after_template = "operations/audit/changes.html"
     fields: ClassVar[Any] = (
-        "at", "who", "did_in_words", "kind", "named", "object_id", "base", "how_it_came", "api_key", "address", "request_id",
+        "at", "who", "did_text", "kind", "named", "object_id", "base", "how_it_came", "api_key", "address", "request_id",
     )  # fmt: skip
     readonly_fields: ClassVar[Any] = fields
 
@@ -169,12 +169,12 @@ class AuditEntryAdmin(ScopedModelAdmin):
         return entry.action, entry.get_action_display()
 
     @column(gettext_lazy("action"))
-    def did_in_words(self, entry: AuditEntry) -> str:
+    def did_text(self, entry: AuditEntry) -> str:
         return entry.get_action_display()
 
     @column(gettext_lazy("kind"))
     def kind(self, entry: AuditEntry) -> str:
-        return kind_in_words(entry.object_type)
+        return kind_text(entry.object_type)
 
     @column(gettext_lazy("name"))
     def named(self, entry: AuditEntry) -> str:
@@ -190,7 +190,7 @@ class AuditEntryAdmin(ScopedModelAdmin):
     def changed(self, entry: AuditEntry) -> str:
         if entry.action != AuditEntry.Action.UPDATE:
             return "-"
-        names = [field_in_words(entry.object_type, name) for name in entry.changes]
+        names = [field_text(entry.object_type, name) for name in entry.changes]
         more = len(names) - FIELDS_IN_LIST
         return ", ".join(names[:FIELDS_IN_LIST]) + (f" +{more}" if more > 0 else "") or "-"
 
@@ -203,9 +203,9 @@ class AuditEntryAdmin(ScopedModelAdmin):
 def _differences(entry: AuditEntry) -> list[dict[str, str]]:
     return [
         {
-            "field": field_in_words(entry.object_type, name),
-            "before": "" if secret else value_in_words(entry.object_type, name, before),
-            "after": _("changed; its value is not kept") if secret else value_in_words(entry.object_type, name, after),
+            "field": field_text(entry.object_type, name),
+            "before": "" if secret else value_text(entry.object_type, name, before),
+            "after": _("changed; its value is not kept") if secret else value_text(entry.object_type, name, after),
         }
         for name, (before, after) in entry.changes.items()
         for secret in [before is None and after is None]
@@ -243,8 +243,8 @@ class ImportArchiveView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[mi
         except Rejected as error:
             form.add_error("name" if error.code == "name_taken" else "file", str(error))
             return self.form_invalid(form)
-        words = _("“%(name)s” was imported: documents %(documents)d, chunks %(chunks)d, judgments %(judgments)d.")
-        messages.success(self.request, words % {**done.rows, "name": done.knowledge_base.name})
+        message = _("“%(name)s” was imported: documents %(documents)d, chunks %(chunks)d, judgments %(judgments)d.")
+        messages.success(self.request, message % {**done.rows, "name": done.knowledge_base.name})
         for note in done.notes:
             messages.warning(self.request, note)
         return HttpResponseRedirect(reverse("admin:kb_knowledgebase_change", args=[done.knowledge_base.pk]))

@@ -1,6 +1,6 @@
 """Which retrieval profiles, and which of their versions, a search may be run under, as a field offers them.
 
-What the pages call the settings of RetrievalConfig: labels, one sentence each, values and changes in words.
+What the pages call the settings of RetrievalConfig: labels, one sentence each, values and changes as text.
 """
 
 from collections import Counter
@@ -190,7 +190,7 @@ def reranker_label(name: str) -> str:
     }.get(name, name)
 
 
-def value_in_words(name: str, value: Any) -> str:
+def value_text(name: str, value: Any) -> str:
     """A setting's value as a page shows it; None is the value that the search works out by itself."""
     if value is None:
         return _("auto")
@@ -203,9 +203,9 @@ def value_in_words(name: str, value: Any) -> str:
     return choices_of(name).get(str(value), str(value))
 
 
-def change_in_words(difference: SettingDifference) -> str:
+def change_text(difference: SettingDifference) -> str:
     """As in “Vector weight: 0.6 → 0.4”."""
-    before, after = (value_in_words(difference.name, value) for value in (difference.before, difference.after))
+    before, after = (value_text(difference.name, value) for value in (difference.before, difference.after))
     return _("%(setting)s: %(before)s → %(after)s") % {
         "setting": setting_label(difference.name),
         "before": before,
@@ -219,7 +219,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     return sorted(names, key=lambda name: places.get(name, len(places)))
 
 
-def changes_in_words(differences: Iterable[SettingDifference]) -> list[str]:
+def changes_text(differences: Iterable[SettingDifference]) -> list[str]:
     """One line a setting, in the order of the form."""
     found = {each.name: each for each in differences}
-    return [change_in_words(found[name]) for name in in_order(found)]
+    return [change_text(found[name]) for name in in_order(found)]

@@ -65,8 +65,8 @@ class CalibrationView(AdminPage):
             saved = save_cut(caller, run, name=name, cut=_number(cut))
         except (ServiceError, InvalidConfiguration) as error:
             return self._show_run(caller, run, {"error": str(error), "name": name, "cut": cut}, status=400)
-        words = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
-        messages.success(request, words % {"profile": saved})
+        message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
+        messages.success(request, message % {"profile": saved})
         return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")
 
     def _show_run(

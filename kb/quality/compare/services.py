@@ -387,7 +387,7 @@ QUERIES_SHOWN = 10
 EXCERPT = 100
 
 
-def searches_in_words(comparison: CompareResponse) -> Iterator[str]:
+def searches_text(comparison: CompareResponse) -> Iterator[str]:
     """The lines that tell of two searches."""
     results = comparison.results
     for letter, side in (("A", comparison.a), ("B", comparison.b)):
@@ -426,7 +426,7 @@ def _movement(result: ComparedResult) -> str:
     return f"up {result.moved}" if result.moved > 0 else f"down {-result.moved}"
 
 
-def runs_in_words(comparison: RunComparison) -> Iterator[str]:
+def runs_text(comparison: RunComparison) -> Iterator[str]:
     """The lines that tell of two runs."""
     yield _run("A", comparison.before)
     yield _run("B", comparison.after)

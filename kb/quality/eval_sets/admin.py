@@ -103,11 +103,11 @@ class ImportView(IntoKnowledgeBaseView):
         except Rejected as error:
             form.add_error(FIELDS.get(error.code, "file"), str(error))
             return self.form_invalid(form)
-        words = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
+        message = _("The set “%(name)s” was imported: queries %(queries)d, judgments %(judgments)d.")
         counts = {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
-        messages.success(self.request, words % counts)
+        messages.success(self.request, message % counts)
         if done.missing:
-            messages.warning(self.request, _missing_in_words(done.missing))
+            messages.warning(self.request, _missing_text(done.missing))
         return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[done.eval_set.pk]))
 
 
@@ -124,15 +124,15 @@ def export_view(request: HttpRequest, eval_set: EvalSet) -> FileResponse:
     )
 
 
-def _missing_in_words(count: int) -> str:
-    words = ngettext(
+def _missing_text(count: int) -> str:
+    message = ngettext(
         "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
         "source is uploaded.",
         "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the same "
         "source are uploaded.",
         count,
     )
-    return words % {"count": count}
+    return message % {"count": count}
 
 
 QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
@@ -152,12 +152,12 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class QueryRow:
-    """A query of the table; `words` say what is judged."""
+    """A query of the table; `description` says what is judged."""
 
     query: EvalQuery
     url: str
     debug_url: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +241,7 @@ class SetView(OfSetView):
         return super().get_context_data(
             **kwargs,
             table=query_table(self.request, self.eval_set),
-            last_run=last_run_in_words(self.eval_set),
+            last_run=last_run_text(self.eval_set),
         )
 
     def write(self, posted: QueryDict) -> str:
@@ -253,7 +253,7 @@ class SetView(OfSetView):
         lines = posted.get("queries", "").splitlines()
         added = queries_add(caller, self.eval_set, lines)
         passed = sum(1 for line in lines if line.strip()) - added
-        messages.success(self.request, _added_in_words(added, passed))
+        messages.success(self.request, _added_text(added, passed))
         return self.url
 
 
@@ -300,8 +300,8 @@ class QueryView(OfSetView):
         caller = principal(self.request)
         if posted.get("action") == "judgments":
             changed = judgments_regrade(caller, self.query, _grades(posted))
-            words = ngettext("%(count)d judgment was changed.", "%(count)d judgments were changed.", changed)
-            messages.success(self.request, words % {"count": changed})
+            message = ngettext("%(count)d judgment was changed.", "%(count)d judgments were changed.", changed)
+            messages.success(self.request, message % {"count": changed})
         else:
             query_update(caller, self.query, text=posted.get("text", ""), answerable="answerable" in posted)
             messages.success(self.request, _("The query was changed."))
@@ -339,8 +339,8 @@ class DeleteQueriesView(OfSetView):
 
     def write(self, posted: QueryDict) -> str:
         deleted = queries_delete(principal(self.request), self.eval_set, row_ids(posted.getlist("query")))
-        words = ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted)
-        messages.success(self.request, words % {"count": deleted})
+        message = ngettext("%(count)d query was deleted.", "%(count)d queries were deleted.", deleted)
+        messages.success(self.request, message % {"count": deleted})
         return self.url
 
 
@@ -357,7 +357,7 @@ def judge_view(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
     return HttpResponseRedirect(f"{reverse('admin:search_debug')}?{urlencode({'kb': kb_id})}")
 
 
-def last_run_in_words(eval_set: Any) -> str:
+def last_run_text(eval_set: Any) -> str:
     """The figures of the last run that is done; blank where there is none."""
     figures = eval_set.last_figures or {}
     parts = [
@@ -382,7 +382,7 @@ def query_table(request: HttpRequest, eval_set: EvalSet) -> QueryTable:
     given = {name: value for name, value in (("q", q), ("show", show)) if value}
     return QueryTable(
         q=q,
-        choices=tuple(Option(value, label, value == show) for value, label in _filters_in_words().items()),
+        choices=tuple(Option(value, label, value == show) for value, label in _filters_text().items()),
         page=page,
         rows=tuple(_row(eval_set, query) for query in counted),
         previous_url=_here(given, page.previous_page_number()) if page.has_previous() else "",
@@ -414,7 +414,7 @@ def _judgment_row(judgment: Judgment, chunk: Chunk | None, successor: Document |
         trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
     elif chunk is None:
         trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
-    grades = [Option(str(grade), label, grade == judgment.grade) for grade, label in _grades_in_words().items()]
+    grades = [Option(str(grade), label, grade == judgment.grade) for grade, label in _grades_text().items()]
     return JudgmentRow(
         judgment=judgment,
         document_url=reverse("admin:kb_document_change", args=[document.pk]) if document else "",
@@ -430,7 +430,7 @@ def _row(eval_set: EvalSet, query: Any) -> QueryRow:
         query=query,
         url=reverse("admin:kb_evalset_query", args=[eval_set.pk, query.pk]),
         debug_url=_debug_url(eval_set, query.text),
-        words=_judged_in_words(query.judgment_count, query.relevant_count),
+        description=_judged_text(query.judgment_count, query.relevant_count),
     )
 
 
@@ -438,24 +438,24 @@ def _debug_url(eval_set: EvalSet, text: str) -> str:
     return f"{reverse('admin:kb_evalset_judge', args=[eval_set.pk])}?{urlencode({'q': text})}"
 
 
-def _judged_in_words(judged: int, relevant: int) -> str:
+def _judged_text(judged: int, relevant: int) -> str:
     if not judged:
         return _("no judgments")
-    words = ngettext(
+    message = ngettext(
         "%(relevant)d relevant of %(count)d judgment", "%(relevant)d relevant of %(count)d judgments", judged
     )
-    return words % {"relevant": relevant, "count": judged}
+    return message % {"relevant": relevant, "count": judged}
 
 
-def _added_in_words(added: int, passed: int) -> str:
-    words = ngettext("%(count)d query was added.", "%(count)d queries were added.", added) % {"count": added}
+def _added_text(added: int, passed: int) -> str:
+    message = ngettext("%(count)d query was added.", "%(count)d queries were added.", added) % {"count": added}
     if not passed:
-        return words
+        return message
     known = ngettext("%(count)d line was there already.", "%(count)d lines were there already.", passed)
-    return f"{words} {known % {'count': passed}}"
+    return f"{message} {known % {'count': passed}}"
 
 
-def _filters_in_words() -> Mapping[str, str]:
+def _filters_text() -> Mapping[str, str]:
     return {
         "": _("all queries"),
         "judged": _("with judgments"),
@@ -464,7 +464,7 @@ def _filters_in_words() -> Mapping[str, str]:
     }
 
 
-def _grades_in_words() -> Mapping[int, str]:
+def _grades_text() -> Mapping[int, str]:
     names = (_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant"))
     return dict(enumerate(names[: MAX_GRADE + 1]))
 
@@ -534,7 +534,7 @@ class EvalSetAdmin(GraphAdmin):
         if eval_set.last_run_id is None:
             return "–"
         url = reverse("admin:kb_evalrun_change", args=[eval_set.last_run_id])
-        return format_html('<a href="{}" class="kb-link">{}</a>', url, last_run_in_words(eval_set))
+        return format_html('<a href="{}" class="kb-link">{}</a>', url, last_run_text(eval_set))
 
     # -- Pages -----------------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:

@@ -299,38 +299,38 @@ class FailedQueryAdmin(ScopedModelAdmin):
         allowed = self.only_granted(request, queryset, self.delete_grant)
         done = 0 if allowed is None else assign(principal(request), allowed, signed_in(request))
         message = ngettext("%(count)d query is yours now.", "%(count)d queries are yours now.", done)
-        self._told(request, message, done)
+        self._notify(request, message, done)
 
     @admin.action(description=gettext_lazy("Resolve"), permissions=["change"])
     def resolve(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
         done = self._put(request, queryset, State.RESOLVED)
-        words = ngettext(
+        message = ngettext(
             "%(count)d query is resolved; should it fail again, it opens again.",
             "%(count)d queries are resolved; those that fail again open again.",
             done,
         )
-        self._told(request, words, done)
+        self._notify(request, message, done)
 
     @admin.action(description=gettext_lazy("Ignore"), permissions=["change"])
     def ignore(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
         done = self._put(request, queryset, State.IGNORED)
-        words = ngettext(
+        message = ngettext(
             "%(count)d query is ignored, also when it fails again.",
             "%(count)d queries are ignored, also when they fail again.",
             done,
         )
-        self._told(request, words, done)
+        self._notify(request, message, done)
 
     @admin.action(description=gettext_lazy("Open again"), permissions=["change"])
     def open_again(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
         done = self._put(request, queryset, State.OPEN)
-        self._told(request, ngettext("%(count)d query is open.", "%(count)d queries are open.", done), done)
+        self._notify(request, ngettext("%(count)d query is open.", "%(count)d queries are open.", done), done)
 
     def _put(self, request: HttpRequest, queryset: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
         allowed = self.only_granted(request, queryset, self.delete_grant)
         return 0 if allowed is None else set_state(principal(request), allowed, state)
 
-    def _told(self, request: HttpRequest, message: str, count: int) -> None:
+    def _notify(self, request: HttpRequest, message: str, count: int) -> None:
         if count:
             self.message_user(request, message % {"count": count}, messages.SUCCESS)
 

@@ -47,7 +47,7 @@ def stage_label(stage: str) -> str:
     return source if source and kind in ("web", "external") else str(_STAGES.get(stage, stage))
 
 
-def fusion_in_words(config: RetrievalConfig) -> str:
+def fusion_text(config: RetrievalConfig) -> str:
     if config.fusion == "weighted":
         return _("weighted sum of min-max normalised scores")
     return _("RRF, k = %(k)d") % {"k": config.rrf_k}
@@ -81,7 +81,7 @@ class Notice:
     """Degradations of one kind.
 
     Attributes:
-        details: one sentence for each place it struck, with the remedy, in pieces of words and of code.
+        details: one sentence for each place it struck, with the remedy, in pieces of message and of code.
         reasons: what it means here.
     """
 
@@ -106,7 +106,7 @@ def notices(
 
 def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:
     """A sentence, with what stands between backticks told apart."""
-    return tuple((words, bool(index % 2)) for index, words in enumerate(capfirst(detail).split("`")) if words)
+    return tuple((message, bool(index % 2)) for index, message in enumerate(capfirst(detail).split("`")) if message)
 
 
 def degradation_heading(code: str) -> str:

@@ -255,7 +255,7 @@ CHANGES = {
 }
 
 
-def in_words(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
+def as_text(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
     """The lines of the report."""
     yield f"replay of {replay.trace_id} under profile {replay.profile.name} v{replay.profile.version}: {replay.query}"
     yield ""

@@ -205,7 +205,7 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
         # Whether Redis is there is another matter when the response is served again.
         lasting = tuple(each for each in response.degraded if each.code is not DegradationCode.SHARED_CACHE_UNAVAILABLE)
         stored = as_json(dataclasses.replace(response, degraded=lasting))
-        cache_response(key, stored, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.asks_elsewhere else inf)
+        cache_response(key, stored, lasting, most_s=EXTERNAL_SECONDS if outcome.wiring.uses_external_sources else inf)
     return response
 
 

@@ -28,7 +28,7 @@ from kb.profiles.services import find_version
 from kb.providers.embedding_models import embedder
 from kb.search.services.search import SearchRequest, result_of, search
 from retrieval.protocols import Embedder
-from retrieval.texts import FoundText, KeptText
+from retrieval.texts import FoundText, StoredText
 from retrieval.types import Hit
 
 ID_FIELD = "langchain_id"
@@ -86,7 +86,7 @@ class PermittedTexts:
             documents = Document.objects.visible_to(principal).in_bulk({hit.passage.document_id for hit in hits})
             return [_found(hit, documents.get(hit.passage.document_id), used) for hit in hits]
 
-    def add(self, texts: Sequence[KeptText]) -> None:
+    def add(self, texts: Sequence[StoredText]) -> None:
         """Writes texts in batches, each in one transaction; one that is there unchanged stays, also if it is disabled.
 
         Raises:
@@ -115,7 +115,7 @@ class PermittedTexts:
             else:
                 documents_delete(documents.filter(sha256__in=[_key(text_id) for text_id in ids]))
 
-    def get(self, ids: Sequence[str]) -> dict[str, KeptText]:
+    def get(self, ids: Sequence[str]) -> dict[str, StoredText]:
         """The texts added under these ids; for other ids that are those of chunks, as a search returns them, these."""
         with _borrowed_connection():
             chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
@@ -168,33 +168,33 @@ def _id_in(document: Document) -> str | None:
     return text_id if isinstance(text_id, str) and document.sha256 == _key(text_id) else None
 
 
-def _kept(chunk_id: int, content: str, document: Document) -> KeptText:
+def _stored_text(chunk_id: int, content: str, document: Document) -> StoredText:
     text_id = _id_in(document)
     if text_id is None:
-        return KeptText(str(chunk_id), content, document.metadata)
+        return StoredText(str(chunk_id), content, document.metadata)
     given = {name: value for name, value in document.metadata.items() if name != ID_FIELD}
-    return KeptText(text_id, content, given)
+    return StoredText(text_id, content, given)
 
 
-def _texts(chunks: QuerySet[Chunk]) -> dict[str, KeptText]:
-    kept = (_kept(chunk.pk, chunk.text, chunk.document) for chunk in chunks.select_related("document"))
-    return {text.id: text for text in kept}
+def _texts(chunks: QuerySet[Chunk]) -> dict[str, StoredText]:
+    stored = (_stored_text(chunk.pk, chunk.text, chunk.document) for chunk in chunks.select_related("document"))
+    return {text.id: text for text in stored}
 
 
 def _found(hit: Hit, document: Document | None, profile: RetrievalProfile) -> FoundText:
     fields = as_values(result_of(hit))
     passage = hit.passage
     # Deleted since it was found: what the search has read of it is what there is.
-    text = _kept(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))
+    text = _stored_text(passage.chunk_id, passage.text, document or Document(metadata=dict(passage.metadata)))
     if passage.origin is not None:
-        text = KeptText(passage.source or passage.origin.id, passage.text, {"source": passage.source})
+        text = StoredText(passage.source or passage.origin.id, passage.text, {"source": passage.source})
     provenance = {name: value for name, value in fields.items() if name not in {"text", "metadata"}}
     provenance |= {name: fields["metadata"][name] for name in PASSAGE_FIELDS if name in fields["metadata"]}
     provenance["profile"] = {"name": profile.name, "version": profile.version}
     return FoundText(text, hit.score, hit.score_scale, provenance)
 
 
-def _storable(text: KeptText) -> KeptText:
+def _storable(text: StoredText) -> StoredText:
     """The text as it will be read back: without what cannot be stored, its metadata as JSON has them."""
     content = storable(text.content)
     if not content.strip():
@@ -211,10 +211,10 @@ def _storable(text: KeptText) -> KeptText:
     if ID_FIELD in metadata:
         message = _("The metadata of the text “%(id)s” have the field “%(field)s”, which holds its id: rename it.")
         raise Rejected("invalid_metadata", message % {"id": text.id, "field": ID_FIELD})
-    return KeptText(text.id, content, metadata)
+    return StoredText(text.id, content, metadata)
 
 
-def _write(kb: KnowledgeBase, texts: Sequence[KeptText], user: User | None) -> None:
+def _write(kb: KnowledgeBase, texts: Sequence[StoredText], user: User | None) -> None:
     stored = _texts(Chunk.objects.filter(knowledge_base=kb, document__sha256__in=[_key(text.id) for text in texts]))
     documents = [
         WholeDocument(
@@ -232,7 +232,7 @@ def _write(kb: KnowledgeBase, texts: Sequence[KeptText], user: User | None) -> N
     write_whole_documents(kb, documents, replaced=replaced)
 
 
-def _named(text: KeptText, field: str, default: str = "") -> str:
+def _named(text: StoredText, field: str, default: str = "") -> str:
     """A field of the metadata that loaders of documents fill in."""
     value = text.metadata.get(field)
     return value if isinstance(value, str) and value else default

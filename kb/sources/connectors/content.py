@@ -145,16 +145,16 @@ def _stored(data: bytes) -> Iterator[Path]:
         yield Path(file.name)
 
 
-def _page(told: Any) -> tuple[ParsedDocument, tuple[str, ...], datetime | None]:
-    links, published = _links(told)
-    return decode_document(told.get("document")), links, published
+def _page(answer: Any) -> tuple[ParsedDocument, tuple[str, ...], datetime | None]:
+    links, published = _links(answer)
+    return decode_document(answer.get("document")), links, published
 
 
-def _links(told: Any) -> tuple[tuple[str, ...], datetime | None]:
+def _links(answer: Any) -> tuple[tuple[str, ...], datetime | None]:
     """What a child says of links and date; its word is not trusted."""
     try:
-        published = told["published"]
-        return tuple(map(str, told["links"])), datetime.fromisoformat(published) if published else None
+        published = answer["published"]
+        return tuple(map(str, answer["links"])), datetime.fromisoformat(published) if published else None
     except (KeyError, TypeError, ValueError) as error:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
 

@@ -27,10 +27,10 @@ def feed_job(file: BinaryIO, media_type: str, charset: str, url: str, *, texts: 
     parsed = feedparser.parse(file, response_headers=headers)
     if not parsed.get("version"):
         return None
-    return [_told(entry, with_text=place < texts) for place, entry in enumerate(parsed.entries)]
+    return [_entry(entry, with_text=place < texts) for place, entry in enumerate(parsed.entries)]
 
 
-def _told(entry: Any, *, with_text: bool) -> dict[str, Any]:
+def _entry(entry: Any, *, with_text: bool) -> dict[str, Any]:
     summary = str(entry.get("summary", ""))
     own = "\n".join(str(part.get("value", "")) for part in entry.get("content", ()))
     title = " ".join(str(entry.get("title", "")).split())[:TITLE_CHARACTERS]

@@ -27,7 +27,7 @@ from kb.sources.external.services import (
     external_source_delete,
     external_source_test,
     external_source_update,
-    state_in_words,
+    state_text,
 )
 from kb.sources.models import SearchProvider
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal
@@ -202,7 +202,7 @@ class SearchProviderAdmin(ScopedModelAdmin):
     def is_asked(self, source: SearchProvider) -> SafeString:
         if not source.enabled:
             return format_html("<span>{}</span>", _("switched off"))
-        problem = state_in_words(source)
+        problem = state_text(source)
         if problem:
             return format_html('<span class="kb-error kb-block">{}</span>', problem)
         return format_html("<span>{}</span>", _("yes"))

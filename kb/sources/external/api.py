@@ -12,7 +12,7 @@ from kb.sources.external.services import (
     external_source_delete,
     external_source_test,
     external_source_update,
-    state_in_words,
+    state_text,
 )
 from kb.sources.models import SearchProvider
 from kb.web.api.fields import (
@@ -43,7 +43,7 @@ class ExternalSourceSerializer(serializers.ModelSerializer[SearchProvider]):
         read_only_fields = fields
 
     def get_problem(self, source: SearchProvider) -> str:
-        return state_in_words(source)
+        return state_text(source)
 
 
 class ExternalSourceChangeSerializer(StrictSerializer):

@@ -132,7 +132,7 @@ def external_source_test(source: SearchProvider, query: str, *, seconds: float =
     return ExternalTest(hits, _since(started))
 
 
-def state_in_words(source: SearchProvider) -> str:
+def state_text(source: SearchProvider) -> str:
     """Why a source cannot be asked as this server is set up; blank: it can."""
     if source.kind not in settings.EXTERNAL_PROVIDERS:
         return not_allowed(source.kind)

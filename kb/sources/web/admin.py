@@ -32,7 +32,7 @@ from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import Preview, web_source_preview
 from kb.sources.web.services.sources import (
     UNFINISHED,
-    error_in_words,
+    error_text,
     held_back,
     web_source_accept,
     web_source_cancel,
@@ -118,13 +118,13 @@ class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
         if "knowledge_base" in self.fields:
             offered: Any = self.fields["knowledge_base"]
             offered.queryset = KnowledgeBase.objects.editable_by(principal(self.request))
-        words = {
+        help_texts = {
             "kind": _("A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."),
             "url": _("Of the page, the sitemap, the first page or the feed."),
             "enabled": _("Off: it is read only when somebody asks for it."),
             "max_depth": _("Of a crawl: how many links from the first page it goes."),
         }
-        for name, help_text in words.items():
+        for name, help_text in help_texts.items():
             if name in self.fields:
                 self.fields[name].help_text = help_text
 
@@ -161,8 +161,8 @@ COUNTED = {
 }
 
 
-def counts_in_words(source: WebSource) -> list[str]:
-    return [words % {"count": source.counts[name]} for name, words in COUNTED.items() if source.counts.get(name)]
+def counts_text(source: WebSource) -> list[str]:
+    return [message % {"count": source.counts[name]} for name, message in COUNTED.items() if source.counts.get(name)]
 
 
 def unfinished_ids(sources: Sequence[WebSource]) -> str:
@@ -175,8 +175,8 @@ def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
     context = {
         "source": source,
         "label": _label(source),
-        "counts": counts_in_words(source),
-        "error": error_in_words(source.error, source.error_code, source.error_params),
+        "counts": counts_text(source),
+        "error": error_text(source.error, source.error_code, source.error_params),
         "swap": swap,
     }
     return render_to_string("sources/web/state.html", context)
@@ -192,7 +192,7 @@ def _label(source: WebSource) -> str:
     )
 
 
-def schedule_in_words(source: WebSource) -> str:
+def schedule_text(source: WebSource) -> str:
     if source.every_minutes is None or not source.enabled:
         return _("only when asked for")
     minutes = source.every_minutes
@@ -289,7 +289,7 @@ class WebSourceAdmin(ScopedModelAdmin):
         if not form.is_valid():
             return render(request, "sources/web/preview.html", {"form": form})
         preview = web_source_preview(form.instance, web_client())
-        return render(request, "sources/web/preview.html", {"preview": preview, **_in_words(preview)})
+        return render(request, "sources/web/preview.html", {"preview": preview, **_as_text(preview)})
 
     def run_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         source = self.get_object_or_404(request, str(object_id), to_change=True)
@@ -372,14 +372,14 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("schedule"), ordering="every_minutes")
     def schedule(self, source: WebSource) -> str:
-        return schedule_in_words(source)
+        return schedule_text(source)
 
 
 @admin.register(WebPage)
 class WebPageAdmin(ScopedModelAdmin):
     """Pages with their states, to read only: their source keeps them."""
 
-    list_display = ("address", "state_label", "kept_as", "what_happened", "fetched_at", "source")
+    list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
     list_display_links = None
     list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))
     list_filter_submit = True
@@ -426,13 +426,13 @@ class WebPageAdmin(ScopedModelAdmin):
         return format_html('<a href="{}" class="kb-link">{}</a>', url, page.document)
 
     @column(gettext_lazy("what happened"))
-    def what_happened(self, page: WebPage) -> str:
-        words = error_in_words(page.error, page.error_code, page.error_params)
+    def fetch_outcome(self, page: WebPage) -> str:
+        message = error_text(page.error, page.error_code, page.error_params)
         if page.state == WebPage.State.GONE and page.document_id is not None:
             hours = int(settings.WEB_DELETE_AFTER_HOURS)
             next_time = _("Its document is deleted if a run %(hours)d hours later does not find it either.")
-            words = f"{words} {next_time % {'hours': hours}}".strip()
-        return format_html('<span class="kb-excerpt">{}</span>', words)
+            message = f"{message} {next_time % {'hours': hours}}".strip()
+        return format_html('<span class="kb-excerpt">{}</span>', message)
 
 
 def pages_url(source: WebSource) -> str:
@@ -443,11 +443,11 @@ def shortened(url: str) -> str:
     return url if len(url) <= 90 else f"{url[:60]}…{url[-28:]}"
 
 
-def _in_words(preview: Preview) -> dict[str, Any]:
-    def words(error: Any) -> str:
-        return error_in_words(str(error), error.code, error.params) if error else ""
+def _as_text(preview: Preview) -> dict[str, Any]:
+    def message(error: Any) -> str:
+        return error_text(str(error), error.code, error.params) if error else ""
 
     return {
-        "error": words(preview.error),
-        "rows": [{"page": page, "error": words(page.error)} for page in preview.pages],
+        "error": message(preview.error),
+        "rows": [{"page": page, "error": message(page.error)} for page in preview.pages],
     }

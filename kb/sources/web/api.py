@@ -14,7 +14,7 @@ from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview
 from kb.sources.web.services.sources import (
-    error_in_words,
+    error_text,
     web_source_accept,
     web_source_cancel,
     web_source_check,
@@ -52,11 +52,11 @@ class WebErrorSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-def told(row: WebSource | WebPage) -> dict[str, str] | None:
+def row_fault_json(row: WebSource | WebPage) -> dict[str, str] | None:
     """The error of a row in the caller's language."""
     if not row.error:
         return None
-    return {"code": row.error_code, "message": error_in_words(row.error, row.error_code, row.error_params)}
+    return {"code": row.error_code, "message": error_text(row.error, row.error_code, row.error_params)}
 
 
 class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
@@ -99,7 +99,7 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
 
     @extend_schema_field(WebErrorSerializer(allow_null=True))
     def get_error(self, source: WebSource) -> dict[str, str] | None:
-        return told(source)
+        return row_fault_json(source)
 
 
 class WebSourceChangeSerializer(StrictSerializer):
@@ -146,7 +146,7 @@ class WebPageSerializer(serializers.ModelSerializer[WebPage]):
 
     @extend_schema_field(WebErrorSerializer(allow_null=True))
     def get_error(self, page: WebPage) -> dict[str, str] | None:
-        return told(page)
+        return row_fault_json(page)
 
 
 class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
@@ -159,7 +159,7 @@ class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
 
     @extend_schema_field(WebErrorSerializer(allow_null=True))
     def get_error(self, page: PreviewPage) -> dict[str, str] | None:
-        return error_told(page.error)
+        return fault_json(page.error)
 
 
 class PreviewSerializer(serializers.Serializer[Preview]):
@@ -169,13 +169,13 @@ class PreviewSerializer(serializers.Serializer[Preview]):
 
     @extend_schema_field(WebErrorSerializer(allow_null=True))
     def get_error(self, preview: Preview) -> dict[str, str] | None:
-        return error_told(preview.error)
+        return fault_json(preview.error)
 
 
-def error_told(error: Any) -> dict[str, str] | None:
+def fault_json(error: Any) -> dict[str, str] | None:
     if error is None:
         return None
-    return {"code": error.code.value, "message": error_in_words(str(error), error.code, error.params)}
+    return {"code": error.code.value, "message": error_text(str(error), error.code, error.params)}
 
 
 class WebSourceFilters(ListFilters):
@@ -218,7 +218,7 @@ class WebPageFilters(ListFilters):
         responses=answers({200: WebSourceSerializer}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
-        summary="Delete a web source; its documents are kept unless told otherwise",
+        summary="Delete a web source; its documents are kept unless row_fault_json otherwise",
         parameters=[WebSourceDeleteSerializer],
         responses=answers({204: None}, 400, 403, 404),
     ),

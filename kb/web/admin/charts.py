@@ -39,7 +39,7 @@ class Chart:
         is_stacked: series stand upon each other.
         is_share: values are 0 to 1, shown as percentages up to 100.
         unit: of Intl.NumberFormat, such as "millisecond"; blank: plain numbers.
-        link: where to go on, as an address and words.
+        link: where to go on, as an address and message.
     """
 
     name: str
@@ -57,7 +57,7 @@ class Chart:
     rows: tuple[tuple[str, tuple[str, ...]], ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        cells = [[self._in_words(value) for value in each.values] for each in self.series]
+        cells = [[self._as_text(value) for value in each.values] for each in self.series]
         rows = tuple((label, tuple(column[place] for column in cells)) for place, label in enumerate(self.labels))
         object.__setattr__(self, "rows", rows)
 
@@ -142,7 +142,7 @@ class Chart:
             return {"style": "unit", "unit": self.unit, "minimumFractionDigits": 0, "maximumFractionDigits": 1}
         return {"maximumFractionDigits": 0}
 
-    def _in_words(self, value: float | None) -> str:
+    def _as_text(self, value: float | None) -> str:
         if value is None:
             return "–"
         if self.is_share:

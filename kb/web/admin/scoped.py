@@ -112,7 +112,7 @@ def column(
     Args:
         description: its name.
         ordering: the lookup that it sorts by.
-        label: makes it a badge: variants by the first part of the returned (code, words).
+        label: makes it a badge: variants by the first part of the returned (code, message).
         empty_value: stands for None.
     """
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 from django.core.files.uploadedfile import UploadedFile
@@ -41,18 +42,38 @@ PARAMETER = OpenApiParameter(
 )
 
 
-def once(
-    request: Request, make: Callable[..., Response], *, before: Callable[[], tuple[Any, ...]] = tuple
-) -> HttpResponseBase:
-    """The response to a request, that of an earlier one where its key says that they are one; see `answer_once`.
+def idempotent(before: Callable[[Any, Request], Any] | None = None) -> Callable[..., Callable[..., HttpResponseBase]]:
+    """Decorates a method of a view that does the work of a request whose caller may do it: see `answer_once`.
+
+    The response is that of an earlier request where the key says that they are one.
+
+    Args:
+        before: what takes long and needs no transaction; its result is the last argument of the method.
 
     Raises:
         ValidationError: the key is not one.
         Rejected: the key came with another request, or the first one is under way.
     """
+
+    def decorate(method: Callable[..., Response]) -> Callable[..., HttpResponseBase]:
+        @wraps(method)
+        def call(view: Any, request: Request, *args: Any) -> HttpResponseBase:
+            def prepare() -> tuple[Any, ...]:
+                return () if before is None else (before(view, request),)
+
+            return _answer(request, partial(method, view, request, *args), prepare)
+
+        return call
+
+    return decorate
+
+
+def _answer(
+    request: Request, make: Callable[..., Response], prepare: Callable[[], tuple[Any, ...]]
+) -> HttpResponseBase:
     key = request.headers.get(HEADER)
     if key is None:
-        return make(*before())
+        return make(*prepare())
     if not _KEY.fullmatch(key):
         message = _("Give from 1 to %(most)s visible ASCII characters, such as a UUID.") % {"most": MOST_CHARACTERS}
         raise ValidationError({HEADER: [message]})
@@ -62,7 +83,7 @@ def once(
         made.append(make(*prepared))
         return Answer(made[0].status_code, JSONRenderer().render(made[0].data).decode())
 
-    answered, is_replayed = answer_once(_asked(request, key), answer, before=before)
+    answered, is_replayed = answer_once(_asked(request, key), answer, before=prepare)
     if not is_replayed:
         return made[0]
     return HttpResponse(
@@ -122,30 +143,30 @@ class Etagged(serializers.Serializer[Any]):
         return ""
 
     def to_representation(self, instance: Any) -> Any:
-        told = super().to_representation(instance)
-        told[self.ETAG] = etag_of(told)
-        return told
+        data = super().to_representation(instance)
+        data[self.ETAG] = etag_of(data)
+        return data
 
 
-def etag_of(told: Mapping[str, Any]) -> str:
+def etag_of(data: Mapping[str, Any]) -> str:
     """A strong ETag, with its quotation marks."""
-    fields = {name: value for name, value in told.items() if name != Etagged.ETAG}
+    fields = {name: value for name, value in data.items() if name != Etagged.ETAG}
     text = json.dumps(fields, sort_keys=True, default=str)
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
 
 
-def conditional(request: Request, told: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
+def conditional(request: Request, data: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
     """The response that tells it, or 304 where the caller has it."""
-    etag = str(told[Etagged.ETAG])
+    etag = str(data[Etagged.ETAG])
     known = [each.removeprefix("W/") for each in parse_etags(request.headers.get("If-None-Match", ""))]
     headers = {**(headers or {}), "ETag": etag}
     if etag in known or "*" in known:
         return Response(status=status.HTTP_304_NOT_MODIFIED, headers=headers)
-    return Response(told, headers=headers)
+    return Response(data, headers=headers)
 
 
-def require_match(request: Request, told: Mapping[str, Any]) -> None:
-    """Refuses to change what is not as the caller has read it; what is told must be locked by now.
+def require_match(request: Request, data: Mapping[str, Any]) -> None:
+    """Refuses to change what is not as the caller has read it; the row must be locked.
 
     Raises:
         PreconditionFailed: it is another.
@@ -153,7 +174,7 @@ def require_match(request: Request, told: Mapping[str, Any]) -> None:
     wanted = request.headers.get("If-Match")
     if wanted is None:
         return
-    known, etag = parse_etags(wanted), str(told[Etagged.ETAG])
+    known, etag = parse_etags(wanted), str(data[Etagged.ETAG])
     if etag not in known and "*" not in known:
         message = _("It has changed since you read it, and nothing was done.")
         raise PreconditionFailed(message, etag=etag)

@@ -48,7 +48,7 @@ from kb.quality.runs.services.reembedding import reembedding_state
 from kb.search.api import TraceSerializer
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest, outcome_as_log, search
-from kb.sources.web.services.sources import error_in_words
+from kb.sources.web.services.sources import error_text
 from retrieval.errors import ModelUnavailable, RerankerUnavailable, RetrievalError
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
@@ -266,4 +266,4 @@ def test_a_page_of_a_web_source_that_was_refused(kb, written, read):
         )
     page = WebPage.objects.get()
     with override(read):
-        assert error_in_words(page.error, page.error_code, page.error_params) == IN[read]
+        assert error_text(page.error, page.error_code, page.error_params) == IN[read]

@@ -5,7 +5,7 @@ import time
 from kb.index.mirrors.registry import mirror
 from kb.index.mirrors.searching import MirroredKeywordStore, MirroredVectorStore
 from kb.index.pgvector import PgVectorStore
-from kb.index.services.stores.applying import changes_apply, fill_anew
+from kb.index.services.stores.applying import changes_apply, queue_all_chunks
 from kb.models import KnowledgeBase
 from kb.providers.tokenizers import tokenizer
 from retrieval.channels import BM25Channel
@@ -22,7 +22,7 @@ def use(kb, store):
     KnowledgeBase.objects.filter(pk=kb.pk).update(store=store)
     kb.refresh_from_db()
     if store != "postgres":
-        fill_anew(kb.pk, store)
+        queue_all_chunks(kb.pk, store)
         apply(kb)
 
 

@@ -104,7 +104,7 @@ def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = Non
     return False
 
 
-def fill_anew(kb_id: int, store: str) -> int:
+def queue_all_chunks(kb_id: int, store: str) -> int:
     """Notes that a store is to hold every chunk anew; belongs inside a transaction that holds the knowledge base.
 
     Returns:
@@ -117,8 +117,8 @@ def fill_anew(kb_id: int, store: str) -> int:
 
 
 def refill(kb_id: int, store: str) -> int:
-    """As `fill_anew`, of a copy that is in use or on its way already, and with the next try at once."""
-    total = fill_anew(kb_id, store)
+    """As `queue_all_chunks`, of a copy that is in use or on its way already, and with the next try at once."""
+    total = queue_all_chunks(kb_id, store)
     StoreState.objects.filter(knowledge_base=kb_id, store=store).update(
         total=total, error="", failures=0, retry_at=None
     )

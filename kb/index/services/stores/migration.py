@@ -14,7 +14,7 @@ from kb.base.errors import Rejected
 from kb.index.mirrors.protocol import StoreError
 from kb.index.mirrors.registry import DRIVERS, configured_stores, mirror
 from kb.index.models import StoreChange, StoreState, VectorIndex
-from kb.index.services.stores.applying import changes_apply, fill_anew, note_failure, refill
+from kb.index.services.stores.applying import changes_apply, note_failure, queue_all_chunks, refill
 from kb.index.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settled_count
 from kb.index.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index
 from kb.index.vector_recall import measure_due
@@ -50,7 +50,7 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
         if not locked.target_store or state.status == Status.FAILED:
             locked.target_store = store
             locked.save(update_fields=["target_store"])  # from now on the triggers note changes for it too
-            state.total = 0 if store == Store.POSTGRES else fill_anew(locked.pk, store)
+            state.total = 0 if store == Store.POSTGRES else queue_all_chunks(locked.pk, store)
             state.checked, state.applied_version, state.applied_at = {}, None, None
         state.status, state.error, state.failures, state.retry_at = Status.FILLING, "", 0, None
         state.told_at = timezone.now()

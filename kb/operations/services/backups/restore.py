@@ -105,7 +105,7 @@ def restore(
         _restore_files(archive, on_bytes)
         installation = _restore_database(archive, on_bytes, on_step)
         _migrate()
-        _take_up_again()
+        _resume_jobs()
         manifest = archive.manifest
         return RestoredAll(
             manifest["counts"], len(archive.files), manifest["zhiku"], manifest["created_at"], installation
@@ -222,7 +222,7 @@ def _migrate() -> None:
         ) from error
 
 
-def _take_up_again() -> None:
+def _resume_jobs() -> None:
     """Has other stores filled, which hold nothing under the new id, and documents processed that a worker was at."""
     with transaction.atomic():
         for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():

@@ -85,8 +85,8 @@ class StartPairView(AdminPage):
         page, sides = open_sides(caller, _with_base(request.POST, form))
         if not all([form.is_valid(), *(side.is_valid() for side in sides.values())]):
             return self._show(form, page, sides, status=400)
-        if words := same_sides(*sides.values()):
-            form.add_error(None, words)
+        if message := same_sides(*sides.values()):
+            form.add_error(None, message)
             return self._show(form, page, sides, status=400)
         try:
             runs = _start(caller, form, sides)
@@ -117,7 +117,7 @@ def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
 def _of_chosen(page: SearchPage) -> dict[str, Any]:
     """What empty fields stand for; the page's script reads it."""
     chosen = {str(kb.pk) for kb in page.chosen} or set(page.inheritable["kbs"])
-    return {**page.inheritable, "kbs": {pk: words for pk, words in page.inheritable["kbs"].items() if pk in chosen}}
+    return {**page.inheritable, "kbs": {pk: values for pk, values in page.inheritable["kbs"].items() if pk in chosen}}
 
 
 def _start(caller: Principal, form: PairForm, sides: dict[str, SideForm]) -> tuple[EvalRun, EvalRun]:

@@ -1,6 +1,6 @@
 """Two searches side by side, in words: where each result stands on either side, and what took how long.
 
-Two runs of a set in words: each figure before and after, what chance would explain, and the queries won and lost.
+Two runs of a set as text: each figure before and after, what chance would explain, and the queries won and lost.
 
 The queries that two runs differ in: a page of those won, lost or left as they were.
 """
@@ -122,7 +122,7 @@ def query_rows(before: EvalRun, after: EvalRun, queries: Sequence[QueryDifferenc
             after=three_decimals(query.after),
             difference=signed(query.difference),
             direction="up" if query.difference > 0 else "down" if query.difference < 0 else "same",
-            lost=_lost_in_words(query),
+            lost=_lost_text(query),
             debug_url=debug_url([kb_id], query.text, of_b),
             compare_url=f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
         )
@@ -134,11 +134,11 @@ def _parameters(run: EvalRun) -> dict[str, Any]:
     return {"profile": run.profile.name, "profile_version": run.profile.version, "overrides": run.overrides}
 
 
-def _lost_in_words(query: QueryDifference) -> str:
+def _lost_text(query: QueryDifference) -> str:
     if query.lost_at_before and query.lost_at_before == query.lost_at_after:
         return _("A and B: %(what)s") % {"what": lost_label(query.lost_at_after)}
-    told = [(_("A: %(what)s"), query.lost_at_before), (_("B: %(what)s"), query.lost_at_after)]
-    return _("; ").join(words % {"what": lost_label(stage)} for words, stage in told if stage)
+    losses = [(_("A: %(what)s"), query.lost_at_before), (_("B: %(what)s"), query.lost_at_after)]
+    return _("; ").join(message % {"what": lost_label(stage)} for message, stage in losses if stage)
 
 
 def here(asked: QueryDict, **changes: str) -> str:
@@ -163,7 +163,7 @@ class FigureCell:
 
     Attributes:
         direction: "up" for better, "down" for worse, "same" for what rounds to no difference or is neither.
-        chance: whether chance would explain the difference, in words; blank where there is none, or it was not tested.
+        chance: whether chance would explain the difference, as text; blank where there is none, or it was not tested.
         is_significant: chance would not.
     """
 
@@ -189,7 +189,7 @@ class Verdict:
     """Whether the second run is better by one metric, in a sentence."""
 
     direction: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +271,7 @@ def _direction(name: str, difference: float) -> str:
     return "up" if (difference > 0) != (name in COSTS) else "down"
 
 
-def p_value_in_words(p_value: float) -> str:
+def p_value_text(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
@@ -279,8 +279,8 @@ def _chance(p_value: float | None) -> str:
     if p_value is None:
         return ""
     if p_value < SIGNIFICANCE_LEVEL:
-        return _("beyond chance, %(p)s") % {"p": p_value_in_words(p_value)}
-    return _("chance may be all, %(p)s") % {"p": p_value_in_words(p_value)}
+        return _("beyond chance, %(p)s") % {"p": p_value_text(p_value)}
+    return _("chance may be all, %(p)s") % {"p": p_value_text(p_value)}
 
 
 def verdicts(metrics: Mapping[str, MetricDifference]) -> tuple[Verdict, ...]:
@@ -294,20 +294,22 @@ def _verdict(name: str, figure: MetricDifference) -> Verdict:
         "before": three_decimals(figure.before),
         "after": three_decimals(figure.after),
         "difference": signed(figure.difference),
-        "p": p_value_in_words(1.0 if figure.p_value is None else figure.p_value),
+        "p": p_value_text(1.0 if figure.p_value is None else figure.p_value),
     }
     if abs(figure.difference) < SMALLEST_DIFFERENCE:
         return Verdict("same", _("No difference: %(metric)s is %(after)s in both.") % known)
     if figure.p_value is None or figure.p_value >= SIGNIFICANCE_LEVEL:
-        words = _(
+        message = _(
             "No difference that chance would not explain: %(metric)s %(difference)s (%(before)s → %(after)s, %(p)s)."
         )
-        return Verdict("same", words % known)
+        return Verdict("same", message % known)
     if figure.difference > 0:
-        words = _("B is better: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s).")
-        return Verdict("up", words % known)
-    words = _("B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s).")
-    return Verdict("down", words % known)
+        message = _(
+            "B is better: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."
+        )
+        return Verdict("up", message % known)
+    message = _("B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s).")
+    return Verdict("down", message % known)
 
 
 def chart_of(comparison: RunComparison, metric: str, compared: tuple[EvalRun, EvalRun]) -> dict[str, str]:
@@ -382,12 +384,12 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> lis
     ]
     for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
         if count:
-            words = ngettext(
+            message = ngettext(
                 "%(count)d query that only %(run)s has is left out.",
                 "%(count)d queries that only %(run)s has are left out.",
                 count,
             )
-            found.append(words % {"count": count, "run": letter})
+            found.append(message % {"count": count, "run": letter})
     return found
 
 
@@ -428,13 +430,13 @@ class Movement:
     Attributes:
         direction: from A to B: "up", "down", "same", or "gone" where the other side has it not.
         sign: the same in a few characters.
-        words: the same in a sentence.
+        description: the same in a sentence.
         reason: what lost it on the other side; blank unless it is gone.
     """
 
     direction: str
     sign: str
-    words: str
+    description: str
     reason: str = ""
 
 
@@ -586,8 +588,8 @@ def _movement(letter: str, result: ComparedResult) -> Movement:
     other = "B" if letter == "A" else "A"
     rank, cut_by = (result.rank.b, result.cut_by.b) if letter == "A" else (result.rank.a, result.cut_by.a)
     if rank is None or result.moved is None:
-        words = _("not among the results of %(side)s") % {"side": other}
-        return Movement("gone", _("only %(side)s") % {"side": letter}, words, _why_lost(cut_by))
+        message = _("not among the results of %(side)s") % {"side": other}
+        return Movement("gone", _("only %(side)s") % {"side": letter}, message, _why_lost(cut_by))
     if result.moved == 0:
         return Movement("same", "=", _("at the same place in %(side)s") % {"side": other})
     places = abs(result.moved)
@@ -596,10 +598,10 @@ def _movement(letter: str, result: ComparedResult) -> Movement:
         direction = "up" if result.moved > 0 else "down"
         return Movement(direction, _("B: %(rank)d") % at, _("at rank %(rank)d in %(side)s") % at)
     if result.moved > 0:
-        words = ngettext("up %(n)d place from rank %(rank)d in A", "up %(n)d places from rank %(rank)d in A", places)
-        return Movement("up", f"▲{places}", words % at)
-    words = ngettext("down %(n)d place from rank %(rank)d in A", "down %(n)d places from rank %(rank)d in A", places)
-    return Movement("down", f"▼{places}", words % at)
+        message = ngettext("up %(n)d place from rank %(rank)d in A", "up %(n)d places from rank %(rank)d in A", places)
+        return Movement("up", f"▲{places}", message % at)
+    message = ngettext("down %(n)d place from rank %(rank)d in A", "down %(n)d places from rank %(rank)d in A", places)
+    return Movement("down", f"▼{places}", message % at)
 
 
 def _why_lost(stage: str) -> str:

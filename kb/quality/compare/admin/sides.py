@@ -1,6 +1,6 @@
 """One of the two sides that are compared: a profile, any version of it, and perhaps settings that are not saved.
 
-Settings that differ between two sides, in words.
+Settings that differ between two sides, as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from django.http import QueryDict
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.profiles.admin.choices import ProfileChoice, in_order, setting_label, value_in_words
+from kb.profiles.admin.choices import ProfileChoice, in_order, setting_label, value_text
 from kb.profiles.services import SettingDifference
 from kb.quality.debug.admin.form import (
     FILTERS,
@@ -38,9 +38,7 @@ def setting_changes(differences: Iterable[SettingDifference]) -> tuple[SettingCh
     """One a setting, in the order of the form."""
     found = {each.name: each for each in differences}
     return tuple(
-        SettingChange(
-            setting_label(each.name), value_in_words(each.name, each.before), value_in_words(each.name, each.after)
-        )
+        SettingChange(setting_label(each.name), value_text(each.name, each.before), value_text(each.name, each.after))
         for each in (found[name] for name in in_order(found))
     )
 

@@ -148,7 +148,7 @@ class PastSearch:
 def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[PastSearch]:
     """The last different searches of a user, the newest first, in one query.
 
-    Those whose words the log does not keep cannot be run again and are left out, and so are those in knowledge bases that
+    Those whose text the log does not keep cannot be run again and are left out, and so are those in knowledge bases that
     are gone or closed to the user.
 
     Args:
@@ -263,9 +263,9 @@ class SearchHistoryView(TemplateView):
 
 
 def _saved(draft: RetrievalProfile) -> str:
-    words = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
+    message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
     link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it"))
-    return format_html("{} {}", words, link)
+    return format_html("{} {}", message, link)
 
 
 def _as_side(given: QueryDict) -> str:

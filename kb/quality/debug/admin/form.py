@@ -137,7 +137,7 @@ class SearchForm(forms.Form):
         self.offer(
             "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
         )
-        for name, choices in choices_in_words().items():
+        for name, choices in choices_text().items():
             same = _("Inherited (%(value)s)") % {"value": inherited[name]}
             self.offer(name, [("", same), *choices.items()])
         for name in ("top_k", "threshold", "neighbours", *WEIGHTS):
@@ -237,10 +237,10 @@ class SearchForm(forms.Form):
     def reject(self, error: InvalidConfiguration) -> None:
         """Shows an error of the resolved settings next to the field that can mend it."""
         fields = {setting: name for name, setting in SETTINGS.items()}
-        words = str(error)
+        message = str(error)
         if error.field in {"keyword_weight", "hybrid_text_weight"}:
-            words = _("Both weights are 0: give at least one channel a weight.")
-        self.add_error(fields.get(error.field), words)
+            message = _("Both weights are 0: give at least one channel a weight.")
+        self.add_error(fields.get(error.field), message)
 
 
 SearchForm.base_fields.update({name: setting_field(setting) for name, setting in SETTINGS.items()})
@@ -264,7 +264,7 @@ def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
     return {field: str(value) for field, value in given.items() if value not in (None, "")}
 
 
-def choices_in_words() -> dict[str, dict[str, str]]:
+def choices_text() -> dict[str, dict[str, str]]:
     """The values of the settings that are chosen from, by field."""
     return {
         "rerank": {"on": _("on"), "off": _("off")},
@@ -273,17 +273,17 @@ def choices_in_words() -> dict[str, dict[str, str]]:
     }
 
 
-def settings_in_words(profile: RetrievalProfile) -> dict[str, str]:
+def settings_text(profile: RetrievalProfile) -> dict[str, str]:
     """What a search under a profile inherits, as the form shows it."""
     config: RetrievalConfig = environment_config().override(profile.settings)
-    threshold, words, weights = config.score_threshold, choices_in_words(), channel_weights(config)
+    threshold, labels, weights = config.score_threshold, choices_text(), channel_weights(config)
     return {
         "profile": f"{profile}: {weights['vector']:g} / {weights['bm25']:g}",
         "top_k": str(result_count(config)),
         "threshold": _("default") if threshold is None else f"{threshold:g}",
-        "rerank": words["rerank"]["on" if config.use_rerank else "off"],
-        "fusion": words["fusion"][config.fusion],
-        "rewrite": words["rewrite"][config.rewrite],
+        "rerank": labels["rerank"]["on" if config.use_rerank else "off"],
+        "fusion": labels["fusion"][config.fusion],
+        "rewrite": labels["rewrite"][config.rewrite],
         "neighbours": str(config.neighbours),
         **{name: f"{getattr(config, SETTINGS[name]):g}" for name in WEIGHTS},
     }
@@ -346,8 +346,8 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     asked = given.get("profile", "")
     profiles = {choice.value: choice for choice in profile_choices(principal, asked, [kb.pk for kb in chosen])}
     inheritable = {
-        "kbs": {str(kb.pk): settings_in_words(kb.profile) for kb in bases.values()},
-        "profiles": {value: settings_in_words(choice.profile) for value, choice in profiles.items()},
+        "kbs": {str(kb.pk): settings_text(kb.profile) for kb in bases.values()},
+        "profiles": {value: settings_text(choice.profile) for value, choice in profiles.items()},
     }
     inherited = inherited_settings(inheritable, [str(kb.pk) for kb in chosen], asked)
     is_bound = any(name in given for name in SearchForm.base_fields)

@@ -52,7 +52,7 @@ class Judging:
         set_names: those to choose from, the chosen one among them.
         grades: by chunk id, of those that are judged.
         is_unanswerable: the query is marked to have no answer.
-        words: how many passages of the query are judged.
+        description: how many passages of the query are judged.
     """
 
     query: str
@@ -61,7 +61,7 @@ class Judging:
     set_names: tuple[str, ...]
     grades: Mapping[int, int]
     is_unanswerable: bool
-    words: str
+    description: str
 
     @property
     def relevant(self) -> set[int]:
@@ -129,7 +129,7 @@ def judging_in(
         set_names=tuple(sorted({each.name for each in sets} | {name, DEFAULT_SET})),
         grades=grades,
         is_unanswerable=any(not answerable for answerable, _judged in rows),
-        words=_in_words(judged),
+        description=_as_text(judged),
     )
 
 
@@ -199,7 +199,7 @@ class JudgeView(View):
                 "grade": grade,
                 "grades": state.grades,
                 "unanswerable": state.is_unanswerable,
-                "judged": state.words,
+                "judged": state.description,
             }
         )
 
@@ -258,13 +258,13 @@ def _back(request: HttpRequest) -> str:
     return there if own else reverse("admin:search_debug")
 
 
-def _in_words(judged: int) -> str:
+def _as_text(judged: int) -> str:
     if not judged:
         return _("Nothing is judged for this query yet.")
-    words = ngettext(
+    message = ngettext(
         "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
     )
-    return words % {"count": judged}
+    return message % {"count": judged}
 
 
 QUERY_CHARACTERS = 100
@@ -350,7 +350,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 @admin.register(SearchLog)
 class SearchLogAdmin(ScopedModelAdmin):
-    list_display = ("asked", "searched", "profile_name", "result_count", "came_of_it", "took", "user", "created_at")
+    list_display = ("asked", "searched", "profile_name", "result_count", "outcome_badges", "took", "user", "created_at")
     list_select_related = ("user",)
     list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
     list_filter_submit = True
@@ -405,7 +405,7 @@ class SearchLogAdmin(ScopedModelAdmin):
         return f"{row.profile} v{row.profile_version}"
 
     @column(gettext_lazy("outcome"))
-    def came_of_it(self, row: SearchLog) -> SafeString:
+    def outcome_badges(self, row: SearchLog) -> SafeString:
         """What came of it, what was said of it, and what it could not do, each once."""
         badges = [(row.outcome, row.get_outcome_display(), "")]
         if row.feedback is not None:

@@ -84,7 +84,7 @@ def _document(passage: BeirPassage) -> WholeDocument:
     return WholeDocument(text, title=passage.title, source=passage.id, sha256=_digest(passage))
 
 
-def format_problem_in_words(error: SetFormatError, root: str = "") -> str:
+def format_problem_text(error: SetFormatError, root: str = "") -> str:
     """The sentence in the reader's language; the place is named from `root` on."""
     sentences: Mapping[SetProblem, str] = {
         SetProblem.MISSING_FILE: _("“%(place)s” does not exist: add it."),
@@ -158,7 +158,7 @@ def eval_set_import_archive(
         try:
             return eval_set_import(principal, knowledge_base, root, name, layout=layout, replace=replace)
         except SetFormatError as error:
-            raise Rejected("bad_set_file", format_problem_in_words(error, str(root))) from error
+            raise Rejected("bad_set_file", format_problem_text(error, str(root))) from error
 
 
 def eval_set_archive(

@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy
 from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase
-from kb.profiles.admin.choices import choices_of, groups, setting_label, value_in_words
+from kb.profiles.admin.choices import choices_of, groups, setting_label, value_text
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
 from retrieval.config import RERANKERS, SETTINGS, TYPES
@@ -87,12 +87,12 @@ class NumberField(SettingField):
     def _expected(self) -> str:
         low, high = (f"{bound:,}" for bound in self.bounds)
         if float in self.kinds:
-            words = _("Give a number from %(low)s to %(high)s.") % {"low": low, "high": high}
+            message = _("Give a number from %(low)s to %(high)s.") % {"low": low, "high": high}
         else:
-            words = _("Give a whole number from %(low)s to %(high)s.") % {"low": low, "high": high}
+            message = _("Give a whole number from %(low)s to %(high)s.") % {"low": low, "high": high}
         # Outside of the f-string, where makemessages finds it.
         or_auto = _("Or write “auto”.")
-        return f"{words} {or_auto}" if self.may_be_auto else words
+        return f"{message} {or_auto}" if self.may_be_auto else message
 
 
 class NamesField(SettingField):
@@ -117,15 +117,15 @@ class ChoiceField(SettingField):
     """One of a few words, or a switch."""
 
     def __init__(self, name: str, inherited: str) -> None:
-        words = choices_of(name) or {"on": _("on"), "off": _("off")}
-        choices = [("", _("Inherited (%(value)s)") % {"value": inherited}), *words.items()]
+        labels = choices_of(name) or {"on": _("on"), "off": _("off")}
+        choices = [("", _("Inherited (%(value)s)") % {"value": inherited}), *labels.items()]
         widget = _widget(forms.Select)
         widget.choices = choices
         super().__init__(name, widget=widget)
-        self.words = words
+        self.labels = labels
 
     def read(self, text: str) -> Any:
-        if text not in self.words:
+        if text not in self.labels:
             raise ValidationError(_("Choose one of the values."))
         return SWITCH[text] if TYPES[self.name] is bool else text
 
@@ -214,7 +214,7 @@ class ProfileForm(forms.Form):
         try:
             configuration_of(self.settings)
         except InvalidConfiguration as error:
-            self.add_error(error.field if error.field in self.fields else None, _in_words(error))
+            self.add_error(error.field if error.field in self.fields else None, _error_text(error))
         if self.base is not None and "name" not in self.fields and self.settings == self.base.settings:
             message = _("These are the settings of version %(version)d already: change one, or go back.")
             self.add_error(None, message % {"version": self.base.version})
@@ -222,11 +222,11 @@ class ProfileForm(forms.Form):
 
 
 def _field(name: str, inherited: Any) -> SettingField:
-    words = value_in_words(name, inherited)
+    inherited_text = value_text(name, inherited)
     if TYPES[name] is bool or choices_of(name):
-        return ChoiceField(name, words)
+        return ChoiceField(name, inherited_text)
     field: SettingField = NumberField(name) if SETTINGS[name].between else NamesField(name)
-    field.widget.attrs["placeholder"] = _as_text(inherited) if isinstance(inherited, tuple) else words
+    field.widget.attrs["placeholder"] = _as_text(inherited) if isinstance(inherited, tuple) else inherited_text
     return field
 
 
@@ -245,7 +245,7 @@ def _as_text(value: Any) -> str:
     return str(value)
 
 
-def _in_words(error: InvalidConfiguration) -> str:
+def _error_text(error: InvalidConfiguration) -> str:
     if error.field in {"keyword_weight", "hybrid_text_weight"}:
         return _("Both weights are 0: give at least one channel a weight.")
     return str(error)

@@ -19,13 +19,13 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, Rejected
 from kb.profiles.admin.choices import (
     as_field_choices,
-    changes_in_words,
+    changes_text,
     in_order,
     profile_choices,
     profile_state,
     profile_value,
     setting_label,
-    value_in_words,
+    value_text,
 )
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import (
@@ -168,8 +168,8 @@ def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) 
         ShownDifference(
             name,
             setting_label(name),
-            value_in_words(name, found[name].before),
-            value_in_words(name, found[name].after),
+            value_text(name, found[name].before),
+            value_text(name, found[name].after),
             name in first.settings,
             name in after.settings,
         )
@@ -221,7 +221,7 @@ class DiffView(ProfilePage):
         by_value = {choice.value: choice.profile.pk for choice in choices}
         grouped = as_field_choices(choices)
         options = [
-            (label, [(by_value[value], words) for value, words in inner])
+            (label, [(by_value[value], message) for value, message in inner])
             if isinstance(inner, list)
             else ("", [(by_value[label], inner)])
             for label, inner in grouped
@@ -334,8 +334,10 @@ class AddView(ProfilePage):
 
 
 def _saved(request: HttpRequest, saved: RetrievalProfile) -> HttpResponse:
-    words = _("“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version.")
-    messages.success(request, words % {"profile": saved})
+    message = _(
+        "“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version."
+    )
+    messages.success(request, message % {"profile": saved})
     return HttpResponseRedirect(reverse(PAGE, args=[saved.pk]))
 
 
@@ -358,12 +360,12 @@ class PublishView(VersionPage):
             moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
         except NotAllowed as error:
             raise PermissionDenied from error
-        words = ngettext(
+        message = ngettext(
             "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge base has moved.",
             "“%(profile)s” is published, and the next search goes by it: %(count)d knowledge bases have moved.",
             moved,
         )
-        messages.success(request, words % {"profile": self.version, "count": moved})
+        messages.success(request, message % {"profile": self.version, "count": moved})
         return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -390,7 +392,7 @@ class PublishView(VersionPage):
         kb = self.version.knowledge_base
         if kb is None or kb.profile.is_version_of_same(self.version):
             return None
-        return {"kb": kb, "changes": changes_in_words(differences(kb.profile, self.version))}
+        return {"kb": kb, "changes": changes_text(differences(kb.profile, self.version))}
 
 
 @page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
@@ -512,7 +514,7 @@ class ProfileView(VersionPage):
             state=profile_state(version),
             label=STATE_LABELS[state],
             description=described(version),
-            changes=tuple(changes_in_words(found)),
+            changes=tuple(changes_text(found)),
             is_first=before is None,
             is_chosen=version.pk == self.version.pk and version not in (overview.newest, overview.live),
             diff_url=diff_url(before, version),

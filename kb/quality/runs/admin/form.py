@@ -12,7 +12,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import Principal
-from kb.profiles.admin.choices import choices_of, profile_state, select, setting_field, text_input, value_in_words
+from kb.profiles.admin.choices import choices_of, profile_state, select, setting_field, text_input, value_text
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
 from kb.quality.models import EvalQuery, EvalSet
@@ -96,7 +96,7 @@ class StartForm(forms.Form):
         self.offer("fusion", [("", same), *fusions.items()])
         for name in COMMON[1:]:
             self.fields[name].widget.attrs["title"] = _(SETTINGS[name].help)
-            self.fields[name].widget.attrs["placeholder"] = value_in_words(name, inherited[name])
+            self.fields[name].widget.attrs["placeholder"] = value_text(name, inherited[name])
 
     def offer(self, name: str, choices: list[Any]) -> None:
         cast(forms.ChoiceField, self.fields[name]).choices = choices
@@ -159,10 +159,10 @@ class StartForm(forms.Form):
         try:
             configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})
         except InvalidConfiguration as error:
-            words = str(error)
+            message = str(error)
             if error.field in {"keyword_weight", "hybrid_text_weight"}:
-                words = _("Both weights are 0: give at least one channel a weight.")
-            self.add_error(error.field if error.field in COMMON else "other", words)
+                message = _("Both weights are 0: give at least one channel a weight.")
+            self.add_error(error.field if error.field in COMMON else "other", message)
         return values
 
 

@@ -2,7 +2,7 @@
 
 The headline figures of runs, in lists of many, and how a run stands beside others of its set.
 
-How far an evaluation run is, in figures and in words, and what to do where it does not go on.
+How far an evaluation run is, in figures and as text, and what to do where it does not go on.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.jobs.leases import workers
-from kb.profiles.admin.choices import setting_label, value_in_words
+from kb.profiles.admin.choices import setting_label, value_text
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.quality.models import EvalRun
@@ -159,13 +159,13 @@ class Progress:
     seconds_left: float | None
 
     @property
-    def rate_in_words(self) -> str:
+    def rate_text(self) -> str:
         if self.rate is None:
             return ""
         return _("%(rate)s queries a second") % {"rate": f"{self.rate:.0f}" if self.rate >= 10 else f"{self.rate:.1f}"}
 
     @property
-    def time_left_in_words(self) -> str:
+    def time_left_text(self) -> str:
         return "" if self.seconds_left is None else _("about %(time)s left") % {"time": duration(self.seconds_left)}
 
 
@@ -321,7 +321,7 @@ class RunView(OneRunView):
         context = super().get_context_data(
             **{**kwargs, **live_context(run)},
             may_edit=may_edit,
-            unsaved=[(setting_label(name), value_in_words(name, value)) for name, value in run.overrides.items()],
+            unsaved=[(setting_label(name), value_text(name, value)) for name, value in run.overrides.items()],
             again_url=again_url(run) if may_edit else "",
             took=took(run),
             error=shown(run.error),
@@ -399,12 +399,12 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
     """
     profile, kb = run.profile, run.eval_set.knowledge_base
     may_change = RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists()
-    words = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
+    message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
     return create_version(
         caller,
         profile.name if may_change else profile_name(kb.name),
         {**profile.settings, **run.overrides},
-        description=words,
+        description=message,
         knowledge_base=profile.knowledge_base if may_change else kb,
     )
 

@@ -74,7 +74,7 @@ class QueryRow:
     score_scale: str
     latency: str
     lost_at: str
-    lost_words: str
+    lost_text: str
     debug_url: str
     why_url: str
 
@@ -245,8 +245,8 @@ def asked_rows(run: EvalRun, asked: QueryDict) -> QuerySet[EvalRunQuery]:
     """The queries that a URL asks for, in its order; arguments as `table_of`."""
     _label, condition = shown_kinds(run).get(asked.get("show", ""), ("", Q()))
     rows = EvalRunQuery.objects.filter(condition, run=run)
-    if words := asked.get("q", "").strip():
-        rows = rows.filter(Q(text__icontains=words) | Q(external_id__icontains=words))
+    if text := asked.get("q", "").strip():
+        rows = rows.filter(Q(text__icontains=text) | Q(external_id__icontains=text))
     return _ordered(rows, asked.get("o", ""), *_shown_stage(run, asked))
 
 
@@ -328,7 +328,7 @@ def _query_row(run: EvalRun, query: EvalRunQuery, stage: str, against: str, chun
         score_scale=query.score_scale,
         latency=f"{query.latency_ms:.1f}",
         lost_at=query.lost_at,
-        lost_words=lost_label(query.lost_at) if query.lost_at else "",
+        lost_text=lost_label(query.lost_at) if query.lost_at else "",
         debug_url=debug_url(
             [kb_id],
             query.text,

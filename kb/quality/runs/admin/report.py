@@ -15,7 +15,7 @@ from django.http import StreamingHttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
-from kb.profiles.admin.choices import setting_label, value_in_words
+from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.admin.labels import Notice, notices
 from retrieval.trace import Degradation
@@ -42,7 +42,7 @@ class Change:
     """A figure against that of the stage before: `direction` is "up", "down" or "same"."""
 
     direction: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Verdict:
 
     stage: str
     direction: str
-    words: str
+    description: str
     raised: int
     lowered: int
 
@@ -195,12 +195,12 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
         against = stage_before(stages, stage)
         change = change_between(stages.get(against, {}).get(LEADING), stages.get(stage, {}).get(LEADING))
         if change is not None:
-            words = _verdict(stage, change.direction) % {
+            message = _verdict(stage, change.direction) % {
                 "metric": metric_label(LEADING),
                 "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
                 "before": ranking_label(against),
             }
-            found.append(Verdict(stage, change.direction, words, *moved.get(stage, (0, 0))))
+            found.append(Verdict(stage, change.direction, message, *moved.get(stage, (0, 0))))
     return tuple(found)
 
 
@@ -333,14 +333,14 @@ def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
             _("The reranker was off: its figures are those of the results, which stood in the order of the vectors.")
         )
     if count := report.get("unanchored_count"):
-        words = ngettext(
+        message = ngettext(
             "%(count)d relevant passage is no longer in the knowledge base, and counts as missed: import its document "
             "again, or judge the passage that has taken its place.",
             "%(count)d relevant passages are no longer in the knowledge base, and count as missed: import their documents "
             "again, or judge the passages that have taken their place.",
             count,
         )
-        found.append(words % {"count": count})
+        found.append(message % {"count": count})
     return tuple(found)
 
 
@@ -349,9 +349,7 @@ def settings_of(run: EvalRun) -> tuple[Setting, ...]:
     inherited = _("environment")
     origins = dict.fromkeys(run.profile.settings, _("profile")) | dict.fromkeys(run.overrides, _("unsaved"))
     rows = [
-        Setting(
-            name, setting_label(name), value_in_words(name, value), origins.get(name, inherited), name not in origins
-        )
+        Setting(name, setting_label(name), value_text(name, value), origins.get(name, inherited), name not in origins)
         for name, value in run.configuration.items()
     ]
     return tuple(sorted(rows, key=lambda row: row.is_inherited))
@@ -409,6 +407,6 @@ def _csv_row(query: EvalRunQuery) -> list[Any]:
     ]
 
 
-def _as_text(words: str) -> str:
+def _as_text(text: str) -> str:
     """Text that no spreadsheet takes for a formula."""
-    return f"'{words}" if words.startswith(FORMULA) else words
+    return f"'{text}" if text.startswith(FORMULA) else text

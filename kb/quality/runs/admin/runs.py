@@ -176,7 +176,7 @@ class EvalRunAdmin(ScopedModelAdmin):
     def searched_with(self, run: EvalRun) -> str:
         if not run.overrides:
             return str(run.profile)
-        return format_html('{} <small class="er-unsaved">{}</small>', run.profile, unsaved_in_words(len(run.overrides)))
+        return format_html('{} <small class="er-unsaved">{}</small>', run.profile, unsaved_text(len(run.overrides)))
 
     @column(gettext_lazy("queries"), ordering="total")
     def queries(self, run: EvalRun) -> str:
@@ -217,5 +217,5 @@ def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
     return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))
 
 
-def unsaved_in_words(count: int) -> str:
+def unsaved_text(count: int) -> str:
     return ngettext("+ %(count)d unsaved setting", "+ %(count)d unsaved settings", count) % {"count": count}

@@ -269,7 +269,7 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
     except RunCancelled:
         job.end(EvalRun.Status.CANCELLED, measurement)
     except Exception as error:
-        job.end(EvalRun.Status.FAILED, error=_in_words(error))
+        job.end(EvalRun.Status.FAILED, error=_as_text(error))
         raise
     else:
         job.end(EvalRun.Status.DONE, measurement, report=report)
@@ -282,7 +282,7 @@ def _principal(run: EvalRun) -> Principal:
     return Principal(run.created_by or kb.owner, frozenset([kb.pk]))
 
 
-def _in_words(error: Exception) -> str:
+def _as_text(error: Exception) -> str:
     if isinstance(error, ScopeOutdated):
         return MOVED
     return message_of(error) if isinstance(error, ServiceError | RetrievalError) else INTERNAL_ERROR

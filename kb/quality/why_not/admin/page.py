@@ -18,11 +18,11 @@ from kb.profiles.admin.choices import profile_url
 from kb.quality.debug.admin.form import SearchPage, open_search_page
 from kb.quality.why_not.admin.presenter import (
     ASKS_FIRST,
-    done_in_words,
+    done_text,
     effect,
     remembered,
     shown_remedies,
-    tell,
+    why_not_details,
     why_not_url,
 )
 from kb.quality.why_not.services import why_not_found
@@ -97,10 +97,10 @@ class WhyNotView(AdminPage):
             messages.error(self.request, str(error))
             return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
         except Superseded:
-            words = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
-            messages.error(self.request, words)
+            message = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
+            messages.error(self.request, message)
             return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
-        messages.success(self.request, done_in_words(remedy, text or next(iter(remedy.suggestions), "")))
+        messages.success(self.request, done_text(remedy, text or next(iter(remedy.suggestions), "")))
         return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
 
     def _ask(self, page: SearchPage, why: WhyNot, remedy: Remedy) -> HttpResponse:
@@ -135,7 +135,7 @@ class WhyNotView(AdminPage):
         profile = why.outcome.wiring.profile
         context |= {
             "chunk": why.chunk,
-            "told": tell(why),
+            "details": why_not_details(why),
             "remedies": shown_remedies(why, may_edit=may_edit),
             "may_edit": may_edit,
             "effect": effect(self.request.GET.get("before", ""), why),

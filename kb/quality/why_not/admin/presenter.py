@@ -12,7 +12,7 @@ from django.http import QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from kb.profiles.admin.choices import setting_label, value_in_words
+from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.debug.admin.form import parameters_of
 from kb.quality.why_not.services.places import (
     Place,
@@ -27,10 +27,10 @@ from kb.quality.why_not.services.places import (
     WhyNot,
 )
 from kb.quality.why_not.services.remedies import changed_request, profile_in_force, remedies
-from kb.quality.why_not.services.words import (
-    channel_in_words,
-    filter_in_words,
-    stage_in_words,
+from kb.quality.why_not.services.sentences import (
+    channel_text,
+    filter_text,
+    stage_text,
     verdict_sentence,
 )
 from kb.search.admin.labels import degradation_heading
@@ -98,7 +98,7 @@ def effect(token: str, why: WhyNot) -> Effect | None:
         for name in labels
         if name in was or name in now
     ]
-    return Effect(_in_words(before["stage"]), _in_words(str(why.verdict.stage)), why.rank is not None, tuple(rows))
+    return Effect(_as_text(before["stage"]), _as_text(str(why.verdict.stage)), why.rank is not None, tuple(rows))
 
 
 def _places(why: WhyNot) -> dict[str, str]:
@@ -120,7 +120,7 @@ def _places(why: WhyNot) -> dict[str, str]:
 
 def _label(name: str) -> str:
     if name in EXACT:
-        return _("%(channel)s, exact rank") % {"channel": channel_in_words(name)}
+        return _("%(channel)s, exact rank") % {"channel": channel_text(name)}
     return {
         "fused": _("Fused rank"),
         "rerank": _("Rank after the reranker"),
@@ -129,10 +129,10 @@ def _label(name: str) -> str:
     }[name]
 
 
-def _in_words(stage: str) -> str:
+def _as_text(stage: str) -> str:
     if stage == Stage.FOUND:
         return _("found")
-    return _("lost at “%(stage)s”") % {"stage": stage_in_words(Stage(stage))}
+    return _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
 
 
 ICONS = {
@@ -156,7 +156,7 @@ class ShownPlace:
     label: str
     query: str
     state: str
-    words: str
+    description: str
     rank: str
     channel_rank: str
     depth: str
@@ -195,14 +195,14 @@ class ShownStage:
     """A stage of the list.
 
     Attributes:
-        state_words: what its icon says.
+        state_text: what its icon says.
         ranks: rank and score of the candidate by channel, where they have met.
     """
 
     stage: str
     label: str
     state: str
-    state_words: str
+    state_text: str
     icon: str
     sentence: str
     places: tuple[ShownPlace, ...] = ()
@@ -213,7 +213,7 @@ class ShownStage:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class WhyNotDetails:
     """Everything that the page says of one chunk, apart from what can be done."""
 
     verdict: str
@@ -223,9 +223,9 @@ class Told:
     profile: str
 
 
-def tell(why: WhyNot) -> Told:
+def why_not_details(why: WhyNot) -> WhyNotDetails:
     found = why.rank is not None
-    return Told(
+    return WhyNotDetails(
         verdict=verdict_sentence(why),
         state="found" if found else "lost",
         icon="task_alt" if found else "search_off",
@@ -238,9 +238,9 @@ def _stage(step: Step, why: WhyNot) -> ShownStage:
     is_verdict = step == why.verdict
     return ShownStage(
         stage=str(step.stage),
-        label=stage_in_words(step.stage),
+        label=stage_text(step.stage),
         state=str(step.state),
-        state_words=state_in_words(step.state),
+        state_text=state_text(step.state),
         icon=ICONS[step.state],
         sentence=step.sentence,
         places=tuple(_place(place, why) for place in why.places) if step.stage is Stage.CHANNELS else (),
@@ -251,7 +251,7 @@ def _stage(step: Step, why: WhyNot) -> ShownStage:
     )
 
 
-def state_in_words(state: State) -> str:
+def state_text(state: State) -> str:
     return {
         State.PASSED: _("passed"),
         State.WEAKENED: _("passed, with less than it could have"),
@@ -265,10 +265,10 @@ def _place(place: Place, why: WhyNot) -> ShownPlace:
     queries = why.outcome.result.analysis.queries
     return ShownPlace(
         channel=place.channel,
-        label=channel_in_words(place.channel),
+        label=channel_text(place.channel),
         query=queries[place.query].text if place.query else "",
         state=str(place.state),
-        words=_place_in_words(place),
+        description=_place_text(place),
         rank=_of(place.rank, place.total),
         channel_rank=_number(place.channel_rank),
         depth=str(place.depth),
@@ -286,7 +286,7 @@ def _number(value: int | None) -> str:
     return ABSENT if value is None else str(value)
 
 
-def _place_in_words(place: Place) -> str:
+def _place_text(place: Place) -> str:
     if place.state is PlaceState.FAILED:
         return degradation_heading(place.error)
     return {
@@ -294,19 +294,19 @@ def _place_in_words(place: Place) -> str:
         PlaceState.MISSED: _("near enough, and missed by the index")
         if place.is_indexed
         else _("near enough, and not returned: its vectors of text and keywords are searched apart"),
-        PlaceState.DEEPER: _depth_in_words(place),
-        PlaceState.ABSENT: _absence_in_words(place.channel),
+        PlaceState.DEEPER: _depth_text(place),
+        PlaceState.ABSENT: _absence_text(place.channel),
         PlaceState.NOT_ASKED: _("not needed"),
     }[place.state]
 
 
-def _depth_in_words(place: Place) -> str:
+def _depth_text(place: Place) -> str:
     if place.rank is not None and place.rank <= RANKS_A_CANDIDATE * place.depth:
         return _("read, and too far down to be a candidate by itself")
     return _("too far down: not read")
 
 
-def _absence_in_words(channel: str) -> str:
+def _absence_text(channel: str) -> str:
     return {
         "vector": _("it has no vector that could be compared"),
         "question": _("it has no question"),
@@ -360,14 +360,14 @@ def _ranks(why: WhyNot) -> tuple[tuple[str, str, str], ...]:
     if candidate is None:
         return ()
     return tuple(
-        (_candidate_stage_in_words(stage), _number(candidate.ranks.get(stage)), _score(candidate.scores.get(stage)))
+        (_candidate_stage_text(stage), _number(candidate.ranks.get(stage)), _score(candidate.scores.get(stage)))
         for stage in CANDIDATE_STAGES
         if stage in candidate.ranks or stage in candidate.scores
     )
 
 
-def _candidate_stage_in_words(stage: str) -> str:
-    return {"fused": _("Fused"), "rerank": _("Rerank")}.get(stage) or channel_in_words(stage)
+def _candidate_stage_text(stage: str) -> str:
+    return {"fused": _("Fused"), "rerank": _("Rerank")}.get(stage) or channel_text(stage)
 
 
 def _score(score: float | None) -> str:
@@ -418,7 +418,7 @@ def shown_remedies(why: WhyNot, *, may_edit: bool) -> tuple[ShownRemedy, ...]:
 
 
 def _shown(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    tell = {
+    why_not_details = {
         RemedyCode.ENABLE: _enable,
         RemedyCode.INDEX_CHUNK: _index_chunk,
         RemedyCode.RETRY_DOCUMENT: _retry_document,
@@ -429,7 +429,7 @@ def _shown(remedy: Remedy, why: WhyNot) -> ShownRemedy:
         RemedyCode.SHOW_DOUBLE: _show_double,
         RemedyCode.RUN_COMMAND: _run_command,
     }[remedy.code]
-    return tell(remedy, why)
+    return why_not_details(remedy, why)
 
 
 def _enable(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
@@ -481,8 +481,8 @@ def _draft(remedy: Remedy, why: WhyNot) -> ShownRemedy:
         _("%(setting)s: %(before)s → %(after)s")
         % {
             "setting": setting_label(name),
-            "before": value_in_words(name, _effective(config, name, why)),
-            "after": value_in_words(name, value),
+            "before": value_text(name, _effective(config, name, why)),
+            "after": value_text(name, value),
         }
         for name, value in remedy.settings.items()
     )
@@ -511,7 +511,7 @@ def _change_request(remedy: Remedy, why: WhyNot) -> ShownRemedy:
     if remedy.about == "knowledge_base":
         label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
     else:
-        label = _("Search without the filter: %(filter)s") % {"filter": filter_in_words(remedy.about)}
+        label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
     url = why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why))
     return ShownRemedy(remedy.id, label, _("Changes nothing but this search."), "filter_alt_off", url=url)
 
@@ -527,7 +527,7 @@ def _run_command(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
     return ShownRemedy(remedy.id, "", hint, "terminal", command=remedy.command)
 
 
-def done_in_words(remedy: Remedy, text: str) -> str:
+def done_text(remedy: Remedy, text: str) -> str:
     """What to say when a remedy was applied."""
     return {
         RemedyCode.ENABLE: _("The chunk is switched on."),

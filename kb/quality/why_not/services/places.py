@@ -280,7 +280,7 @@ def find_places(outcome: SearchOutcome, scope: Scope, chunk_id: int, only: NDArr
         only: ids of the chunks that pass the filters, ascending; None: all.
     """
     asked = _Asked(outcome, scope, chunk_id, only)
-    channels = (*scope.channels, *(stand_in.channel for stand_in in scope.stand_ins))
+    channels = (*scope.channels, *(fallback.channel for fallback in scope.fallbacks))
     channels = tuple(each for each in channels if not isinstance(each, ExternalChannel))  # these find no chunks
     places = [asked.place(channel, query) for channel in channels for query in asked.queries_of(channel)]
     return Places(tuple(places), asked.index)
@@ -341,7 +341,7 @@ class _Asked:
                     replace(
                         place,
                         rank=exact.rank,
-                        channel_rank=self._told_rank(place, exact.rank),
+                        channel_rank=self._returned_rank(place, exact.rank),
                         score=exact.similarity,
                         total=exact.total,
                         is_indexed=exact.is_indexed,
@@ -351,7 +351,7 @@ class _Asked:
         except ChannelUnavailable as error:
             return replace(place, state=PlaceState.FAILED, error=error.code.value)
 
-    def _told_rank(self, place: Place, exact: int | None) -> int | None:
+    def _returned_rank(self, place: Place, exact: int | None) -> int | None:
         """The rank that the channel gave the chunk in this search; None where it did not return it.
 
         A candidate's ranks are exact as far as the channel's own candidates go; what stands behind them has moved up by
@@ -475,7 +475,7 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
     found = find_chunks(principal, kb_ids, text)
     if not found.chunks:
         message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
-        raise NotVisible(" ".join([message, *map(_unready_in_words, found.unready)]))
+        raise NotVisible(" ".join([message, *map(_unready_text, found.unready)]))
     if len(found.chunks) > 1:
         ids = ", ".join(str(chunk.pk) for chunk in found.chunks)
         message = (
@@ -487,7 +487,7 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
     return int(found.chunks[0].pk)
 
 
-def _unready_in_words(document: Document) -> str:
+def _unready_text(document: Document) -> str:
     words = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
     return words % {"title": document, "status": document.get_status_display()}
 

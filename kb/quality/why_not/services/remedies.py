@@ -33,7 +33,7 @@ from kb.quality.why_not.services.places import (
     Terms,
     WhyNot,
 )
-from kb.quality.why_not.services.words import verdict_sentence
+from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.search.services.search import SearchRequest, UsedProfile
 from retrieval.config import RetrievalConfig
 from retrieval.selection import SETTING_OF_SCALE

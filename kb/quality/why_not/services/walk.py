@@ -28,7 +28,7 @@ from kb.quality.why_not.services.places import (
     find_places,
     terms_of,
 )
-from kb.quality.why_not.services.words import sentence
+from kb.quality.why_not.services.sentences import sentence
 from kb.search.services.search import SearchOutcome, SearchRequest, search
 from retrieval.config import RetrievalConfig
 from retrieval.scope import Scope
@@ -51,7 +51,7 @@ def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -
     """
     chunk = _read(principal, chunk_id)
     outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
-    return _Walk(principal, request, chunk, outcome).told()
+    return _Walk(principal, request, chunk, outcome).explain()
 
 
 def _read(principal: Principal, chunk_id: int) -> Chunk:
@@ -83,7 +83,7 @@ class _Walk:
         searched = {scope.kb_id: scope for scope in outcome.wiring.pipeline.scopes}
         self._scope: Scope | None = searched.get(chunk.knowledge_base_id)
 
-    def told(self) -> WhyNot:
+    def explain(self) -> WhyNot:
         steps: list[Step] = []
         is_lost = False
         for step in self._steps():

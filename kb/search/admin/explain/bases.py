@@ -13,10 +13,10 @@ from kb.access.models import KnowledgeBase
 from kb.index.admin.tokenizer import tokenizer_url
 from kb.profiles.admin.choices import profile_url
 from kb.profiles.models import RetrievalProfile
-from kb.search.admin.labels import CHANNELS, STAND_INS, degradation_heading, fusion_in_words, milliseconds, stage_label
+from kb.search.admin.labels import CHANNELS, STAND_INS, degradation_heading, fusion_text, milliseconds, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.fusion import channel_weights
-from retrieval.scope import Scope, StandIn
+from retrieval.scope import Fallback, Scope
 from retrieval.trace import Span
 from retrieval.types import Analysis
 
@@ -32,7 +32,7 @@ class ChannelSearch:
         found: candidates; None when it did not answer.
         source: where the query's vector came from; blank where the channel needs none.
         error: code of the degradation that kept it from answering.
-        error_words: the same in words.
+        error_text: the same as text.
     """
 
     query: str
@@ -40,7 +40,7 @@ class ChannelSearch:
     milliseconds: str
     source: str
     error: str
-    error_words: str
+    error_text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class SearchedBase:
     fusion: str
     channels: tuple[ChannelRun, ...]
     tier: str
-    tier_words: str
+    tier_text: str
     index_notes: tuple[str, ...]
     tokenizer_url: str
     is_empty: bool
@@ -120,10 +120,10 @@ def _searched_base(
         profile=str(profile or kb.profile),
         profile_url=profile_url(profile or kb.profile),
         model=scope.space,
-        fusion=fusion_in_words(scope.config),
+        fusion=fusion_text(scope.config),
         channels=tuple(_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages),
         tier=tier,
-        tier_words=tier_in_words(tier),
+        tier_text=tier_text(tier),
         index_notes=index_notes(keyword),
         tokenizer_url=tokenizer_url(kb) if "target_tokenizer" in keyword else "",
         is_empty=is_empty(kb),
@@ -133,12 +133,12 @@ def _searched_base(
 
 def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Analysis) -> ChannelRun:
     own = [span for span in spans if span.detail.get("channel", span.stage) == stage]
-    notes = [*_why_it_stood_in(stage, scope, spans)] if own else []
+    notes = [*_why_fallback(stage, scope, spans)] if own else []
     details: Mapping[str, Any] = own[0].detail if own else {}
     if "keyword_share" in details:
-        words = _("content and keyword vectors %(content)s / %(keywords)s")
+        message = _("content and keyword vectors %(content)s / %(keywords)s")
         share = details["keyword_share"]
-        notes.append(words % {"content": f"{1 - share:g}", "keywords": f"{share:g}"})
+        notes.append(message % {"content": f"{1 - share:g}", "keywords": f"{share:g}"})
     return ChannelRun(
         stage,
         tuple(_channel_search(span, analysis) for span in own),
@@ -153,30 +153,30 @@ def _channel_search(span: Span, analysis: Analysis) -> ChannelSearch:
         analysis.queries[place].text if place else "",
         span.detail.get("found"),
         milliseconds(span.milliseconds),
-        vector_source_in_words(str(span.detail.get("query_vector", ""))),
+        vector_source_text(str(span.detail.get("query_vector", ""))),
         error,
         degradation_heading(error) if error else "",
     )
 
 
-def _why_it_stood_in(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[str]:
+def _why_fallback(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[str]:
     """Why a stand-in was searched: a channel failed, or too little was found."""
-    stand_in: StandIn | None = next((each for each in scope.stand_ins if each.channel.name == stage), None)
-    if stand_in is None:
+    fallback: Fallback | None = next((each for each in scope.fallbacks if each.channel.name == stage), None)
+    if fallback is None:
         return
-    failed = [span.stage for span in spans if span.stage in stand_in.failed and "error" in span.detail]
+    failed = [span.stage for span in spans if span.stage in fallback.failed and "error" in span.detail]
     for each in dict.fromkeys(failed):
         yield _("stood in: “%(channel)s” did not answer") % {"channel": stage_label(each)}
     if not failed:
-        words = ngettext(
+        message = ngettext(
             "stood in: keywords found fewer than %(count)d chunk",
             "stood in: keywords found fewer than %(count)d chunks",
-            stand_in.below,
+            fallback.below,
         )
-        yield words % {"count": stand_in.below}
+        yield message % {"count": fallback.below}
 
 
-def vector_source_in_words(source: str) -> str:
+def vector_source_text(source: str) -> str:
     """Where the query's vector came from."""
     return {
         "memory": _("query vector from this process’s memory"),
@@ -191,13 +191,13 @@ def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
     if (indexed := keyword.get("indexed_chunks")) is not None:
         notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
     if (allowed := keyword.get("allowed_chunks")) is not None:
-        words = ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
-        notes.append(words % {"count": allowed})
+        message = ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
+        notes.append(message % {"count": allowed})
     if changed := keyword.get("changed_chunks"):
-        words = ngettext(
+        message = ngettext(
             "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
         )
-        notes.append(words % {"count": changed})
+        notes.append(message % {"count": changed})
     if keyword.get("waited_ms", 0) >= LONG_ENOUGH_TO_TELL_MS:
         notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
     return tuple(notes)
@@ -211,7 +211,7 @@ def upload_url(kb: KnowledgeBase) -> str:
     return f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
 
 
-def tier_in_words(tier: str) -> str:
+def tier_text(tier: str) -> str:
     """Which tier of the BM25 cache answered."""
     return {
         "process": _("from the memory of this process"),
@@ -221,7 +221,7 @@ def tier_in_words(tier: str) -> str:
     }.get(tier, tier or _("no index was used"))
 
 
-def response_cache_in_words(tier: str | None) -> str:
+def response_cache_text(tier: str | None) -> str:
     """Whether an app that asks the same is answered by a search; the debug page itself always searches."""
     if not settings.CACHE_ENABLED:
         return _("Switched off (CACHE_ENABLED): whoever asks the same has a search of their own.")

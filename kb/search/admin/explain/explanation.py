@@ -10,14 +10,14 @@ from django.utils.translation import ngettext
 from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import profile_state, profile_url
 from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
-from kb.search.admin.explain.bases import SearchedBase, response_cache_in_words, searched_bases
+from kb.search.admin.explain.bases import SearchedBase, response_cache_text, searched_bases
 from kb.search.admin.explain.rows import Column, Drops, Row, columns, drops, gated_stage, rows
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
     Notice,
     degradation_heading,
-    fusion_in_words,
+    fusion_text,
     listed,
     milliseconds,
     notices,
@@ -55,7 +55,7 @@ class Stage:
 
     Attributes:
         share: of the whole, in per cent, for the width.
-        words: what it did, a sentence or less each.
+        description: what it did, a sentence or less each.
         lanes: stages that ran within this one; their shares are of the longest of them.
         drops: what it dropped; None where it kept everything.
     """
@@ -64,20 +64,20 @@ class Stage:
     label: str
     milliseconds: str
     share: str
-    words: tuple[str, ...] = ()
+    description: tuple[str, ...] = ()
     lanes: tuple["Stage", ...] = ()
     drops: Drops | None = None
 
 
 def stages(outcome: SearchOutcome, drops: Mapping[str, Drops]) -> tuple[Stage, ...]:
     """The stages in order, with what they did and what each of them dropped."""
-    words = _Words(outcome)
+    describe = _Description(outcome)
 
-    def told(stage: Stage) -> Stage:
-        lanes = tuple(map(told, stage.lanes))
-        return replace(stage, words=words.of(stage.stage), lanes=lanes, drops=drops.get(stage.stage))
+    def with_details(stage: Stage) -> Stage:
+        lanes = tuple(map(with_details, stage.lanes))
+        return replace(stage, description=describe.of(stage.stage), lanes=lanes, drops=drops.get(stage.stage))
 
-    return tuple(map(told, stage_times(outcome.result.timings_ms)))
+    return tuple(map(with_details, stage_times(outcome.result.timings_ms)))
 
 
 def stage_times(timings: Mapping[str, float]) -> tuple[Stage, ...]:
@@ -106,7 +106,7 @@ def _parts(spent: Mapping[str, float], whole: float, lanes: tuple[Stage, ...] = 
     )
 
 
-class _Words:
+class _Description:
     """What each stage of one search did; reads its spans."""
 
     def __init__(self, outcome: SearchOutcome) -> None:
@@ -155,16 +155,16 @@ class _Words:
         if not count:
             yield _("no content twice")
             return
-        words = ngettext(
+        message = ngettext(
             "%(count)d chunk of a content that another one stands for",
             "%(count)d chunks of a content that another one stands for",
             count,
         )
-        yield words % {"count": count}
+        yield message % {"count": count}
 
     def _fusion(self) -> Iterable[str]:
         scopes = self._outcome.wiring.pipeline.scopes
-        yield " | ".join(dict.fromkeys(fusion_in_words(scope.config) for scope in scopes))
+        yield " | ".join(dict.fromkeys(fusion_text(scope.config) for scope in scopes))
         yield " | ".join(dict.fromkeys(map(self._weights, scopes)))
         count = self._details["fusion"]["candidates"]
         yield ngettext("%(count)d candidate", "%(count)d candidates", count) % {"count": count}
@@ -185,16 +185,16 @@ class _Words:
         answered, passed_over = detail["reranker"], detail["passed_over"]
         present = {link.name for link in self._outcome.wiring.links}
         if answered:
-            words = ngettext(
+            message = ngettext(
                 "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", detail["scored"]
             )
-            yield words % {"name": reranker_label(answered), "count": detail["scored"]}
+            yield message % {"name": reranker_label(answered), "count": detail["scored"]}
         else:
             yield _("no reranker could answer")
         for name in self._config.rerankers:
             if name in passed_over:
-                words = _("%(name)s passed over: %(reason)s")
-                yield words % {"name": reranker_label(name), "reason": _reason(passed_over[name])}
+                message = _("%(name)s passed over: %(reason)s")
+                yield message % {"name": reranker_label(name), "reason": _reason(passed_over[name])}
             elif name not in present:
                 yield _("%(name)s: not configured") % {"name": reranker_label(name)}
 
@@ -203,8 +203,8 @@ class _Words:
         if not detail["threshold"]:
             yield _("open: no score is cut on the scale %(scale)s") % {"scale": detail["scale"]}
         else:
-            words = _("cut %(cut)s on the scale %(scale)s")
-            yield words % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
+            message = _("cut %(cut)s on the scale %(scale)s")
+            yield message % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
         yield self._origin_of_the_cut()
         count = detail["passed"]
         yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
@@ -212,28 +212,28 @@ class _Words:
     def _origin_of_the_cut(self) -> str:
         asked = self._config.score_threshold
         if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
-            words = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
-            return words % {"asked": f"{asked:g}"}
+            message = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
+            return message % {"asked": f"{asked:g}"}
         return _("the scale’s default") if asked is None else _("as the settings ask")
 
     def _selection(self) -> Iterable[str]:
         detail, config = self._details["selection"], self._config
-        words = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
-        yield words % {"count": detail["count"]}
+        message = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
+        yield message % {"count": detail["count"]}
         if not config.general_retrieval:
             yield listed(with_figure(source_label(kind), count) for kind, count in source_caps(config).items())
         if config.neighbours:
-            words = ngettext(
+            message = ngettext(
                 "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
             )
-            yield words % {"count": config.neighbours}
+            yield message % {"count": config.neighbours}
         if count := detail.get("larger"):
-            words = ngettext(
+            message = ngettext(
                 "%(count)d gives the longer passage around it",
                 "%(count)d give the longer passage around them",
                 count,
             )
-            yield words % {"count": count}
+            yield message % {"count": count}
 
     def _facts(self) -> Iterable[str]:
         count = self._details["facts"]["found"]
@@ -273,12 +273,12 @@ class Explanation:
     cut: tuple[Row, ...]
     columns: tuple[Column, ...]
     hidden: int
-    empty_words: str
+    empty_text: str
     profile: str
     profile_state: str
     profile_url: str
     scale: str
-    scale_words: str
+    scale_text: str
     threshold: str
     total_ms: str
     stages: tuple[Stage, ...]
@@ -286,7 +286,7 @@ class Explanation:
     facts: tuple[ShownFact, ...]
     bases: tuple[SearchedBase, ...]
     response_tier: str
-    response_words: str
+    response_text: str
     notices: tuple[Notice, ...]
     trace_id: str
     trace_url: str
@@ -325,12 +325,12 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         cut=tuple(row for row in candidates if row.cut_by),
         columns=columns(outcome),
         hidden=sum(row.starts_hidden for row in candidates),
-        empty_words=_why_empty(result, is_filtered=bool(outcome.request.filters)),
+        empty_text=_why_empty(result, is_filtered=bool(outcome.request.filters)),
         profile=str(wiring.profile),
         profile_state=profile_state(wiring.profile),
         profile_url=profile_url(wiring.profile),
         scale=result.score_scale,
-        scale_words=scale_in_words(result.score_scale),
+        scale_text=scale_text(result.score_scale),
         threshold=f"{result.threshold:g}",
         total_ms=milliseconds(result.timings_ms["total"]),
         stages=stages(outcome, drops(outcome, candidates, principal)),
@@ -338,7 +338,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         facts=shown_facts(result, bases),
         bases=searched_bases(outcome, bases),
         response_tier=tier or "",
-        response_words=response_cache_in_words(tier),
+        response_text=response_cache_text(tier),
         notices=notices(result.degraded, wiring.pipeline.scopes, bases),
         trace_id=str(outcome.trace_id),
         trace_url=f"/api/v1/traces/{outcome.trace_id}/",
@@ -346,7 +346,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
     )
 
 
-def scale_in_words(scale: str) -> str:
+def scale_text(scale: str) -> str:
     return {
         "cross_encoder": _("cross-encoder: how well a passage answers the query, as the model judges it, 0 to 1"),
         "overlap": _(

@@ -16,7 +16,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.content.models import Chunk
 from kb.search.admin.explain.analysis import KeywordScore, cutters, keyword_scores
 from kb.search.admin.explain.bases import channels_asked
-from kb.search.admin.labels import fusion_in_words, listed, source_caps, source_label, stage_label
+from kb.search.admin.labels import fusion_text, listed, source_caps, source_label, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.config import RetrievalConfig
 from retrieval.highlight import Segment, excerpt, highlight
@@ -56,23 +56,23 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
     config, result = outcome.wiring.config, outcome.result
     if candidate.cut_by == "fusion":
         depth = max(config.rerank_candidates, config.top_k)
-        words = _("Fused rank %(rank)d: only the first %(depth)d go on.")
-        return words % {"rank": candidate.ranks["fused"], "depth": depth}
+        message = _("Fused rank %(rank)d: only the first %(depth)d go on.")
+        return message % {"rank": candidate.ranks["fused"], "depth": depth}
     if candidate.cut_by == "gate":
-        words = _("Score %(score)s is below the threshold %(threshold)s.")
+        message = _("Score %(score)s is below the threshold %(threshold)s.")
         score = candidate.scores[gated_stage(result)]
-        return words % {"score": f"{score:.4f}", "threshold": f"{result.threshold:g}"}
+        return message % {"score": f"{score:.4f}", "threshold": f"{result.threshold:g}"}
     if candidate.cut_by == "parent":
-        words = _("Chunk %(id)d stands for the longer passage that both were cut from.")
-        return words % {"id": stands_for_parent(result.candidates, candidate)}
+        message = _("Chunk %(id)d stands for the longer passage that both were cut from.")
+        return message % {"id": stands_for_parent(result.candidates, candidate)}
     if candidate.cut_by == "per_source":
         kind = candidate.passage.source_type if candidate.passage else ""
         caps = source_caps(config)
-        words = _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.")
-        return words % {"kind": source_label(kind), "count": caps.get(kind, caps["book"])}
+        message = _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.")
+        return message % {"kind": source_label(kind), "count": caps.get(kind, caps["book"])}
     if candidate.cut_by == "top_k":
-        words = _("Rank %(rank)d: only the first %(count)d become results.")
-        return words % {"rank": place, "count": result_count(config)}
+        message = _("Rank %(rank)d: only the first %(count)d become results.")
+        return message % {"rank": place, "count": result_count(config)}
     return ""
 
 
@@ -85,7 +85,7 @@ class Move:
     """How far a stage moved a candidate, from the stage before it: up is positive."""
 
     places: int
-    words: str
+    description: str
 
     @property
     def distance(self) -> int:
@@ -120,18 +120,18 @@ def _move(before: str, rank_before: int, rank: int) -> Move:
     if places == 0:
         return Move(0, _("the same rank as in “%(stage)s”") % known)
     if places > 0:
-        words = ngettext(
+        message = ngettext(
             "up %(n)d place from rank %(rank)d in “%(stage)s”",
             "up %(n)d places from rank %(rank)d in “%(stage)s”",
             places,
         )
     else:
-        words = ngettext(
+        message = ngettext(
             "down %(n)d place from rank %(rank)d in “%(stage)s”",
             "down %(n)d places from rank %(rank)d in “%(stage)s”",
             -places,
         )
-    return Move(places, words % known)
+    return Move(places, message % known)
 
 
 EXCERPT_CHARACTERS = 200
@@ -195,14 +195,14 @@ class Row:
     """A candidate.
 
     Attributes:
-        name: its title and place in words.
+        name: its title and place as text.
         rank: its place among the results; a dash when it was cut.
         matched: the terms that the chunk or its title holds.
         missing: the query's others; empty when it is not known.
         keyword_score: how its BM25 score adds up; None where it has none, or the index has not answered.
         move: how far the last stage moved a result.
         cut_by: the stage that dropped it, or blank.
-        cut_words: why it did, with the figures.
+        cut_text: why it did, with the figures.
         found_at: every place where it, or a chunk of the same content, was found.
         doubles: how many chunks of the same content it stands for.
         neighbours: the chunks before and after it, where they were asked for.
@@ -227,7 +227,7 @@ class Row:
     move: Move | None
     cut_by: str
     cut_label: str
-    cut_words: str
+    cut_text: str
     found_at: tuple[Place, ...]
     doubles: int
     neighbours: tuple[Passage, ...]
@@ -316,7 +316,7 @@ class _Rows:
             move=moved.get(FINAL),
             cut_by=candidate.cut_by or "",
             cut_label=cut_label(candidate.cut_by),
-            cut_words=why_cut(self._outcome, candidate, place),
+            cut_text=why_cut(self._outcome, candidate, place),
             found_at=tuple(self._found_at(each, candidate) for each in candidate.provenance),
             doubles=len({each.chunk_id for each in candidate.provenance} - {candidate.chunk_id}),
             neighbours=candidate.neighbours,
@@ -351,12 +351,12 @@ class _Rows:
         shown = ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}"
         exact = "" if score is None else f"{score!r}"
         note = self._note(stage, candidate)
-        words = _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note
-        return Cell(stage, stage_label(stage), str(rank or ABSENT), shown, words, move)
+        message = _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note
+        return Cell(stage, stage_label(stage), str(rank or ABSENT), shown, message, move)
 
     def _note(self, stage: str, candidate: Candidate) -> str:
         if stage == "fused":
-            return fusion_in_words(self._configs[candidate.kb_id])
+            return fusion_text(self._configs[candidate.kb_id])
         if stage == "rerank":
             return self._why_not_reranked(candidate)
         if stage not in candidate.ranks:
@@ -377,10 +377,10 @@ class _Rows:
             return _("holds none of the query's terms")
         config = self._configs[candidate.kb_id]
         depth = config.vector_candidates if stage in ("vector", "question") else config.bm25_candidates
-        words = _("not among the first %(depth)d of this channel") % {"depth": RANKS_A_CANDIDATE * depth}
+        message = _("not among the first %(depth)d of this channel") % {"depth": RANKS_A_CANDIDATE * depth}
         if stage in candidate.scores:
-            return _("%(reason)s; scored exactly for the weighted sum") % {"reason": words}
-        return words
+            return _("%(reason)s; scored exactly for the weighted sum") % {"reason": message}
+        return message
 
     def _why_not_reranked(self, candidate: Candidate) -> str:
         if "rerank" in candidate.scores:
@@ -425,13 +425,13 @@ class DroppedChunk:
 
     Attributes:
         url: of its row, where it was a candidate, or of its own page; blank where it is gone or not to be seen.
-        words: why it was dropped, with the figures.
+        description: why it was dropped, with the figures.
     """
 
     chunk_id: int
     title: str
     url: str
-    words: str
+    description: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,8 +462,8 @@ def drops(outcome: SearchOutcome, rows: Iterable[Row], principal: Principal) -> 
             found.setdefault(_SHOWN_AT.get(row.cut_by, row.cut_by), []).append(row)
     first = {stage: each[:MOST_LISTED] for stage, each in found.items()}
     early = [each.chunk_id for chunks in first.values() for each in chunks if isinstance(each, Dropped)]
-    words = _Words(outcome, _titles(early, principal))
-    return {stage: Drops(len(found[stage]), tuple(map(words.of, chunks))) for stage, chunks in first.items()}
+    describe = _DropDescription(outcome, _titles(early, principal))
+    return {stage: Drops(len(found[stage]), tuple(map(describe.of, chunks))) for stage, chunks in first.items()}
 
 
 def _titles(chunk_ids: Iterable[int], principal: Principal) -> dict[int, str]:
@@ -479,8 +479,8 @@ def _titles(chunk_ids: Iterable[int], principal: Principal) -> dict[int, str]:
     }
 
 
-class _Words:
-    """Tells of the dropped chunks of one search."""
+class _DropDescription:
+    """Why chunks of one search were dropped."""
 
     def __init__(self, outcome: SearchOutcome, titles: Mapping[int, str]) -> None:
         self._configs = {scope.kb_id: scope.config for scope in outcome.wiring.pipeline.scopes}
@@ -488,7 +488,7 @@ class _Words:
 
     def of(self, dropped: Dropped | Row) -> DroppedChunk:
         if isinstance(dropped, Row):
-            return DroppedChunk(dropped.chunk_id, dropped.name, f"#chunk-{dropped.chunk_id}", dropped.cut_words)
+            return DroppedChunk(dropped.chunk_id, dropped.name, f"#chunk-{dropped.chunk_id}", dropped.cut_text)
         title = self._titles.get(dropped.chunk_id)
         url = reverse("admin:kb_chunk_change", args=[dropped.chunk_id]) if title else ""
         shown = title or _("chunk %(number)d") % {"number": dropped.chunk_id}
@@ -506,8 +506,8 @@ class _Words:
     def _places(self, dropped: Dropped) -> Iterator[str]:
         for channel, rank in dropped.ranks.items():
             depth = _depth(channel, self._configs[dropped.kb_id])
-            words = _("rank %(rank)d in “%(channel)s”, whose first %(depth)d go on")
-            yield words % {"rank": rank, "channel": stage_label(channel), "depth": depth}
+            message = _("rank %(rank)d in “%(channel)s”, whose first %(depth)d go on")
+            yield message % {"rank": rank, "channel": stage_label(channel), "depth": depth}
 
 
 def _depth(channel: str, config: RetrievalConfig) -> int:

@@ -32,7 +32,7 @@ from retrieval.types import Analysis, ExternalHit
 
 
 @contextmanager
-def in_our_words(source: str) -> Iterator[None]:
+def map_errors(source: str) -> Iterator[None]:
     """Makes the library's errors those of a channel.
 
     Raises:
@@ -53,10 +53,10 @@ def in_our_words(source: str) -> Iterator[None]:
     except OSError as error:  # the file of the credentials
         raise refused(source, type(error).__name__) from error
     except GoogleAPIError as error:
-        raise _told(source, error) from error
+        raise _mapped(source, error) from error
 
 
-def _told(source: str, error: Exception) -> ChannelUnavailable:
+def _mapped(source: str, error: Exception) -> ChannelUnavailable:
     from google.api_core import exceptions as google  # noqa: PLC0415
 
     name = type(error).__name__
@@ -309,7 +309,7 @@ class VertexSearch:
         return f"{parent}/{held}/servingConfigs/{values['serving_config']}"
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
-        with in_our_words(self.name):
+        with map_errors(self.name):
             client = _client(
                 self._values["endpoint"] or googles(self._values["location"]),
                 self._values["transport"],

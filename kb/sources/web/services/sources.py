@@ -187,7 +187,7 @@ def next_run(source: WebSource) -> Any:
     return timezone.now() + timedelta(minutes=source.every_minutes)
 
 
-def error_in_words(error: str, code: str, params: Mapping[str, Any]) -> str:
+def error_text(error: str, code: str, params: Mapping[str, Any]) -> str:
     """A stored error in the reader's language."""
     template = FETCH_MESSAGES.get(code) or PARSE_MESSAGES.get(code)  # type: ignore[call-overload]
     with suppress(KeyError):  # written by a version whose sentence had other fields

@@ -173,7 +173,7 @@ def test_an_evaluation_asks_nobody(owner, kb, web):
 
     live_feed(kb, web)
     wiring = wire(principal(owner), SearchRequest(query="", knowledge_base_ids=[kb.pk]))
-    assert not wiring.asks_elsewhere
+    assert not wiring.uses_external_sources
 
 
 def test_a_source_that_failed_repeatedly_is_left_alone(owner, kb, web):
@@ -190,4 +190,4 @@ def test_what_is_measured_asks_nobody_even_if_it_is_told_to(owner, kb, web):
     request = SearchRequest(query="", knowledge_base_ids=[kb.pk], overrides={"external": True})
     wiring = wire(principal(owner), request)
     wiring.pipeline.run("when does the archive open", wiring.config)
-    assert (wiring.asks_elsewhere, wiring.config.external, web.paths) == (False, False, [])
+    assert (wiring.uses_external_sources, wiring.config.external, web.paths) == (False, False, [])

@@ -223,7 +223,7 @@ def test_what_is_left_of_a_deleted_base_waits_for_a_store_that_is_out(kb, chroma
 
 
 def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
-    from kb.operations.services.backups.restore import _take_up_again
+    from kb.operations.services.backups.restore import _resume_jobs
 
     move(kb, "chroma")
     make_document(make_kb(), "which is in PostgreSQL alone")
@@ -231,7 +231,7 @@ def test_a_restored_installation_has_its_copies_filled_anew(kb, chroma):
     Installation.objects.all().delete()
     Installation.objects.create()
     forget_installation()
-    _take_up_again()
+    _resume_jobs()
 
     assert waiting() == [(kb.pk, "chroma")]
     assert found(kb)[0][0] == TEXTS[0]

@@ -16,6 +16,7 @@ from kb.ingest.services.batches import (
     PIECE,
     NewFile,
     batch_add,
+    batch_add_many,
     batch_cancel,
     batch_create,
     batch_pause,
@@ -23,7 +24,6 @@ from kb.ingest.services.batches import (
     batch_resume,
     batch_retry,
     progress_of,
-    take_in,
 )
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, IngestBatch
@@ -212,7 +212,7 @@ def test_an_archive_gives_way_to_a_document_a_member(batch):
 def test_an_archive_whose_worker_died_half_way_is_carried_on(batch, monkeypatch):
     archive = add(batch, zipped(**{"a.txt": "first", "b.txt": "second"}), "laws.zip")
     monkeypatch.setattr("kb.ingest.services.batches.PIECE", 1)
-    monkeypatch.setattr("kb.ingest.services.batches.take_in", _dies_at("b.txt"))
+    monkeypatch.setattr("kb.ingest.services.batches.batch_add_many", _dies_at("b.txt"))
     with pytest.raises(KeyboardInterrupt):
         ingest_document(archive.pk)
     assert sorted(statuses(batch)) == ["a.txt", "laws.zip"]
@@ -230,7 +230,7 @@ def _dies_at(name):
     def take(batch, files, **kwargs):
         if files[0].name == name:
             raise KeyboardInterrupt
-        return take_in(batch, files, **kwargs)
+        return batch_add_many(batch, files, **kwargs)
 
     return take
 
@@ -275,7 +275,7 @@ def test_files_are_not_left_behind_whatever_keeps_their_rows_out(batch, tmp_path
 
     monkeypatch.setattr(batch_files, "copy_rows", broken)
     with pytest.raises(OperationalError):
-        take_in(batch, [NewFile("a.txt", tmp_path / "a.txt")], user=None)
+        batch_add_many(batch, [NewFile("a.txt", tmp_path / "a.txt")], user=None)
     folder = Path(default_storage.path(f"documents/{batch.knowledge_base_id}"))
     assert not folder.exists() or list(folder.iterdir()) == []
 
@@ -298,7 +298,7 @@ def test_what_a_killed_worker_has_unpacked_goes_with_the_next_attempt(batch, tmp
     archive = add(batch, zipped(**{"a.txt": "first"}), "laws.zip")
     with monkeypatch.context() as killed:
         killed.setattr(tempfile.TemporaryDirectory, "cleanup", lambda self: self._finalizer.detach() and None)
-        killed.setattr("kb.ingest.services.batches.take_in", _dies_at("a.txt"))
+        killed.setattr("kb.ingest.services.batches.batch_add_many", _dies_at("a.txt"))
         with pytest.raises(KeyboardInterrupt):
             ingest_document(archive.pk)
     assert len(list(tmp_path.glob("zhiku-unpack-*"))) == 1
@@ -337,11 +337,11 @@ def test_ten_thousand_documents_are_taken_in_with_bounded_memory_and_statements(
         statements += 1
         return execute(*args)
 
-    take_in(batch, files[:PIECE], user=None)
+    batch_add_many(batch, files[:PIECE], user=None)
     before = psutil.Process().memory_info().rss
     with connection.execute_wrapper(count):
         for start in range(PIECE, len(files), PIECE):
-            take_in(batch, files[start : start + PIECE], user=None)
+            batch_add_many(batch, files[start : start + PIECE], user=None)
     grown = psutil.Process().memory_info().rss - before
 
     assert batch_progress(batch).counts == {"pending": 10_000}

@@ -14,7 +14,7 @@ from kb.quality.eval_sets.services.files import (
     archive_name,
     eval_set_archive,
     eval_set_import_archive,
-    format_problem_in_words,
+    format_problem_text,
     unpack,
 )
 from kb.quality.eval_sets.services.judgments import judge
@@ -167,7 +167,7 @@ def test_every_problem_is_said_to_people_with_its_place(problem, language):
     )
     error = SetFormatError(problem, "/tmp/root/queries.jsonl:3", **dict.fromkeys(fields, "7"))
     with override(language):
-        words = format_problem_in_words(error, "/tmp/root")
+        words = format_problem_text(error, "/tmp/root")
     assert "/tmp/root" not in words
     assert "%(" not in words
 

@@ -14,7 +14,7 @@ from kb.models import (
     KnowledgeBase,
 )
 from kb.providers import embedding_models as providers
-from kb.search.admin.explain.bases import index_notes, tier_in_words, vector_source_in_words
+from kb.search.admin.explain.bases import index_notes, tier_text, vector_source_text
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest
 from tests.factories import make_document, make_kb, principal
@@ -70,7 +70,7 @@ def test_without_a_tokenizer_change_there_is_no_word_of_one(open_debug, handbook
 
 def test_every_tier_has_words():
     with override("en"):
-        named = {tier_in_words(tier) for tier in ("process", "redis", "database", "build", "")}
+        named = {tier_text(tier) for tier in ("process", "redis", "database", "build", "")}
 
     assert len(named) == 5
 
@@ -134,7 +134,7 @@ def test_the_source_of_the_query_vector_shows(open_debug, curator):
 
 def test_a_source_of_query_vectors_that_is_not_known_shows_as_it_is():
     with override("en"):
-        assert vector_source_in_words("tape") == "tape"
+        assert vector_source_text("tape") == "tape"
 
 
 # -- Caches and filters ---------------------------------------------------------------------------------------------

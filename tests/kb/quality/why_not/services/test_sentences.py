@@ -6,7 +6,7 @@ from kb.index.filters import Filters
 from kb.models import ChunkEmbedding
 from kb.quality.why_not.services.places import Stage
 from kb.quality.why_not.services.remedies import answer_of
-from kb.quality.why_not.services.words import stage_in_words, verdict_sentence
+from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
 from tests.factories import make_document
 from tests.kb.quality.why_not.services.asking import ask
 
@@ -64,7 +64,7 @@ def test_what_became_of_the_double_is_told(chunk, kb):
 def test_every_stage_has_a_name_and_a_sentence_without_a_gap(chunk, overrides):
     why = ask(chunk, overrides=overrides)
 
-    assert {stage_in_words(stage) for stage in Stage}
+    assert {stage_text(stage) for stage in Stage}
     for step in why.steps:
         assert "%(" not in step.sentence
         assert step.sentence.endswith(".")

@@ -102,22 +102,22 @@ def verdict_sentence(why: WhyNot) -> str:
     if verdict.stage is Stage.FOUND:
         return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
     words = _("Lost at the stage “%(stage)s”. %(sentence)s")
-    return words % {"stage": stage_in_words(verdict.stage), "sentence": verdict.sentence}
+    return words % {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
 
 
 def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
-    figures = {name: _in_words(value) for name, value in step.figures.items()}
+    figures = {name: _as_text(value) for name, value in step.figures.items()}
     if step.stage is Stage.CHANNELS:
         figures |= {
-            "ranks": _listed(_rank_in_words(place) for place in places if place.state is PlaceState.CANDIDATE)
+            "ranks": _listed(_rank_text(place) for place in places if place.state is PlaceState.CANDIDATE)
             or _("a chunk of the same content"),
-            "places": _listed(_place_in_words(place) for place in places if place.rank is not None),
-            "failed": _listed(channel_in_words(place.channel) for place in places if place.error),
+            "places": _listed(_place_text(place) for place in places if place.rank is not None),
+            "failed": _listed(channel_text(place.channel) for place in places if place.error),
         }
     if "threshold" in step.figures:
         figures["threshold"] = f"{step.figures['threshold']:g}"
     if step.stage is Stage.FILTERS:
-        figures["failed"] = _listed(filter_in_words(name) for name in step.figures.get("failed", ()))
+        figures["failed"] = _listed(filter_text(name) for name in step.figures.get("failed", ()))
     if step.stage is Stage.FUSION and step.state is State.PASSED:
         depth = step.figures["depth"]
         figures["depth"] = _("; the first %(depth)s go on") % {"depth": depth} if depth else ""
@@ -126,7 +126,7 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
     return figures
 
 
-def _in_words(value: Any) -> str:
+def _as_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:{SCORE_FORMAT}}" if abs(value) < 1 else f"{value:g}"
     return _listed(map(str, value)) if isinstance(value, list) else str(value)
@@ -139,20 +139,20 @@ def _listed(parts: Any) -> str:
 def _fate(step: Step) -> str:
     if step.figures["rank"]:
         return _("it is result %(rank)s") % {"rank": step.figures["rank"]}
-    return _("it was cut by the stage “%(stage)s”") % {"stage": cut_in_words(step.figures["cut_by"])}
+    return _("it was cut by the stage “%(stage)s”") % {"stage": cut_description(step.figures["cut_by"])}
 
 
-def _rank_in_words(place: Place) -> str:
-    return _("%(channel)s rank %(rank)s") % {"channel": channel_in_words(place.channel), "rank": place.channel_rank}
+def _rank_text(place: Place) -> str:
+    return _("%(channel)s rank %(rank)s") % {"channel": channel_text(place.channel), "rank": place.channel_rank}
 
 
-def _place_in_words(place: Place) -> str:
+def _place_text(place: Place) -> str:
     words = _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
     figures = {"rank": place.rank, "total": place.total, "depth": place.depth}
-    return words % {"channel": channel_in_words(place.channel), **figures}
+    return words % {"channel": channel_text(place.channel), **figures}
 
 
-def stage_in_words(stage: Stage) -> str:
+def stage_text(stage: Stage) -> str:
     return {
         Stage.KNOWLEDGE_BASE: _("Knowledge base"),
         Stage.DOCUMENT: _("Document"),
@@ -172,13 +172,13 @@ def stage_in_words(stage: Stage) -> str:
     }[stage]
 
 
-def cut_in_words(cut_by: str) -> str:
+def cut_description(cut_by: str) -> str:
     """A stage, by the name that the pipeline gives it."""
     stage = {"vector_only": Stage.FUSION}.get(cut_by) or Stage(cut_by)
-    return stage_in_words(stage)
+    return stage_text(stage)
 
 
-def channel_in_words(channel: str) -> str:
+def channel_text(channel: str) -> str:
     return {
         "vector": _("Vector"),
         "bm25": _("BM25"),
@@ -188,7 +188,7 @@ def channel_in_words(channel: str) -> str:
     }.get(channel, channel)
 
 
-def filter_in_words(name: str) -> str:
+def filter_text(name: str) -> str:
     """A filter, by its name in `Filters`, one on metadata with its key."""
     field, _dot, key = name.partition(".")
     if key:
