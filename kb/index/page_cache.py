@@ -47,9 +47,10 @@ VECTORS = """
 SELECT count(*) FILTER (WHERE enabled) FROM kb_chunkembedding WHERE knowledge_base_id = %s AND model = %s AND kind = %s
 """
 CHUNKS = "SELECT count(*) FILTER (WHERE enabled) FROM kb_chunk WHERE knowledge_base_id = %s"
+# At most the table: its estimated number of rows may be of a time when it had few.
 CHUNK_BYTES = """
-SELECT count(*) * (SELECT pg_relation_size(oid) / greatest(reltuples, 1) FROM pg_class WHERE oid = 'kb_chunk'::regclass)
-FROM kb_chunk WHERE knowledge_base_id = %s
+SELECT least(size, (SELECT count(*) FROM kb_chunk WHERE knowledge_base_id = %s) * size / greatest(reltuples, 1))
+FROM (SELECT reltuples, pg_relation_size(oid) AS size FROM pg_class WHERE oid = 'kb_chunk'::regclass) AS chunks
 """
 HAS_PREWARM = "SELECT EXISTS (SELECT FROM pg_extension WHERE extname = 'pg_prewarm')"
 MAY_READ_FILES = "SELECT has_function_privilege('pg_read_binary_file(text, bigint, bigint, boolean)', 'execute')"

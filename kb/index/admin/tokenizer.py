@@ -195,11 +195,11 @@ SAMPLE_CHARACTERS = 120
 
 @dataclass(frozen=True, slots=True)
 class ShownToken:
-    """A token as the page shows it; `words` say what its colours do."""
+    """A token as the page shows it; `description` says what its colours mean."""
 
     term: str
     kind: str
-    words: str
+    description: str
     is_dropped: bool
     is_changed: bool
 
@@ -376,7 +376,7 @@ def _shown(tokens: Sequence[MarkedToken], *, marks: bool = True) -> tuple[ShownT
         ShownToken(
             term=each.token.term,
             kind=each.token.kind,
-            words=_token_text(each, kinds[each.token.kind]),
+            description=_token_text(each, kinds[each.token.kind]),
             is_dropped=each.token.is_dropped,
             is_changed=marks and each.is_changed,
         )
