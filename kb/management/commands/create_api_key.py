@@ -45,23 +45,21 @@ class Command(KnowledgeBaseCommand):
             by_operator=True,
         )
         if options["json"]:
-            self.print_json(_as_json(key, secret))
+            self.print_json(
+                {
+                    "key": secret,
+                    "prefix": key.prefix,
+                    "name": key.name,
+                    "user": key.user.username,
+                    "scope": key.scope,
+                    "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in key.knowledge_bases.all()],
+                    "expires": key.expiry_date,
+                    "rate_limit": key.rate_limit,
+                }
+            )
             return
         opens = (
             ", ".join(kb.name for kb in key.knowledge_bases.all()) or f"every knowledge base that {key.user} may see"
         )
         self.stdout.write(secret)
         self.stderr.write(f"It opens {opens}, to {key.get_scope_display()}. Keep it: it is not shown again.")
-
-
-def _as_json(key: ApiKey, secret: str) -> dict[str, Any]:
-    return {
-        "key": secret,
-        "prefix": key.prefix,
-        "name": key.name,
-        "user": key.user.username,
-        "scope": key.scope,
-        "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in key.knowledge_bases.all()],
-        "expires": key.expiry_date.isoformat() if key.expiry_date else None,
-        "rate_limit": key.rate_limit,
-    }

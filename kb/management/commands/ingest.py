@@ -114,7 +114,9 @@ class Command(KnowledgeBaseCommand):
         return self.knowledge_base(options)
 
     def _add(self, files: list[Found], kb: KnowledgeBase, options: dict[str, Any]) -> Taken:
-        batch = batch_create(knowledge_base=kb, name=_batch_name(options["paths"]), user=kb.owner)
+        paths = options["paths"]
+        name = readable(paths[0].resolve().name) if len(paths) == 1 else f"{len(paths)} paths"
+        batch = batch_create(knowledge_base=kb, name=name, user=kb.owner)
         taken = Taken(batch.pk)
         if options["table"]:
             batch_describe(batch, _table(options["table"]))
@@ -136,7 +138,8 @@ class Command(KnowledgeBaseCommand):
     def _wait(self, documents: QuerySet[Document]) -> None:
         with self.progress_bar(total=documents.count(), unit="documents") as bar:
             last, changed = None, time.monotonic()
-            while waiting := _unfinished(documents):
+            unfinished = documents.filter(status__in=UNFINISHED).order_by("pk").values_list("pk", "stage", "progress")
+            while waiting := list(unfinished.all()):
                 bar.total = documents.count()  # an archive becomes many
                 bar.update(bar.total - len(waiting) - bar.n)
                 if waiting != last:
@@ -177,10 +180,6 @@ def _is_taken(found: Found, taken: Taken) -> bool:
     return True
 
 
-def _batch_name(paths: list[Path]) -> str:
-    return readable(paths[0].resolve().name) if len(paths) == 1 else f"{len(paths)} paths"
-
-
 def _table(path: Path) -> list[Described]:
     try:
         return read_table(path.read_bytes())
@@ -196,10 +195,6 @@ def _index(batch: IngestBatch, taken: Taken) -> None:
             for document_id in index_documents(waiting[start : start + PIECE]):
                 index_document(document_id)
         waiting = waiting_ids(batch.pk, after=0, limit=PIECE) if batch.pk else []
-
-
-def _unfinished(documents: QuerySet[Document]) -> list[tuple[int, str, int]]:
-    return list(documents.filter(status__in=UNFINISHED).order_by("pk").values_list("pk", "stage", "progress"))
 
 
 def _files(paths: list[Path]) -> tuple[list[Found], list[Path]]:

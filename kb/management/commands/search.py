@@ -41,26 +41,6 @@ class Command(KnowledgeBaseCommand):
         parser.add_argument(
             "--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"
         )
-        self._add_filters(parser)
-        parser.add_argument(
-            "--latency-budget-ms",
-            type=_latency_budget,
-            metavar="N",
-            help="after so many ms the search answers with what it has (default: LATENCY_BUDGET_MS, which does not count "
-            "the loading of a local model)",
-        )
-        parser.add_argument(
-            "--replay",
-            type=_trace_id,
-            metavar="TRACE_ID",
-            help="run a search of the log again, under the same profile version, and show what has changed",
-        )
-        parser.add_argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages")
-        parser.add_argument(
-            "--json", action="store_true", help="print the response of POST /api/v1/search/, or of traces/ID/replay/"
-        )
-
-    def _add_filters(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--document",
             type=int,
@@ -78,6 +58,23 @@ class Command(KnowledgeBaseCommand):
             metavar="KEY=VALUE",
             help=f"only documents whose metadata meet this, by one of {' '.join(SIGNS)} (~ contains): 'year>=2023'. The value "
             "is a number, true, false, null, or a text; quote a text that looks like a number: 'year=\"2024\"'. Several: all",
+        )
+        parser.add_argument(
+            "--latency-budget-ms",
+            type=_latency_budget,
+            metavar="N",
+            help="after so many ms the search answers with what it has (default: LATENCY_BUDGET_MS, which does not count "
+            "the loading of a local model)",
+        )
+        parser.add_argument(
+            "--replay",
+            type=_trace_id,
+            metavar="TRACE_ID",
+            help="run a search of the log again, under the same profile version, and show what has changed",
+        )
+        parser.add_argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages")
+        parser.add_argument(
+            "--json", action="store_true", help="print the response of POST /api/v1/search/, or of traces/ID/replay/"
         )
 
     def handle(self, *_args: Any, **options: Any) -> None:

@@ -10,11 +10,11 @@ from kb.quality.models import FailedQuery
 
 BATCH = 2_000
 
-# Which search of a failed query was the last is told by a key that is checked at the end of the transaction.
+# The key of a failed query's last search is checked at the end of the transaction.
 _DELETE = """
 WITH old AS (SELECT id FROM kb_searchlog WHERE created_at < %(before)s ORDER BY created_at LIMIT %(batch)s),
      gone AS (DELETE FROM kb_searchlog USING old WHERE kb_searchlog.id = old.id RETURNING kb_searchlog.id),
-     told AS (UPDATE kb_failedquery SET last_search_id = NULL FROM gone WHERE last_search_id = gone.id)
+     updated AS (UPDATE kb_failedquery SET last_search_id = NULL FROM gone WHERE last_search_id = gone.id)
 SELECT count(*) FROM gone
 """
 
@@ -37,9 +37,7 @@ def purge_search_log() -> int:
     if not settings.SEARCH_LOG_RETENTION_DAYS:
         return 0
     before = timezone.now() - timedelta(days=settings.SEARCH_LOG_RETENTION_DAYS)
-    deleted = 0
-    while batch := _delete(_DELETE, before):
-        deleted += batch
+    deleted = _delete_in_batches(_DELETE, before)
     FailedQuery.objects.filter(last_seen__lt=before).delete()
     return deleted
 
@@ -52,15 +50,14 @@ def purge_audit_log() -> int:
     """
     if not settings.AUDIT_RETENTION_DAYS:
         return 0
-    before = timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS)
-    deleted = 0
-    while batch := _delete(_DELETE_AUDIT, before):
-        deleted += batch
-    return deleted
+    return _delete_in_batches(_DELETE_AUDIT, timezone.now() - timedelta(days=settings.AUDIT_RETENTION_DAYS))
 
 
-def _delete(statement: str, before: datetime) -> int:
+def _delete_in_batches(statement: str, before: datetime) -> int:
+    deleted, batch = 0, BATCH
     with connection.cursor() as cursor:
-        cursor.execute(statement, {"before": before, "batch": BATCH})
-        (count,) = cursor.fetchone()
-    return int(count)
+        while batch:
+            cursor.execute(statement, {"before": before, "batch": BATCH})
+            (batch,) = cursor.fetchone()
+            deleted += batch
+    return deleted

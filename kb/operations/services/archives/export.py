@@ -30,6 +30,7 @@ from kb.index.services.tokenizing import renewed_settings
 from kb.operations.services.archives.format import (
     FILE_LIST,
     FORMAT,
+    KNOWLEDGE_BASE_FIELDS,
     MANIFEST,
     TABLES,
     TOKENIZER_FIELDS,
@@ -38,7 +39,6 @@ from kb.operations.services.archives.format import (
     Limits,
     Table,
     file_part,
-    kb_fields_of,
     limits,
     vector_parts,
 )
@@ -230,7 +230,7 @@ class _Writer:
             "version": VERSION,
             "zhiku": version("zhiku"),
             "created_at": timezone.now(),
-            "knowledge_base": kb_fields_of(kb),
+            "knowledge_base": {name: getattr(kb, name) for name in KNOWLEDGE_BASE_FIELDS},
             "tokenizer": {"id": kb.tokenizer_id} | {name: getattr(chosen, name) for name in TOKENIZER_FIELDS},
             "embedding": {"model": kb.embedding_model, "dimension": kb.dimension},
             "profile": {

@@ -1,7 +1,7 @@
 """What an archive of a knowledge base holds: tables of JSON lines that refer to one another by line number, and files."""
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
 from django.db.models import Model, Q
@@ -284,8 +284,3 @@ def vector_parts(kind: str) -> tuple[str, str]:
 def file_part(line: int, suffix: str) -> str:
     """Where a document's original lies in the archive."""
     return f"{FILES}{line}{'.' + suffix if suffix else ''}"
-
-
-def kb_fields_of(kb: KnowledgeBase) -> dict[str, Any]:
-    """The settings of a knowledge base that travel with it."""
-    return {name: getattr(kb, name) for name in KNOWLEDGE_BASE_FIELDS}
