@@ -153,14 +153,11 @@ def _reasons(code: str, scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBa
         "that is worded differently from the text is not found by it. At the usual weight it would push better keyword "
         "matches down, and so a knowledge base on it starts with a profile in which keywords lead."
     )
-    hashed = [scope for scope in scopes if scope.space == HASHING_MODEL_ID]
-    return (meaning, *(_weights_in_force(scope, bases[scope.kb_id]) for scope in hashed))
-
-
-def _weights_in_force(scope: Scope, kb: KnowledgeBase) -> str:
-    weights = channel_weights(scope.config)
-    return _("In “%(kb)s” this search weighed vectors %(vector)s and keywords %(keyword)s.") % {
-        "kb": kb.name,
-        "vector": f"{weights['vector']:g}",
-        "keyword": f"{weights['bm25']:g}",
-    }
+    reasons = [meaning]
+    for scope in scopes:
+        if scope.space == HASHING_MODEL_ID:
+            weights = channel_weights(scope.config)
+            message = _("In “%(kb)s” this search weighed vectors %(vector)s and keywords %(keyword)s.")
+            figures = {"vector": f"{weights['vector']:g}", "keyword": f"{weights['bm25']:g}"}
+            reasons.append(message % {"kb": bases[scope.kb_id].name, **figures})
+    return tuple(reasons)

@@ -1,7 +1,4 @@
-"""A/B: one query under two profiles, or under one profile and settings that are not saved, side by side.
-
-Two profiles on one evaluation set: the form that starts a run of each.
-"""
+"""A/B: two profiles, or unsaved settings, side by side for one query, and started together on an evaluation set."""
 
 from collections.abc import Mapping, Sized
 from typing import Any, cast
@@ -96,10 +93,13 @@ class StartPairView(AdminPage):
         return HttpResponseRedirect(compare_url(*runs))
 
     def _show(self, form: PairForm, page: SearchPage, sides: dict[str, SideForm], status: int = 200) -> HttpResponse:
+        of_kbs = page.inheritable["kbs"]
+        chosen = {str(kb.pk) for kb in page.chosen} or set(of_kbs)
         context = {
             "form": form,
             "sides": tuple(sides.values()),
-            "inheritable": _of_chosen(page),
+            # What empty fields stand for; the page's script reads it.
+            "inheritable": {**page.inheritable, "kbs": {pk: each for pk, each in of_kbs.items() if pk in chosen}},
             "title": _("Compare two profiles on a set"),
         }
         return self.render_to_response(self.get_context_data(**context), status=status)
@@ -112,12 +112,6 @@ def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
     if eval_set := form.chosen_set:
         query["kb"] = str(eval_set.knowledge_base_id)
     return query
-
-
-def _of_chosen(page: SearchPage) -> dict[str, Any]:
-    """What empty fields stand for; the page's script reads it."""
-    chosen = {str(kb.pk) for kb in page.chosen} or set(page.inheritable["kbs"])
-    return {**page.inheritable, "kbs": {pk: values for pk, values in page.inheritable["kbs"].items() if pk in chosen}}
 
 
 def _start(caller: Principal, form: PairForm, sides: dict[str, SideForm]) -> tuple[EvalRun, EvalRun]:
@@ -147,13 +141,15 @@ class CompareView(AdminPage):
         caller = principal(request)
         page, sides = open_sides(caller, request.GET)
         a, b = sides.values()
+        # The sides alone, for the page that compares them on a whole set.
+        of_sides = urlencode([(name, value) for name, value in request.GET.items() if name.startswith(("a_", "b_"))])
         context: dict[str, Any] = {
             **page.context,
             "form": a,
             "sides": (a, b),
             "title": _("Compare"),
             "swap_url": f"?{swapped(request.GET)}",
-            "start_url": f"{reverse('admin:compare_start')}?{_for_a_set(request.GET)}",
+            "start_url": f"{reverse('admin:compare_start')}?{of_sides}",
         }
         status = self._compare(caller, a, b, page.bases, context)
         return self.render_to_response(self.get_context_data(**context), status=status)
@@ -177,8 +173,3 @@ class CompareView(AdminPage):
         context["comparison"] = shown(comparison, bases)
         context["same_sides"] = same_sides(a, b)
         return 200
-
-
-def _for_a_set(given: QueryDict) -> str:
-    """The sides alone, for the page that compares them on a whole set."""
-    return urlencode([(name, value) for name, value in given.items() if name.startswith(("a_", "b_"))])

@@ -1,24 +1,18 @@
-"""Two searches side by side, in words: where each result stands on either side, and what took how long.
-
-Two runs of a set as text: each figure before and after, what chance would explain, and the queries won and lost.
-
-The queries that two runs differ in: a page of those won, lost or left as they were.
-"""
+"""Two runs of a set, or two searches for one query, side by side, as the pages of comparisons show them."""
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
-from django.core.paginator import Page, Paginator
+from django.core.paginator import Paginator
 from django.http import QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models import KnowledgeBase
-from kb.quality.compare.admin.sides import SettingChange, of_side, setting_changes
+from kb.quality.compare.admin.sides import name_at, setting_changes
 from kb.quality.compare.services import (
     ComparedResult,
     MetricDifference,
@@ -45,47 +39,19 @@ from kb.quality.runs.admin.report import (
 )
 from kb.search.admin.explain.analysis import cutters
 from kb.search.admin.explain.rows import found_url
-from kb.search.admin.labels import Notice, milliseconds, notices, stage_label
+from kb.search.admin.labels import milliseconds, notices, stage_label
 from kb.search.services.search import SearchOutcome
 from kb.web.admin.scoped import Choice
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL
 from retrieval.highlight import Segment, excerpt, highlight
 from retrieval.protocols import Tokenizer
+from retrieval.types import Hit
 
 ROWS_A_PAGE = 20
 
 
-@dataclass(frozen=True, slots=True)
-class QueryRow:
-    """A query of both runs.
-
-    Attributes:
-        lost: what lost its relevant passages, in each run that lost them.
-    """
-
-    external_id: str
-    text: str
-    before: str
-    after: str
-    difference: str
-    direction: str
-    lost: str
-    debug_url: str
-    compare_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueryList:
+def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
     """A page of the queries won, lost or left as they were."""
-
-    choices: tuple[Choice, ...]
-    page: Page[Any]
-    rows: tuple[QueryRow, ...]
-    previous_url: str
-    next_url: str
-
-
-def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> QueryList:
     lists = {
         "lost": (_("Lost"), len(comparison.lost)),
         "won": (_("Won"), len(comparison.won)),
@@ -97,35 +63,39 @@ def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
     differing = {"lost": comparison.lost, "won": comparison.won}
     queries = differing[chosen] if chosen in differing else tied_queries(before, after)
     page = Paginator(queries, ROWS_A_PAGE).get_page(asked.get("page"))
-    return QueryList(
-        choices=tuple(
+    return {
+        "choices": [
             Choice(name, label, here(asked, list=name, page=""), name == chosen, count)
             for name, (label, count) in lists.items()
-        ),
-        page=page,
-        rows=tuple(query_rows(before, after, list(page.object_list))),
-        previous_url=here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
-        next_url=here(asked, page=str(page.next_page_number())) if page.has_next() else "",
-    )
+        ],
+        "page": page,
+        "rows": query_rows(before, after, list(page.object_list)),
+        "previous_url": here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
+        "next_url": here(asked, page=str(page.next_page_number())) if page.has_next() else "",
+    }
 
 
-def query_rows(before: EvalRun, after: EvalRun, queries: Sequence[QueryDifference]) -> list[QueryRow]:
+def query_rows(before: EvalRun, after: EvalRun, queries: Sequence[QueryDifference]) -> list[dict[str, str]]:
     """Rows with links to Search debug, under the second run's settings, and to both sides by side."""
     kb_id = after.eval_set.knowledge_base_id
     of_a, of_b = _parameters(before), _parameters(after)
-    sides = {**of_side(parameters_of(of_a), "a"), **of_side(parameters_of(of_b), "b")}
+    sides = {
+        name_at(name, side): value
+        for side, asked in (("a", of_a), ("b", of_b))
+        for name, value in parameters_of(asked).items()
+    }
     return [
-        QueryRow(
-            external_id=query.external_id,
-            text=query.text,
-            before=three_decimals(query.before),
-            after=three_decimals(query.after),
-            difference=signed(query.difference),
-            direction="up" if query.difference > 0 else "down" if query.difference < 0 else "same",
-            lost=_lost_text(query),
-            debug_url=debug_url([kb_id], query.text, of_b),
-            compare_url=f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
-        )
+        {
+            "external_id": query.external_id,
+            "text": query.text,
+            "before": three_decimals(query.before),
+            "after": three_decimals(query.after),
+            "difference": signed(query.difference),
+            "direction": "up" if query.difference > 0 else "down" if query.difference < 0 else "same",
+            "lost": _lost_text(query),
+            "debug_url": debug_url([kb_id], query.text, of_b),
+            "compare_url": f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
+        }
         for query in queries
     ]
 
@@ -157,57 +127,8 @@ COSTS = frozenset({"false_answer_rate", "p50", "p95"})
 NEUTRAL = frozenset({"cut"})
 
 
-@dataclass(frozen=True, slots=True)
-class FigureCell:
-    """A figure of both runs.
-
-    Attributes:
-        direction: "up" for better, "down" for worse, "same" for what rounds to no difference or is neither.
-        chance: whether chance would explain the difference, as text; blank where there is none, or it was not tested.
-        is_significant: chance would not.
-    """
-
-    metric: str
-    label: str
-    before: str
-    after: str
-    difference: str
-    direction: str
-    chance: str
-    is_significant: bool
-
-
-@dataclass(frozen=True, slots=True)
-class StageFigures:
-    stage: str
-    label: str
-    cells: tuple[FigureCell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether the second run is better by one metric, in a sentence."""
-
-    direction: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownRuns:
-    """What the page says of two runs."""
-
-    stages: tuple[StageFigures, ...]
-    verdicts: tuple[Verdict, ...]
-    metrics: tuple[Choice, ...]
-    chart: Mapping[str, str]
-    others: tuple[FigureCell, ...]
-    warnings: tuple[str, ...]
-    changes: tuple[SettingChange, ...]
-    queries: QueryList
-
-
-def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> ShownRuns:
-    """What the page shows.
+def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
+    """What the page says of two runs.
 
     Args:
         comparison: of two runs.
@@ -217,22 +138,25 @@ def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
     """
     metric = asked.get("metric", "")
     metric = metric if metric in METRICS else LEADING
-    return ShownRuns(
-        stages=tuple(
-            StageFigures(stage, ranking_label(stage), tuple(_cell(*each) for each in metrics.items()))
+    last_stage = comparison.stages.get("reranked", {})
+    return {
+        "stages": [
+            {"stage": stage, "label": ranking_label(stage), "cells": [_cell(*each) for each in metrics.items()]}
             for stage, metrics in comparison.stages.items()
-        ),
-        verdicts=verdicts(comparison.stages.get("reranked", {})),
-        metrics=tuple(Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS),
-        chart=chart_of(comparison, metric, (before, after)),
-        others=tuple(_cell(*each) for each in (*comparison.gate.items(), *comparison.latency_ms.items())),
-        warnings=tuple(_warnings(comparison, before, after)),
-        changes=setting_changes(comparison.settings),
-        queries=query_list(comparison, before, after, asked),
-    )
+        ],
+        # Whether the second run is better, by the metrics of its last stage that matter most.
+        "verdicts": [_verdict(name, last_stage[name]) for name in (LEADING, "recall@5") if name in last_stage],
+        "metrics": [Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS],
+        "chart": chart_of(comparison, metric, (before, after)),
+        "others": [_cell(*each) for each in (*comparison.gate.items(), *comparison.latency_ms.items())],
+        "warnings": _warnings(comparison, before, after),
+        "changes": setting_changes(comparison.settings),
+        "queries": query_list(comparison, before, after, asked),
+    }
 
 
-def _cell(name: str, figure: MetricDifference) -> FigureCell:
+def _cell(name: str, figure: MetricDifference) -> dict[str, Any]:
+    """A figure of both runs; its direction is "same" for what rounds to no difference or is neither better nor worse."""
     if name in {"p50", "p95"}:
         before, after, difference = f"{figure.before:.1f}", f"{figure.after:.1f}", f"{figure.difference:+.1f}"
         difference = difference.replace("-", "\N{MINUS SIGN}")
@@ -245,9 +169,10 @@ def _cell(name: str, figure: MetricDifference) -> FigureCell:
             signed(figure.difference),
         )
     is_same = abs(figure.difference) < SMALLEST_DIFFERENCE
-    return FigureCell(
-        metric=name,
-        label={
+    direction = "up" if (figure.difference > 0) != (name in COSTS) else "down"
+    return {
+        "metric": name,
+        "label": {
             "auroc": _("AUROC of the gate"),
             "answerable_kept": _("Kept by the gate"),
             "false_answer_rate": _("False answers"),
@@ -256,19 +181,13 @@ def _cell(name: str, figure: MetricDifference) -> FigureCell:
             "p95": _("p95 time, ms"),
         }.get(name)
         or metric_label(name),
-        before=before,
-        after=after,
-        difference=_("unchanged") if is_same else difference,
-        direction=_direction(name, figure.difference),
-        chance="" if is_same else _chance(figure.p_value),
-        is_significant=figure.p_value is not None and figure.p_value < SIGNIFICANCE_LEVEL,
-    )
-
-
-def _direction(name: str, difference: float) -> str:
-    if abs(difference) < SMALLEST_DIFFERENCE or name in NEUTRAL:
-        return "same"
-    return "up" if (difference > 0) != (name in COSTS) else "down"
+        "before": before,
+        "after": after,
+        "difference": _("unchanged") if is_same else difference,
+        "direction": "same" if is_same or name in NEUTRAL else direction,
+        "chance": "" if is_same else _chance(figure.p_value),
+        "is_significant": figure.p_value is not None and figure.p_value < SIGNIFICANCE_LEVEL,
+    }
 
 
 def p_value_text(p_value: float) -> str:
@@ -283,12 +202,8 @@ def _chance(p_value: float | None) -> str:
     return _("chance may be all, %(p)s") % {"p": p_value_text(p_value)}
 
 
-def verdicts(metrics: Mapping[str, MetricDifference]) -> tuple[Verdict, ...]:
-    """Whether the second run is better, by the metrics of its last stage that matter most."""
-    return tuple(_verdict(name, metrics[name]) for name in (LEADING, "recall@5") if name in metrics)
-
-
-def _verdict(name: str, figure: MetricDifference) -> Verdict:
+def _verdict(name: str, figure: MetricDifference) -> dict[str, str]:
+    """Whether the second run is better by one metric, in a sentence."""
     known = {
         "metric": metric_label(name),
         "before": three_decimals(figure.before),
@@ -297,19 +212,23 @@ def _verdict(name: str, figure: MetricDifference) -> Verdict:
         "p": p_value_text(1.0 if figure.p_value is None else figure.p_value),
     }
     if abs(figure.difference) < SMALLEST_DIFFERENCE:
-        return Verdict("same", _("No difference: %(metric)s is %(after)s in both.") % known)
-    if figure.p_value is None or figure.p_value >= SIGNIFICANCE_LEVEL:
+        direction, message = "same", _("No difference: %(metric)s is %(after)s in both.")
+    elif figure.p_value is None or figure.p_value >= SIGNIFICANCE_LEVEL:
+        direction = "same"
         message = _(
             "No difference that chance would not explain: %(metric)s %(difference)s (%(before)s → %(after)s, %(p)s)."
         )
-        return Verdict("same", message % known)
-    if figure.difference > 0:
+    elif figure.difference > 0:
+        direction = "up"
         message = _(
             "B is better: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."
         )
-        return Verdict("up", message % known)
-    message = _("B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s).")
-    return Verdict("down", message % known)
+    else:
+        direction = "down"
+        message = _(
+            "B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."
+        )
+    return {"direction": direction, "description": message % known}
 
 
 def chart_of(comparison: RunComparison, metric: str, compared: tuple[EvalRun, EvalRun]) -> dict[str, str]:
@@ -373,8 +292,16 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> lis
             )
         )
     if comparison.models:
+        labels = {
+            "embedding": _("Embedding"),
+            "tokenizer": _("Tokenizer"),
+            "reranker": _("Reranker"),
+            "rerank_server": _("Rerank server"),
+            "llm": _("Language model"),
+        }
         roles = ", ".join(
-            f"{_role_label(each.name)}: {each.before or '–'} → {each.after or '–'}" for each in comparison.models
+            f"{labels.get(each.name, each.name)}: {each.before or '–'} → {each.after or '–'}"
+            for each in comparison.models
         )
         found.append(_("Other models answered (%(models)s).") % {"models": roles})
     found += [
@@ -391,17 +318,6 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> lis
             )
             found.append(message % {"count": count, "run": letter})
     return found
-
-
-def _role_label(role: str) -> str:
-    """What a model does."""
-    return {
-        "embedding": _("Embedding"),
-        "tokenizer": _("Tokenizer"),
-        "reranker": _("Reranker"),
-        "rerank_server": _("Rerank server"),
-        "llm": _("Language model"),
-    }.get(role, role)
 
 
 EXCERPT_CHARACTERS = 160
@@ -423,89 +339,30 @@ STAGES = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Movement:
-    """Where a result stands on the other side.
-
-    Attributes:
-        direction: from A to B: "up", "down", "same", or "gone" where the other side has it not.
-        sign: the same in a few characters.
-        description: the same in a sentence.
-        reason: what lost it on the other side; blank unless it is gone.
-    """
-
-    direction: str
-    sign: str
-    description: str
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """A result on one side."""
-
-    chunk_id: int
-    rank: int
-    title: str
-    place: tuple[str, ...]
-    text: tuple[Segment, ...]
-    score: str
-    kb_name: str
-    url: str
-    movement: Movement
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """What one side found."""
-
-    letter: str
-    profile: str
-    total_ms: str
-    scale: str
-    threshold: str
-    cards: tuple[Card, ...]
-    notices: tuple[Notice, ...]
-    debug_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class StageTimes:
-    """Milliseconds of a stage on either side; a dash where it did not run."""
-
-    label: str
-    a: str
-    b: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownComparison:
-    """What the page says of two searches."""
-
-    sides: tuple[Side, Side]
-    summary: str
-    is_identical: bool
-    changes: tuple[SettingChange, ...]
-    times: tuple[StageTimes, ...]
-    has_several_bases: bool
-
-
-def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> ShownComparison:
-    """What the page shows.
+def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> dict[str, Any]:
+    """What the page says of two searches.
 
     Args:
         comparison: of two searches.
         bases: the searched knowledge bases by id.
     """
-    a, b = comparison.a, comparison.b
-    return ShownComparison(
-        sides=(_side("A", a, comparison.by_hit, bases), _side("B", b, comparison.by_hit, bases)),
-        summary=_summary(comparison),
-        is_identical=comparison.response.identical,
-        changes=setting_changes(comparison.response.settings),
-        times=_times(a.result.timings_ms, b.result.timings_ms),
-        has_several_bases=len(a.knowledge_bases) > 1,
-    )
+    a, b = comparison.a.result.timings_ms, comparison.b.result.timings_ms
+    labels = {"total": _("Total")}
+    return {
+        "sides": [_side("A", comparison.a, comparison, bases), _side("B", comparison.b, comparison, bases)],
+        "summary": _summary(comparison),
+        "changes": setting_changes(comparison.response.settings),
+        "times": [
+            {
+                "label": labels.get(stage) or stage_label(stage),
+                "a": milliseconds(a[stage]) if stage in a else "–",
+                "b": milliseconds(b[stage]) if stage in b else "–",
+            }
+            for stage in STAGES
+            if stage in a or stage in b
+        ],
+        "has_several_bases": len(comparison.a.knowledge_bases) > 1,
+    }
 
 
 def _summary(comparison: SearchComparison) -> str:
@@ -524,11 +381,16 @@ def _summary(comparison: SearchComparison) -> str:
 
 
 def _side(
-    letter: str, outcome: SearchOutcome, results: Mapping[int, ComparedResult], bases: Mapping[int, KnowledgeBase]
-) -> Side:
-    result = outcome.result
+    letter: str, outcome: SearchOutcome, comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]
+) -> dict[str, Any]:
+    """What one side found."""
+    result, request = outcome.result, outcome.request
     tokenizers = cutters(outcome)
-    request = outcome.request
+    cards = []
+    for rank, hit in enumerate(result.hits, start=1):
+        movement = _movement(letter, comparison.by_hit[hit.passage.chunk_id])
+        card = _card(hit, tokenizers.get(hit.passage.kb_id))
+        cards.append({**card, "rank": rank, "kb_name": bases[hit.passage.kb_id].name, "movement": movement})
     asked = {
         "profile": request.profile,
         "profile_version": request.profile_version,
@@ -536,92 +398,69 @@ def _side(
         "filters": request.filters.as_dict() if request.filters else None,
         "latency_budget_ms": request.latency_budget_ms,
     }
-    return Side(
-        letter=letter,
-        profile=str(outcome.wiring.profile),
-        total_ms=milliseconds(result.timings_ms["total"]),
-        scale=result.score_scale,
-        threshold=f"{result.threshold:g}",
-        cards=tuple(
-            _card(letter, rank, results[hit.passage.chunk_id], outcome, bases, tokenizers)
-            for rank, hit in enumerate(result.hits, start=1)
-        ),
-        notices=notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
-        debug_url=debug_url(request.knowledge_base_ids, request.query, asked),
-    )
+    return {
+        "letter": letter,
+        "profile": str(outcome.wiring.profile),
+        "total_ms": milliseconds(result.timings_ms["total"]),
+        "scale": result.score_scale,
+        "threshold": f"{result.threshold:g}",
+        "cards": cards,
+        "notices": notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
+        "debug_url": debug_url(request.knowledge_base_ids, request.query, asked),
+    }
 
 
-def _card(
-    letter: str,
-    rank: int,
-    result: ComparedResult,
-    outcome: SearchOutcome,
-    bases: Mapping[int, KnowledgeBase],
-    tokenizers: Mapping[int, Tokenizer],
-) -> Card:
-    hit = outcome.result.hits[rank - 1]
+def _card(hit: Hit, tokenizer: Tokenizer | None) -> dict[str, Any]:
     passage = hit.passage
     place = [passage.source] if passage.source and passage.title else []
     if passage.page:
         place.append(_("page %(page)d") % {"page": passage.page})
-    tokenizer = tokenizers.get(passage.kb_id)
-    text = (
-        highlight(passage.searched, hit.matched_terms, tokenizer)
-        if tokenizer
-        else [Segment(passage.searched, is_match=False)]
-    )
-    return Card(
-        chunk_id=passage.chunk_id,
-        rank=rank,
-        title=passage.title or passage.source or _("untitled"),
-        place=tuple(place) if passage.origin else (*place, _("chunk %(number)d") % {"number": passage.position + 1}),
-        text=tuple(excerpt(text, EXCERPT_CHARACTERS)),
-        score=f"{hit.score:.4f}",
-        kb_name=bases[passage.kb_id].name,
-        url=found_url(passage),
-        movement=_movement(letter, result),
-    )
+    if not passage.origin:
+        place.append(_("chunk %(number)d") % {"number": passage.position + 1})
+    text = [Segment(passage.searched, is_match=False)]
+    if tokenizer:
+        text = list(highlight(passage.searched, hit.matched_terms, tokenizer))
+    return {
+        "chunk_id": passage.chunk_id,
+        "title": passage.title or passage.source or _("untitled"),
+        "place": place,
+        "text": list(excerpt(text, EXCERPT_CHARACTERS)),
+        "score": f"{hit.score:.4f}",
+        "url": found_url(passage),
+    }
 
 
-def _movement(letter: str, result: ComparedResult) -> Movement:
-    """Where a result of one side stands on the other."""
+def _movement(letter: str, result: ComparedResult) -> dict[str, str]:
+    """Where a result of one side stands on the other; `reason` says what lost it there.
+
+    The direction is from A to B: "up", "down", "same", or "gone" where the other side has it not.
+    """
     other = "B" if letter == "A" else "A"
     rank, cut_by = (result.rank.b, result.cut_by.b) if letter == "A" else (result.rank.a, result.cut_by.a)
     if rank is None or result.moved is None:
+        reasons = {
+            "dedupe": _("Another chunk of the same content stands for it"),
+            "vector_only": _("Without a reranker only what vectors find counts"),
+            "passages": _("It was gone when its text was read"),
+            "parent": _("Another chunk of the same longer passage stands for it"),
+        }
         message = _("not among the results of %(side)s") % {"side": other}
-        return Movement("gone", _("only %(side)s") % {"side": letter}, message, _why_lost(cut_by))
+        sign = _("only %(side)s") % {"side": letter}
+        reason = reasons.get(cut_by) or lost_label(cut_by)
+        return {"direction": "gone", "sign": sign, "description": message, "reason": reason}
     if result.moved == 0:
-        return Movement("same", "=", _("at the same place in %(side)s") % {"side": other})
+        return {"direction": "same", "sign": "=", "description": _("at the same place in %(side)s") % {"side": other}}
+    direction = "up" if result.moved > 0 else "down"
     places = abs(result.moved)
     at = {"rank": rank, "side": other, "n": places}
     if letter == "A":
-        direction = "up" if result.moved > 0 else "down"
-        return Movement(direction, _("B: %(rank)d") % at, _("at rank %(rank)d in %(side)s") % at)
-    if result.moved > 0:
+        sign, message = _("B: %(rank)d") % at, _("at rank %(rank)d in %(side)s")
+    elif result.moved > 0:
+        sign = f"▲{places}"
         message = ngettext("up %(n)d place from rank %(rank)d in A", "up %(n)d places from rank %(rank)d in A", places)
-        return Movement("up", f"▲{places}", message % at)
-    message = ngettext("down %(n)d place from rank %(rank)d in A", "down %(n)d places from rank %(rank)d in A", places)
-    return Movement("down", f"▼{places}", message % at)
-
-
-def _why_lost(stage: str) -> str:
-    """What lost a result of the other side."""
-    others = {
-        "dedupe": _("Another chunk of the same content stands for it"),
-        "vector_only": _("Without a reranker only what vectors find counts"),
-        "passages": _("It was gone when its text was read"),
-        "parent": _("Another chunk of the same longer passage stands for it"),
-    }
-    return others.get(stage) or lost_label(stage)
-
-
-def _times(a: Mapping[str, float], b: Mapping[str, float]) -> tuple[StageTimes, ...]:
-    known = [stage for stage in STAGES if stage in a or stage in b]
-    labels = {"total": _("Total")}
-    return tuple(
-        StageTimes(
-            labels.get(stage) or stage_label(stage),
-            *(milliseconds(side[stage]) if stage in side else "–" for side in (a, b)),
+    else:
+        sign = f"▼{places}"
+        message = ngettext(
+            "down %(n)d place from rank %(rank)d in A", "down %(n)d places from rank %(rank)d in A", places
         )
-        for stage in known
-    )
+    return {"direction": direction, "sign": sign, "description": message % at}

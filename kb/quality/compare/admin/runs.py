@@ -108,7 +108,7 @@ def live_context(runs: Sequence[EvalRun], *, ask_workers: bool) -> dict[str, Any
 
 @page("compare/runs/live/", name="compare_live")
 def live_view(request: HttpRequest) -> HttpResponse:
-    """How far both runs are, for a page that polls; once both have ended, the page is loaded anew."""
+    """How far both runs are, for a page that polls; once both have ended, the page is loaded again."""
     runs = _both(request)
     response = render(request, "quality/compare/live.html", live_context(runs, ask_workers=True))
     if not any(is_unfinished(run) for run in runs):

@@ -1,10 +1,6 @@
-"""One of the two sides that are compared: a profile, any version of it, and perhaps settings that are not saved.
-
-Settings that differ between two sides, as text.
-"""
+"""The two sides that are compared: for each a profile, any version of it, and perhaps settings that are not saved."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django import forms
@@ -25,22 +21,20 @@ from kb.quality.debug.admin.form import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SettingChange:
-    """A setting with its values on both sides; an arrow between them would be one more in a chain of rerankers."""
+def setting_changes(differences: Iterable[SettingDifference]) -> list[dict[str, str]]:
+    """Settings that differ between two sides as text, in the order of the form.
 
-    label: str
-    before: str
-    after: str
-
-
-def setting_changes(differences: Iterable[SettingDifference]) -> tuple[SettingChange, ...]:
-    """One a setting, in the order of the form."""
+    Each value stands by itself: an arrow between them would be one more in a chain of rerankers.
+    """
     found = {each.name: each for each in differences}
-    return tuple(
-        SettingChange(setting_label(each.name), value_text(each.name, each.before), value_text(each.name, each.after))
-        for each in (found[name] for name in in_order(found))
-    )
+    return [
+        {
+            "label": setting_label(name),
+            "before": value_text(name, found[name].before),
+            "after": value_text(name, found[name].after),
+        }
+        for name in in_order(found)
+    ]
 
 
 SIDES = ("a", "b")
@@ -65,8 +59,7 @@ class SideForm(SearchForm):
         super().__init__(data, bases, profiles, inherited)
 
     def add_prefix(self, field_name: str) -> str:
-        """The name of a field in the page and in its URL."""
-        return field_name if field_name in SHARED else f"{self.side}_{field_name}"
+        return name_at(field_name, self.side)
 
     @property
     def letter(self) -> str:
@@ -100,12 +93,8 @@ class SideForm(SearchForm):
 
     @property
     def unsaved(self) -> list[str]:
-        """The settings that are not saved, in words."""
-        given = [self[name] for name in SETTINGS if self[name].value()]
-        return [
-            f"{field.label} {dict(getattr(field.field, 'choices', ())).get(field.value(), field.value())}"
-            for field in given
-        ]
+        """The settings that are not saved, as text."""
+        return self.given_as_text(SETTINGS)
 
     @property
     def run_overrides(self) -> dict[str, Any]:
@@ -142,9 +131,9 @@ def _as_one_search(given: QueryDict, side: str) -> QueryDict:
     return query
 
 
-def of_side(given: Mapping[str, str], side: str) -> dict[str, str]:
-    """The fields of one search, as those of a side."""
-    return {name if name in SHARED else f"{side}_{name}": value for name, value in given.items()}
+def name_at(name: str, side: str) -> str:
+    """The name that a field of one search has for a side, in the page and in its URL."""
+    return name if name in SHARED else f"{side}_{name}"
 
 
 def swapped(given: QueryDict) -> str:

@@ -1,11 +1,6 @@
-"""Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared.
-
-Saves the settings of a search as a draft of a profile, from the page that tried them.
-"""
+"""Search debug: why each result stands where it does. The URL holds the query and its settings, so it can be shared."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any, cast
 
 from django import forms
@@ -26,11 +21,10 @@ from kb.content.models import Document
 from kb.profiles.admin.choices import profile_url, profile_value
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
-from kb.quality.compare.admin.sides import of_side
+from kb.quality.compare.admin.sides import name_at
 from kb.quality.debug.admin.form import SETTINGS, SearchPage, open_search_page, visible_bases
 from kb.quality.debug.admin.judge import debug_url, judging
-from kb.search.admin.explain.bases import is_empty
-from kb.search.admin.explain.explanation import Explanation, explain
+from kb.search.admin.explain.explanation import explain
 from kb.search.admin.labels import listed, notices
 from kb.search.models import SearchLog
 from kb.search.services.search import search
@@ -93,24 +87,6 @@ def _places(principal: Principal, bases: Iterable[KnowledgeBase], chosen: Sequen
     return places
 
 
-def save_draft(principal: Principal, page: SearchPage, draft: DraftForm) -> RetrievalProfile:
-    """Saves the settings in force, those of the profile included, by two valid forms.
-
-    Raises:
-        Rejected: the name belongs to a profile of another place, or is none.
-        NotAllowed: the principal may not change profiles there.
-        InvalidConfiguration: the settings do not go together.
-    """
-    place = draft.cleaned_data["place"]
-    return create_version(
-        principal,
-        draft.cleaned_data["name"],
-        {**_ruling(page).settings, **explicit_count(page.form.overrides)},
-        description=draft.cleaned_data["description"],
-        knowledge_base=None if place == SHARED else page.bases[int(place)],
-    )
-
-
 def _ruling(page: SearchPage) -> RetrievalProfile:
     """The profile that the page's settings stand over."""
     if page.form.profile_choice is not None:
@@ -119,37 +95,16 @@ def _ruling(page: SearchPage) -> RetrievalProfile:
     return next(iter(own.values())) if len(own) == 1 else page.profiles[DEFAULT].profile
 
 
-def under_draft(given: QueryDict, draft: RetrievalProfile) -> str:
-    """The same search under the draft in place of the settings, as a query string."""
-    query = given.copy()
-    for name in SETTINGS:
-        query.pop(name, None)
-    query["profile"] = profile_value(reference(draft), draft.version)
-    return query.urlencode()
-
-
 MOST_LISTED = 20
 # Of the newest, among which there are as many different ones as are listed, unless someone repeats the same few.
 ROWS_READ = 60
 
 
-@dataclass(frozen=True, slots=True)
-class PastSearch:
-    """A search of the log; `kb_names` are those of the knowledge bases that its user may still search."""
-
-    query: str
-    url: str
-    kb_names: str
-    profile: str
-    result_count: int
-    at: datetime
-
-
-def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[PastSearch]:
+def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
     """The last different searches of a user, the newest first, in one query.
 
-    Those whose text the log does not keep cannot be run again and are left out, and so are those in knowledge bases that
-    are gone or closed to the user.
+    Those whose text the log does not hold cannot be run again and are left out, and so are those in knowledge bases that
+    were deleted or are closed to the user.
 
     Args:
         user: whose searches.
@@ -169,13 +124,20 @@ def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[PastSe
             F("trace__request"),
         )[:ROWS_READ]
     )
-    found: dict[str, PastSearch] = {}
+    found: dict[str, dict[str, Any]] = {}
     for query, kb_ids, profile, version, result_count, at, asked in rows:
         searched = [kb_id for kb_id in kb_ids if kb_id in bases]
         url = debug_url(searched, query, asked)
         if searched and url not in found:
             names = listed(bases[kb_id].name for kb_id in searched)
-            found[url] = PastSearch(query, url, names, f"{profile} v{version}", result_count, at)
+            found[url] = {
+                "query": query,
+                "url": url,
+                "kb_names": names,
+                "profile": f"{profile} v{version}",
+                "result_count": result_count,
+                "at": at,
+            }
     return list(found.values())[:MOST_LISTED]
 
 
@@ -197,16 +159,31 @@ class SearchDebugView(AdminPage):
         form = draft_form(caller, page, request.POST)
         if form is None or not page.form.is_valid() or not form.is_valid():
             return self._respond(page, form, status=400)
+        place = form.cleaned_data["place"]
         try:
-            draft = save_draft(caller, page, form)
+            # The settings in force, those of the profile included.
+            draft = create_version(
+                caller,
+                form.cleaned_data["name"],
+                {**_ruling(page).settings, **explicit_count(page.form.overrides)},
+                description=form.cleaned_data["description"],
+                knowledge_base=None if place == SHARED else page.bases[int(place)],
+            )
         except (Rejected, NotAllowed) as error:
             form.add_error("name", str(error))
             return self._respond(page, form, status=400)
         except InvalidConfiguration as error:
             page.form.reject(error)
             return self._respond(page, form, status=400)
-        messages.success(request, _saved(draft))
-        return HttpResponseRedirect(f"{request.path}?{under_draft(request.GET, draft)}")
+        message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
+        link_text = _("See it, compare it, publish it")
+        link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), link_text)
+        messages.success(request, format_html("{} {}", message, link))
+        query = request.GET.copy()
+        for name in SETTINGS:
+            query.pop(name, None)
+        query["profile"] = profile_value(reference(draft), draft.version)
+        return HttpResponseRedirect(f"{request.path}?{query.urlencode()}")
 
     def _respond(self, page: SearchPage, draft: DraftForm | None, status: int = 200) -> HttpResponse:
         form, caller = page.form, principal_of(self.request)
@@ -239,10 +216,10 @@ class SearchDebugView(AdminPage):
         context |= self._beside(page, context["explanation"])
         return 200
 
-    def _beside(self, page: SearchPage, explanation: Explanation) -> dict[str, Any]:
+    def _beside(self, page: SearchPage, explanation: Mapping[str, Any]) -> dict[str, Any]:
         """What one may do with what was found."""
         given, query = self.request.GET, page.form.cleaned_data["q"]
-        shown = [row.chunk_id for row in (*explanation.results, *explanation.cut)]
+        shown = [row["chunk_id"] for row in (*explanation["results"], *explanation["cut"])]
         editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
         return {
             "judging": judging(self.request, query, editable, shown, editable=editable),
@@ -262,24 +239,17 @@ class SearchHistoryView(TemplateView):
         return super().get_context_data(**kwargs, searches=past_searches(signed_in(self.request), bases))
 
 
-def _saved(draft: RetrievalProfile) -> str:
-    message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
-    link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it"))
-    return format_html("{} {}", message, link)
-
-
 def _as_side(given: QueryDict) -> str:
     """The search as the first of two sides that are compared."""
     query = QueryDict(mutable=True)
     for name, values in given.lists():
-        for of_first in of_side({name: ""}, "a"):
-            query.setlist(of_first, values)
+        query.setlist(name_at(name, "a"), values)
     return query.urlencode()
 
 
 def _example(principal: Principal, bases: Sequence[KnowledgeBase]) -> dict[str, str] | None:
     """A query that finds something: the title of a document that is there."""
-    ids = [kb.pk for kb in bases if not is_empty(kb)]
+    ids = [kb.pk for kb in bases if getattr(kb, "has_chunks", True)]
     document = (
         Document.objects.visible_to(principal)
         .filter(knowledge_base__in=ids, status=Document.Status.READY)

@@ -1,7 +1,4 @@
-"""The form of search debug: what to search for, and the settings that differ from what is inherited.
-
-What every page with the form of a search needs: the knowledge bases and profiles to choose from, and the form.
-"""
+"""The form of a search, which several pages have, and the knowledge bases and profiles that it chooses from."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -83,14 +80,6 @@ class ConditionsField(forms.CharField):
             return read_conditions(super().clean(value))
         except InvalidFilter as error:
             raise forms.ValidationError(str(error)) from error
-
-
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Settings that belong together."""
-
-    legend: str
-    fields: tuple[forms.BoundField, ...]
 
 
 class SearchForm(forms.Form):
@@ -176,15 +165,15 @@ class SearchForm(forms.Form):
         return [self[name] for name in ALWAYS_SHOWN]
 
     @property
-    def groups(self) -> list[Group]:
-        """The settings that are folded away at first."""
+    def groups(self) -> list[tuple[Any, list[forms.BoundField]]]:
+        """The settings that are folded away at first, under their legends."""
         named = {
             _("Fusion by reciprocal ranks (RRF)"): ("vector_weight", "keyword_weight", "question_weight"),
             _("Fusion by weighted sum"): ("vector_share", "keyword_share"),
             _("Query and results"): ("rewrite", "neighbours", "budget"),
             _("Only documents with"): ("tags", "concepts", "source_type", "metadata"),
         }
-        return [Group(legend, tuple(self[name] for name in names)) for legend, names in named.items()]
+        return [(legend, [self[name] for name in names]) for legend, names in named.items()]
 
     @property
     def has_settings(self) -> bool:
@@ -193,16 +182,20 @@ class SearchForm(forms.Form):
     @property
     def folded_count(self) -> int:
         """How many of the folded settings are given."""
-        return sum(bool(field.value()) for group in self.groups for field in group.fields)
+        return sum(bool(field.value()) for _legend, fields in self.groups for field in fields)
 
     @property
     def is_unfolded(self) -> bool:
-        return bool(self.folded_count) or any(field.errors for group in self.groups for field in group.fields)
+        return bool(self.folded_count) or any(field.errors for _legend, fields in self.groups for field in fields)
 
     @property
     def overridden(self) -> list[str]:
-        """The settings that differ from what is inherited, in words."""
-        given = [self[name] for name in (*SETTINGS, "budget", *FILTERS) if self[name].value()]
+        """The settings that differ from what is inherited, as text."""
+        return self.given_as_text((*SETTINGS, "budget", *FILTERS))
+
+    def given_as_text(self, names: Iterable[str]) -> list[str]:
+        """Label and value of those of the fields that have one."""
+        given = [self[name] for name in names if self[name].value()]
         return [
             f"{field.label} {dict(getattr(field.field, 'choices', ())).get(field.value(), field.value())}"
             for field in given

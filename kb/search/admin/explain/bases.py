@@ -1,7 +1,6 @@
 """Where an explained search has searched: each knowledge base, its settings, and how each channel fared in it."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -12,7 +11,6 @@ from django.utils.translation import ngettext
 from kb.access.models import KnowledgeBase
 from kb.index.admin.tokenizer import tokenizer_url
 from kb.profiles.admin.choices import profile_url
-from kb.profiles.models import RetrievalProfile
 from kb.search.admin.labels import CHANNELS, STAND_INS, degradation_heading, fusion_text, milliseconds, stage_label
 from kb.search.services.search import SearchOutcome
 from retrieval.fusion import channel_weights
@@ -20,68 +18,7 @@ from retrieval.scope import Fallback, Scope
 from retrieval.trace import Span
 from retrieval.types import Analysis
 
-LONG_ENOUGH_TO_TELL_MS = 1
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelSearch:
-    """One search of a channel.
-
-    Attributes:
-        query: the sub-query that was searched for; blank for the query itself.
-        found: candidates; None when it did not answer.
-        source: where the query's vector came from; blank where the channel needs none.
-        error: code of the degradation that kept it from answering.
-        error_text: the same as text.
-    """
-
-    query: str
-    found: int | None
-    milliseconds: str
-    source: str
-    error: str
-    error_text: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChannelRun:
-    """How one channel fared in one knowledge base.
-
-    Attributes:
-        searches: of the query, then of the sub-queries; none where the channel was not asked.
-        notes: what else the trace tells of it, above all why a stand-in was asked.
-    """
-
-    stage: str
-    searches: tuple[ChannelSearch, ...]
-    weight: str
-    notes: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class SearchedBase:
-    """One knowledge base of the search: the settings it was searched under, and what its channels found.
-
-    Attributes:
-        channels: one for each channel that was asked in any of the knowledge bases.
-        index_notes: how the keyword index came to be as it was searched.
-        tokenizer_url: of the page that shows how far the tokenising is; blank where none goes on.
-    """
-
-    kb_id: int
-    name: str
-    url: str
-    profile: str
-    profile_url: str
-    model: str
-    fusion: str
-    channels: tuple[ChannelRun, ...]
-    tier: str
-    tier_text: str
-    index_notes: tuple[str, ...]
-    tokenizer_url: str
-    is_empty: bool
-    upload_url: str
+LEAST_WAIT_SHOWN_MS = 1
 
 
 def channels_asked(spans: Iterable[Span]) -> tuple[str, ...]:
@@ -94,44 +31,42 @@ def channels_asked(spans: Iterable[Span]) -> tuple[str, ...]:
     return (*(each for each in usual if each not in ("web", "external")), *named)
 
 
-def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> tuple[SearchedBase, ...]:
-    """The knowledge bases in the order of the search; `bases` carry `has_chunks` and their profile."""
+def searched_bases(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
+    """The knowledge bases in the order of the search, the settings each was searched under, and what its channels found.
+
+    Args:
+        outcome: of the search.
+        bases: by id, with their profile and `has_chunks`.
+    """
     named = outcome.wiring.profile if outcome.request.profile else None
     stages = channels_asked(outcome.result.spans)
-    return tuple(
-        _searched_base(scope, bases[scope.kb_id], named, stages, outcome) for scope in outcome.wiring.pipeline.scopes
-    )
+    shown = []
+    for scope in outcome.wiring.pipeline.scopes:
+        kb = bases[scope.kb_id]
+        spans = [span for span in outcome.result.spans if span.detail.get("kb_id") == kb.pk]
+        keyword: Mapping[str, Any] = next((span.detail for span in spans if span.stage == "bm25"), {})
+        tier = str(keyword.get("cache_tier", ""))
+        shown.append(
+            {
+                "kb_id": kb.pk,
+                "name": kb.name,
+                "url": reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
+                "profile": str(named or kb.profile),
+                "profile_url": profile_url(named or kb.profile),
+                "model": scope.space,
+                "fusion": fusion_text(scope.config),
+                "channels": [_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages],
+                "tier": tier,
+                "tier_text": tier_text(tier),
+                "index_notes": index_notes(keyword),
+                "tokenizer_url": tokenizer_url(kb) if "target_tokenizer" in keyword else "",
+            }
+        )
+    return shown
 
 
-def _searched_base(
-    scope: Scope,
-    kb: KnowledgeBase,
-    profile: RetrievalProfile | None,
-    stages: Sequence[str],
-    outcome: SearchOutcome,
-) -> SearchedBase:
-    spans = [span for span in outcome.result.spans if span.detail.get("kb_id") == kb.pk]
-    keyword: Mapping[str, Any] = next((span.detail for span in spans if span.stage == "bm25"), {})
-    tier = str(keyword.get("cache_tier", ""))
-    return SearchedBase(
-        kb_id=kb.pk,
-        name=kb.name,
-        url=reverse("admin:kb_knowledgebase_change", args=[kb.pk]),
-        profile=str(profile or kb.profile),
-        profile_url=profile_url(profile or kb.profile),
-        model=scope.space,
-        fusion=fusion_text(scope.config),
-        channels=tuple(_channel_run(stage, scope, spans, outcome.result.analysis) for stage in stages),
-        tier=tier,
-        tier_text=tier_text(tier),
-        index_notes=index_notes(keyword),
-        tokenizer_url=tokenizer_url(kb) if "target_tokenizer" in keyword else "",
-        is_empty=is_empty(kb),
-        upload_url=upload_url(kb),
-    )
-
-
-def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Analysis) -> ChannelRun:
+def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Analysis) -> dict[str, Any]:
+    """The searches of one channel, of the query and then of the sub-queries; none where it was not asked."""
     own = [span for span in spans if span.detail.get("channel", span.stage) == stage]
     notes = [*_why_fallback(stage, scope, spans)] if own else []
     details: Mapping[str, Any] = own[0].detail if own else {}
@@ -139,24 +74,19 @@ def _channel_run(stage: str, scope: Scope, spans: Sequence[Span], analysis: Anal
         message = _("content and keyword vectors %(content)s / %(keywords)s")
         share = details["keyword_share"]
         notes.append(message % {"content": f"{1 - share:g}", "keywords": f"{share:g}"})
-    return ChannelRun(
-        stage,
-        tuple(_channel_search(span, analysis) for span in own),
-        f"{details.get('weight', channel_weights(scope.config).get(stage, 0)):g}",
-        tuple(notes),
-    )
-
-
-def _channel_search(span: Span, analysis: Analysis) -> ChannelSearch:
-    place, error = span.detail.get("query", 0), str(span.detail.get("error", ""))
-    return ChannelSearch(
-        analysis.queries[place].text if place else "",
-        span.detail.get("found"),
-        milliseconds(span.milliseconds),
-        vector_source_text(str(span.detail.get("query_vector", ""))),
-        error,
-        degradation_heading(error) if error else "",
-    )
+    searches = [
+        {
+            "query": analysis.queries[span.detail["query"]].text if span.detail.get("query") else "",
+            "found": span.detail.get("found"),
+            "milliseconds": milliseconds(span.milliseconds),
+            "source": vector_source_text(str(span.detail.get("query_vector", ""))),
+            "error": str(span.detail.get("error", "")),
+            "error_text": degradation_heading(str(span.detail["error"])) if span.detail.get("error") else "",
+        }
+        for span in own
+    ]
+    weight = details.get("weight", channel_weights(scope.config).get(stage, 0))
+    return {"stage": stage, "searches": searches, "weight": f"{weight:g}", "notes": notes}
 
 
 def _why_fallback(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[str]:
@@ -198,17 +128,9 @@ def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
             "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
         )
         notes.append(message % {"count": changed})
-    if keyword.get("waited_ms", 0) >= LONG_ENOUGH_TO_TELL_MS:
+    if keyword.get("waited_ms", 0) >= LEAST_WAIT_SHOWN_MS:
         notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
     return tuple(notes)
-
-
-def is_empty(kb: KnowledgeBase) -> bool:
-    return not getattr(kb, "has_chunks", True)
-
-
-def upload_url(kb: KnowledgeBase) -> str:
-    return f"{reverse('admin:kb_document_upload')}?kb={kb.pk}"
 
 
 def tier_text(tier: str) -> str:

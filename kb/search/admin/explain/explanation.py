@@ -1,21 +1,20 @@
 """Turns the outcome of an explained search into what the search-debug page shows."""
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import profile_state, profile_url
-from kb.search.admin.explain.analysis import ShownAnalysis, ShownFact, shown_analysis, shown_facts
-from kb.search.admin.explain.bases import SearchedBase, response_cache_text, searched_bases
-from kb.search.admin.explain.rows import Column, Drops, Row, columns, drops, gated_stage, rows
+from kb.search.admin.explain.analysis import shown_analysis
+from kb.search.admin.explain.bases import response_cache_text, searched_bases
+from kb.search.admin.explain.rows import columns, drops, gated_stage, rows
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
-    Notice,
     degradation_heading,
     fusion_text,
     listed,
@@ -49,61 +48,45 @@ ORDER = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """A part of the time, and what was done in it.
-
-    Attributes:
-        share: of the whole, in per cent, for the width.
-        description: what it did, a sentence or less each.
-        lanes: stages that ran within this one; their shares are of the longest of them.
-        drops: what it dropped; None where it kept everything.
-    """
-
-    stage: str
-    label: str
-    milliseconds: str
-    share: str
-    description: tuple[str, ...] = ()
-    lanes: tuple["Stage", ...] = ()
-    drops: Drops | None = None
-
-
-def stages(outcome: SearchOutcome, drops: Mapping[str, Drops]) -> tuple[Stage, ...]:
+def stages(outcome: SearchOutcome, drops: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
     """The stages in order, with what they did and what each of them dropped."""
     describe = _Description(outcome)
 
-    def with_details(stage: Stage) -> Stage:
-        lanes = tuple(map(with_details, stage.lanes))
-        return replace(stage, description=describe.of(stage.stage), lanes=lanes, drops=drops.get(stage.stage))
+    def with_details(stage: Mapping[str, Any]) -> dict[str, Any]:
+        name, lanes = stage["stage"], [with_details(lane) for lane in stage["lanes"]]
+        return {**stage, "description": describe.of(name), "lanes": lanes, "drops": drops.get(name)}
 
-    return tuple(map(with_details, stage_times(outcome.result.timings_ms)))
+    return [with_details(stage) for stage in stage_times(outcome.result.timings_ms)]
 
 
-def stage_times(timings: Mapping[str, float]) -> tuple[Stage, ...]:
-    """The parts of the total in order. The channels ran side by side and count with the slowest; stand-ins ran after them."""
+def stage_times(timings: Mapping[str, float]) -> list[dict[str, Any]]:
+    """The parts of the total in order, each with its share in per cent.
+
+    The channels ran side by side and count with the slowest; stand-ins ran after them. The channels are the lanes of their
+    stage, with shares of the longest of them.
+    """
     spent = {stage: timings[stage] for stage in ORDER if stage in timings}
     spent["channels"] = sum(
         max((timings.get(each, 0.0) for each in group), default=0.0) for group in (CHANNELS, STAND_INS)
     )
     spent["other"] = max(timings["total"] - sum(spent.values()), 0.0)
-    total = sum(spent.values()) or 1.0
     searched = {stage: timings[stage] for stage in (*CHANNELS, *STAND_INS) if stage in timings}
-    lanes = _parts(searched, max(searched.values(), default=0.0) or 1.0)
-    return _parts({stage: spent[stage] for stage in ORDER if stage in spent}, total, lanes)
+    longest = max(searched.values(), default=0.0) or 1.0
+    lanes = [_part(stage, time, longest) for stage, time in searched.items()]
+    total = sum(spent.values()) or 1.0
+    return [
+        _part(stage, spent[stage], total, lanes if stage == "channels" else ()) for stage in ORDER if stage in spent
+    ]
 
 
-def _parts(spent: Mapping[str, float], whole: float, lanes: tuple[Stage, ...] = ()) -> tuple[Stage, ...]:
-    return tuple(
-        Stage(
-            stage,
-            stage_label(stage),
-            milliseconds(time),
-            f"{100 * time / whole:.2f}",
-            lanes=lanes if stage == "channels" else (),
-        )
-        for stage, time in spent.items()
-    )
+def _part(stage: str, time: float, whole: float, lanes: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    return {
+        "stage": stage,
+        "label": stage_label(stage),
+        "milliseconds": milliseconds(time),
+        "share": f"{100 * time / whole:.2f}",
+        "lanes": lanes,
+    }
 
 
 class _Description:
@@ -118,7 +101,7 @@ class _Description:
     def of(self, stage: str) -> tuple[str, ...]:
         if stage in {*CHANNELS, *STAND_INS}:
             return (self._channel(stage),)
-        tell = {
+        describe = {
             "analysis": self._analysis,
             "passages": self._passages,
             "dedupe": self._dedupe,
@@ -128,7 +111,7 @@ class _Description:
             "selection": self._selection,
             "facts": self._facts,
         }.get(stage)
-        return tuple(tell()) if tell and stage in self._details else ()
+        return tuple(describe()) if describe and stage in self._details else ()
 
     def _channel(self, stage: str) -> str:
         runs = [span.detail for span in self._result.spans if span.stage == stage]
@@ -265,52 +248,8 @@ def _reason(reason: str) -> str:
 COLUMNS_BESIDE_STAGES = 3  # rank, passage, cut by
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
-    """Everything that the page says about one search."""
-
-    results: tuple[Row, ...]
-    cut: tuple[Row, ...]
-    columns: tuple[Column, ...]
-    hidden: int
-    empty_text: str
-    profile: str
-    profile_state: str
-    profile_url: str
-    scale: str
-    scale_text: str
-    threshold: str
-    total_ms: str
-    stages: tuple[Stage, ...]
-    analysis: ShownAnalysis
-    facts: tuple[ShownFact, ...]
-    bases: tuple[SearchedBase, ...]
-    response_tier: str
-    response_text: str
-    notices: tuple[Notice, ...]
-    trace_id: str
-    trace_url: str
-    trace_json: str
-
-    @property
-    def candidate_count(self) -> int:
-        return len(self.results) + len(self.cut)
-
-    @property
-    def column_count(self) -> int:
-        return len(self.columns) + COLUMNS_BESIDE_STAGES
-
-    @property
-    def channels(self) -> tuple[Column, ...]:
-        return self.columns[:-2]
-
-    @property
-    def has_several_bases(self) -> bool:
-        return len(self.bases) > 1
-
-
-def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> Explanation:
-    """What the page shows of a search.
+def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principal: Principal) -> dict[str, Any]:
+    """Everything that the page says about one search.
 
     Args:
         outcome: of a search with `explain`.
@@ -318,32 +257,36 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         principal: who searched.
     """
     result, wiring = outcome.result, outcome.wiring
-    candidates = rows(outcome, bases)
+    candidates, ranked = rows(outcome, bases), columns(outcome)
     tier = tier_that_answers(outcome)
-    return Explanation(
-        results=tuple(row for row in candidates if not row.cut_by),
-        cut=tuple(row for row in candidates if row.cut_by),
-        columns=columns(outcome),
-        hidden=sum(row.starts_hidden for row in candidates),
-        empty_text=_why_empty(result, is_filtered=bool(outcome.request.filters)),
-        profile=str(wiring.profile),
-        profile_state=profile_state(wiring.profile),
-        profile_url=profile_url(wiring.profile),
-        scale=result.score_scale,
-        scale_text=scale_text(result.score_scale),
-        threshold=f"{result.threshold:g}",
-        total_ms=milliseconds(result.timings_ms["total"]),
-        stages=stages(outcome, drops(outcome, candidates, principal)),
-        analysis=shown_analysis(outcome, bases),
-        facts=shown_facts(result, bases),
-        bases=searched_bases(outcome, bases),
-        response_tier=tier or "",
-        response_text=response_cache_text(tier),
-        notices=notices(result.degraded, wiring.pipeline.scopes, bases),
-        trace_id=str(outcome.trace_id),
-        trace_url=f"/api/v1/traces/{outcome.trace_id}/",
-        trace_json=json.dumps(trace_as_json(outcome), ensure_ascii=False, indent=2),
-    )
+    return {
+        "results": [row for row in candidates if not row["cut_by"]],
+        "cut": [row for row in candidates if row["cut_by"]],
+        "candidate_count": len(candidates),
+        "columns": ranked,
+        "column_count": len(ranked) + COLUMNS_BESIDE_STAGES,
+        "channels": ranked[:-2],
+        "hidden": sum(row["starts_hidden"] for row in candidates),
+        "empty_text": _why_empty(result, is_filtered=bool(outcome.request.filters)),
+        "profile": str(wiring.profile),
+        "profile_state": profile_state(wiring.profile),
+        "profile_url": profile_url(wiring.profile),
+        "scale": result.score_scale,
+        "scale_text": scale_text(result.score_scale),
+        "threshold": f"{result.threshold:g}",
+        "total_ms": milliseconds(result.timings_ms["total"]),
+        "stages": stages(outcome, drops(outcome, candidates, principal)),
+        "analysis": shown_analysis(outcome, bases),
+        "facts": [(fact, bases[fact.knowledge_base_id].name) for fact in result.facts],
+        "bases": searched_bases(outcome, bases),
+        "has_several_bases": len(wiring.pipeline.scopes) > 1,
+        "response_tier": tier or "",
+        "response_text": response_cache_text(tier),
+        "notices": notices(result.degraded, wiring.pipeline.scopes, bases),
+        "trace_id": str(outcome.trace_id),
+        "trace_url": f"/api/v1/traces/{outcome.trace_id}/",
+        "trace_json": json.dumps(trace_as_json(outcome), ensure_ascii=False, indent=2),
+    }
 
 
 def scale_text(scale: str) -> str:

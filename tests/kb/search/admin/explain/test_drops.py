@@ -63,10 +63,10 @@ def test_a_chunk_that_is_gone_or_not_to_be_seen_is_listed_without_title_and_link
     outcome = replace(outcome, result=replace(outcome.result, dropped=(lost,)))
 
     with override("en"):
-        (listed,) = drops(outcome, (), principal(curator))["passages"].chunks
+        (listed,) = drops(outcome, (), principal(curator))["passages"]["chunks"]
 
-    assert (listed.title, listed.url) == (f"chunk {secret.pk}", "")
-    assert listed.description == "It was deleted since the index was read, or you may not see it."
+    assert (listed["title"], listed["url"]) == (f"chunk {secret.pk}", "")
+    assert listed["description"] == "It was deleted since the index was read, or you may not see it."
 
 
 def test_without_a_reranker_chunks_that_only_keywords_found_are_listed(open_debug, handbook):
