@@ -6,10 +6,10 @@ from django.core.management.base import CommandError
 
 from kb.access.models import Principal
 from kb.management.base import KnowledgeBaseCommand
-from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.places import Remedy, RemedyCode, State, Terms, WhyNot, the_chunk
 from kb.quality.why_not.services.remedies import answer_of, remedies
 from kb.quality.why_not.services.sentences import stage_text, verdict_sentence
+from kb.quality.why_not.services.walk import why_not_found
 from kb.search.services.search import SearchRequest
 
 SIGNS = {State.PASSED: "ok", State.WEAKENED: "!", State.LOST: "LOST", State.NOT_ASKED: "-"}

@@ -7,9 +7,9 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from kb.base.shapes import as_values
-from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.places import MOST_CHARACTERS, the_chunk
 from kb.quality.why_not.services.remedies import WhyNotAnswer, answer_of
+from kb.quality.why_not.services.walk import why_not_found
 from kb.search.api import SearchRequestSerializer
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, shape
 from kb.web.api.schema import answers

@@ -25,9 +25,9 @@ from kb.quality.why_not.admin.presenter import (
     why_not_details,
     why_not_url,
 )
-from kb.quality.why_not.services import why_not_found
 from kb.quality.why_not.services.places import FoundChunks, Remedy, WhyNot, find_chunks
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
+from kb.quality.why_not.services.walk import why_not_found
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import AdminPage
@@ -58,7 +58,11 @@ class WhyNotView(AdminPage):
             )
             if len(found.chunks) == 1 and not found.is_alike:
                 chunk_id = found.chunks[0].pk
-            context |= {"found": found, "choices": _choices(page, found)}
+            asked = page.form.request()
+            context |= {
+                "found": found,
+                "choices": [(chunk, why_not_url(asked, chunk.pk)) for chunk in found.chunks],
+            }
             if chunk_id:
                 status = self._explain(principal, page, chunk_id, context)
         elif chunk_id:
@@ -163,12 +167,6 @@ class WhyNotView(AdminPage):
         title = _("Why not found?")
         full = self.get_context_data(**context, title=title, query_about=about)
         return self.render_to_response(full, status=status)
-
-
-def _choices(page: SearchPage, found: FoundChunks) -> list[tuple[Chunk, str]]:
-    """The chunks that were found by a text, each with the URL that asks about it."""
-    request = page.form.request()
-    return [(chunk, why_not_url(request, chunk.pk)) for chunk in found.chunks]
 
 
 def _chosen_chunk(principal: Principal, page: SearchPage, chunk_id: int) -> dict[str, Any]:

@@ -1,10 +1,6 @@
-"""What the page says of a chunk's way through a search.
-
-The URL of the page for a search and a chunk, and what it remembers of the search before a remedy.
-"""
+"""What the page says of a chunk's way through a search, what would help it, and what a remedy has changed."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from django.core import signing
@@ -70,35 +66,39 @@ def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") 
     return f"{reverse('admin:why_not')}?{query.urlencode()}"
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """What a remedy has changed: the verdicts, and a row for each figure (label, before, after, whether it differs)."""
-
-    before: str
-    after: str
-    is_found_now: bool
-    rows: tuple[tuple[str, str, str, bool], ...]
-
-
 def remembered(why: WhyNot) -> str:
     """What the page after a remedy compares with, signed, so that a link cannot make it up."""
     return signing.dumps({"stage": str(why.verdict.stage), "places": _places(why)}, salt=SALT, compress=True)
 
 
-def effect(token: str, why: WhyNot) -> Effect | None:
-    """The search before a remedy beside this one; None for a token that this installation has not made."""
+def effect(token: str, why: WhyNot) -> dict[str, Any] | None:
+    """The search before a remedy beside this one; None for a token that this installation has not made.
+
+    `rows` holds for each figure its label, before, after, and whether it differs.
+    """
     try:
         before: dict[str, Any] = signing.loads(token, salt=SALT)
     except signing.BadSignature:
         return None
     was, now = before["places"], _places(why)
-    labels = [*EXACT, *STAGES, "score", "result"]
+    labels = {
+        **{channel: _("%(channel)s, exact rank") % {"channel": channel_text(channel)} for channel in EXACT},
+        "fused": _("Fused rank"),
+        "rerank": _("Rank after the reranker"),
+        "score": _("Score of the reranker"),
+        "result": _("Place among the results"),
+    }
     rows = [
-        (_label(name), str(was.get(name, ABSENT)), str(now.get(name, ABSENT)), was.get(name) != now.get(name))
-        for name in labels
+        (label, str(was.get(name, ABSENT)), str(now.get(name, ABSENT)), was.get(name) != now.get(name))
+        for name, label in labels.items()
         if name in was or name in now
     ]
-    return Effect(_as_text(before["stage"]), _as_text(str(why.verdict.stage)), why.rank is not None, tuple(rows))
+    return {
+        "before": _outcome(before["stage"]),
+        "after": _outcome(str(why.verdict.stage)),
+        "is_found_now": why.rank is not None,
+        "rows": rows,
+    }
 
 
 def _places(why: WhyNot) -> dict[str, str]:
@@ -118,18 +118,7 @@ def _places(why: WhyNot) -> dict[str, str]:
     return found
 
 
-def _label(name: str) -> str:
-    if name in EXACT:
-        return _("%(channel)s, exact rank") % {"channel": channel_text(name)}
-    return {
-        "fused": _("Fused rank"),
-        "rerank": _("Rank after the reranker"),
-        "score": _("Score of the reranker"),
-        "result": _("Place among the results"),
-    }[name]
-
-
-def _as_text(stage: str) -> str:
+def _outcome(stage: str) -> str:
     if stage == Stage.FOUND:
         return _("found")
     return _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
@@ -144,111 +133,38 @@ ICONS = {
 CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
 
 
-@dataclass(frozen=True, slots=True)
-class ShownPlace:
-    """A row of the table of channels.
-
-    Attributes:
-        query: the sub-query; blank for the query itself.
-    """
-
-    channel: str
-    label: str
-    query: str
-    state: str
-    description: str
-    rank: str
-    channel_rank: str
-    depth: str
-    score: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTerm:
-    """A row of the table of terms.
-
-    Attributes:
-        share: of the largest contribution, in per cent, for a bar.
-    """
-
-    term: str
-    note: str
-    idf: str
-    in_chunks: str
-    in_chunk: int
-    contribution: str
-    share: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownTerms:
-    """BM25 as a table, and the terms of the chunk with those of the query marked."""
-
-    rows: tuple[ShownTerm, ...]
-    chunk_terms: tuple[tuple[str, int, bool], ...]
-    length: int
-    distinct: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShownStage:
-    """A stage of the list.
-
-    Attributes:
-        state_text: what its icon says.
-        ranks: rank and score of the candidate by channel, where they have met.
-    """
-
-    stage: str
-    label: str
-    state: str
-    state_text: str
-    icon: str
-    sentence: str
-    places: tuple[ShownPlace, ...] = ()
-    terms: ShownTerms | None = None
-    ranks: tuple[tuple[str, str, str], ...] = ()
-    gauge: tuple[str, str] | None = None
-    is_unfolded: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class WhyNotDetails:
+def why_not_details(why: WhyNot) -> dict[str, Any]:
     """Everything that the page says of one chunk, apart from what can be done."""
-
-    verdict: str
-    state: str
-    icon: str
-    stages: tuple[ShownStage, ...]
-    profile: str
-
-
-def why_not_details(why: WhyNot) -> WhyNotDetails:
     found = why.rank is not None
-    return WhyNotDetails(
-        verdict=verdict_sentence(why),
-        state="found" if found else "lost",
-        icon="task_alt" if found else "search_off",
-        stages=tuple(_stage(step, why) for step in why.steps if step.stage is not Stage.FOUND),
-        profile=str(why.outcome.wiring.profile),
-    )
+    return {
+        "verdict": verdict_sentence(why),
+        "state": "found" if found else "lost",
+        "icon": "task_alt" if found else "search_off",
+        "stages": [_stage(step, why) for step in why.steps if step.stage is not Stage.FOUND],
+        "profile": str(why.outcome.wiring.profile),
+    }
 
 
-def _stage(step: Step, why: WhyNot) -> ShownStage:
-    is_verdict = step == why.verdict
-    return ShownStage(
-        stage=str(step.stage),
-        label=stage_text(step.stage),
-        state=str(step.state),
-        state_text=state_text(step.state),
-        icon=ICONS[step.state],
-        sentence=step.sentence,
-        places=tuple(_place(place, why) for place in why.places) if step.stage is Stage.CHANNELS else (),
-        terms=_terms(why.terms, why.chunk_count) if step.stage is Stage.CHANNELS and why.terms else None,
-        ranks=_ranks(why) if step.stage is Stage.FUSION and step.state is not State.NOT_ASKED else (),
-        gauge=_gauge(step),
-        is_unfolded=is_verdict or (step.stage is Stage.CHANNELS and why.rank is None),
-    )
+def _stage(step: Step, why: WhyNot) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "stage": str(step.stage),
+        "label": stage_text(step.stage),
+        "state": str(step.state),
+        "state_text": state_text(step.state),
+        "icon": ICONS[step.state],
+        "sentence": step.sentence,
+        "is_unfolded": step == why.verdict or (step.stage is Stage.CHANNELS and why.rank is None),
+    }
+    if step.stage is Stage.CHANNELS:
+        shown["places"] = [_place(place, why) for place in why.places]
+        shown["terms"] = _terms(why.terms, why.chunk_count) if why.terms else None
+    if step.stage is Stage.FUSION and step.state is not State.NOT_ASKED:
+        shown["ranks"] = _ranks(why)
+    score, threshold = step.figures.get("score"), step.figures.get("threshold")
+    if step.stage is Stage.GATE and step.state is not State.NOT_ASKED and score is not None and threshold:
+        # In per cent of 1, for a bar.
+        shown["gauge"] = (f"{100 * min(max(score, 0.0), 1.0):.1f}", f"{100 * min(threshold, 1.0):.1f}")
+    return shown
 
 
 def state_text(state: State) -> str:
@@ -261,25 +177,22 @@ def state_text(state: State) -> str:
 
 
 # -- Channels ------------------------------------------------------------------------------------------------------------
-def _place(place: Place, why: WhyNot) -> ShownPlace:
-    queries = why.outcome.result.analysis.queries
-    return ShownPlace(
-        channel=place.channel,
-        label=channel_text(place.channel),
-        query=queries[place.query].text if place.query else "",
-        state=str(place.state),
-        description=_place_text(place),
-        rank=_of(place.rank, place.total),
-        channel_rank=_number(place.channel_rank),
-        depth=str(place.depth),
-        score=ABSENT if place.score is None else f"{place.score:.4f}",
-    )
-
-
-def _of(rank: int | None, total: int | None) -> str:
-    if rank is None:
-        return ABSENT
-    return _("%(rank)s of %(total)s") % {"rank": rank, "total": total}
+def _place(place: Place, why: WhyNot) -> dict[str, Any]:
+    """A row of the table of channels; `query` is blank for the query itself."""
+    rank = ABSENT
+    if place.rank is not None:
+        rank = _("%(rank)s of %(total)s") % {"rank": place.rank, "total": place.total}
+    return {
+        "channel": place.channel,
+        "label": channel_text(place.channel),
+        "query": why.outcome.result.analysis.queries[place.query].text if place.query else "",
+        "state": str(place.state),
+        "description": _place_text(place),
+        "rank": rank,
+        "channel_rank": _number(place.channel_rank),
+        "depth": str(place.depth),
+        "score": ABSENT if place.score is None else f"{place.score:.4f}",
+    }
 
 
 def _number(value: int | None) -> str:
@@ -289,55 +202,48 @@ def _number(value: int | None) -> str:
 def _place_text(place: Place) -> str:
     if place.state is PlaceState.FAILED:
         return degradation_heading(place.error)
-    return {
-        PlaceState.CANDIDATE: _("among the candidates"),
-        PlaceState.MISSED: _("near enough, and missed by the index")
-        if place.is_indexed
-        else _("near enough, and not returned: its vectors of text and keywords are searched apart"),
-        PlaceState.DEEPER: _depth_text(place),
-        PlaceState.ABSENT: _absence_text(place.channel),
-        PlaceState.NOT_ASKED: _("not needed"),
-    }[place.state]
-
-
-def _depth_text(place: Place) -> str:
-    if place.rank is not None and place.rank <= RANKS_A_CANDIDATE * place.depth:
+    if place.state is PlaceState.MISSED and place.is_indexed:
+        return _("near enough, and missed by the index")
+    if place.state is PlaceState.DEEPER and place.rank is not None and place.rank <= RANKS_A_CANDIDATE * place.depth:
         return _("read, and too far down to be a candidate by itself")
-    return _("too far down: not read")
-
-
-def _absence_text(channel: str) -> str:
-    return {
+    absence = {
         "vector": _("it has no vector that could be compared"),
         "question": _("it has no question"),
         "bm25": _("it holds no term of the query"),
         "fts": _("it holds no term of the query"),
         "lexical": _("it shares too few character n-grams with the query"),
-    }.get(channel, "")
+    }
+    return {
+        PlaceState.CANDIDATE: _("among the candidates"),
+        PlaceState.MISSED: _("near enough, and not returned: its vectors of text and keywords are searched apart"),
+        PlaceState.DEEPER: _("too far down: not read"),
+        PlaceState.ABSENT: absence.get(place.channel, ""),
+        PlaceState.NOT_ASKED: _("not needed"),
+    }[place.state]
 
 
 # -- Terms ---------------------------------------------------------------------------------------------------------------
-def _terms(terms: Terms, chunk_count: int) -> ShownTerms:
+def _terms(terms: Terms, chunk_count: int) -> dict[str, Any]:
+    """BM25 as a table, and the terms of the chunk with those of the query marked.
+
+    The share of a contribution is in per cent of the largest one, for a bar.
+    """
     most = max((row.contribution for row in terms.query), default=0.0) or 1.0
     asked = {row.term for row in terms.query}
-    return ShownTerms(
-        rows=tuple(_term(row, chunk_count, most) for row in terms.query),
-        chunk_terms=tuple((each.term, each.count, each.term in asked) for each in terms.chunk),
-        length=sum(each.count for each in terms.chunk),
-        distinct=len(terms.chunk),
-    )
-
-
-def _term(row: Term, chunk_count: int, most: float) -> ShownTerm:
-    return ShownTerm(
-        term=row.term,
-        note=_note(row),
-        idf=f"{row.idf:.3f}",
-        in_chunks=_("%(count)s of %(all)s") % {"count": row.in_chunks, "all": chunk_count},
-        in_chunk=row.in_chunk,
-        contribution=f"{row.contribution:.4f}" if row.contribution else ABSENT,
-        share=f"{100 * row.contribution / most:.1f}",
-    )
+    rows = [
+        {
+            "term": row.term,
+            "note": _note(row),
+            "idf": f"{row.idf:.3f}",
+            "in_chunks": _("%(count)s of %(all)s") % {"count": row.in_chunks, "all": chunk_count},
+            "in_chunk": row.in_chunk,
+            "contribution": f"{row.contribution:.4f}" if row.contribution else ABSENT,
+            "share": f"{100 * row.contribution / most:.1f}",
+        }
+        for row in terms.query
+    ]
+    chunk_terms = [(each.term, each.count, each.term in asked) for each in terms.chunk]
+    return {"rows": rows, "chunk_terms": chunk_terms, "distinct": len(chunk_terms)}
 
 
 def _note(row: Term) -> str:
@@ -354,126 +260,112 @@ def _note(row: Term) -> str:
 
 
 # -- Fusion and gate -----------------------------------------------------------------------------------------------------
-def _ranks(why: WhyNot) -> tuple[tuple[str, str, str], ...]:
+def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     """Stage, rank and score of the candidate, as far as it came."""
     candidate = next((c for c in why.outcome.result.candidates if c.chunk_id == why.chunk.pk), None)
     if candidate is None:
-        return ()
-    return tuple(
-        (_candidate_stage_text(stage), _number(candidate.ranks.get(stage)), _score(candidate.scores.get(stage)))
+        return []
+    labels = {"fused": _("Fused"), "rerank": _("Rerank")}
+    ranks, scores = candidate.ranks, candidate.scores
+    return [
+        (
+            labels.get(stage) or channel_text(stage),
+            _number(ranks.get(stage)),
+            f"{scores[stage]:.5f}" if stage in scores else ABSENT,
+        )
         for stage in CANDIDATE_STAGES
-        if stage in candidate.ranks or stage in candidate.scores
-    )
-
-
-def _candidate_stage_text(stage: str) -> str:
-    return {"fused": _("Fused"), "rerank": _("Rerank")}.get(stage) or channel_text(stage)
-
-
-def _score(score: float | None) -> str:
-    return ABSENT if score is None else f"{score:.5f}"
-
-
-def _gauge(step: Step) -> tuple[str, str] | None:
-    """Score and threshold in per cent of 1, for a bar."""
-    score, threshold = step.figures.get("score"), step.figures.get("threshold")
-    if step.stage is not Stage.GATE or step.state is State.NOT_ASKED or score is None or not threshold:
-        return None
-    return f"{100 * min(max(score, 0.0), 1.0):.1f}", f"{100 * min(threshold, 1.0):.1f}"
+        if stage in ranks or stage in scores
+    ]
 
 
 ASKS_FIRST = frozenset({RemedyCode.ADD_WORD, RemedyCode.RETRY_DOCUMENT})
 """What sets a worker to work on more than the chunk."""
 
+ICONS_OF_REMEDIES = {
+    RemedyCode.ENABLE: "toggle_on",
+    RemedyCode.INDEX_CHUNK: "refresh",
+    RemedyCode.RETRY_DOCUMENT: "restart_alt",
+    RemedyCode.ADD_WORD: "dictionary",
+    RemedyCode.ADD_QUESTION: "contact_support",
+    RemedyCode.DRAFT: "tune",
+    RemedyCode.CHANGE_REQUEST: "filter_alt_off",
+    RemedyCode.SHOW_DOUBLE: "content_copy",
+    RemedyCode.RUN_COMMAND: "terminal",
+}
 READ_ONLY = frozenset({RemedyCode.CHANGE_REQUEST, RemedyCode.SHOW_DOUBLE, RemedyCode.RUN_COMMAND})
 
 
-@dataclass(frozen=True, slots=True)
-class ShownRemedy:
-    """A remedy: a form with a button, a link, or a command to copy.
+def shown_remedies(why: WhyNot, *, may_edit: bool) -> list[dict[str, Any]]:
+    """The remedies that the caller may use; who may only read keeps the links and the commands.
 
-    Attributes:
-        id: what the form sends.
-        input_label: of the field that is sent with it; blank where there is none.
-        suggestions: for that field; the first one stands in it.
+    Each is a form with a button, a link where it has a `url`, or a `command` to copy; `input_label` is of the field that is
+    sent with the form, which the first suggestion fills.
     """
-
-    id: str
-    label: str
-    hint: str
-    icon: str
-    url: str = ""
-    command: str = ""
-    input_label: str = ""
-    suggestions: tuple[str, ...] = ()
-
-    @property
-    def value(self) -> str:
-        return next(iter(self.suggestions), "")
-
-
-def shown_remedies(why: WhyNot, *, may_edit: bool) -> tuple[ShownRemedy, ...]:
-    """Those that the caller may use; who may only read keeps the links and the commands."""
-    return tuple(_shown(remedy, why) for remedy in remedies(why) if may_edit or remedy.code in READ_ONLY)
+    return [
+        {
+            "id": remedy.id,
+            "icon": ICONS_OF_REMEDIES[remedy.code],
+            "command": remedy.command,
+            "suggestions": remedy.suggestions,
+            "value": next(iter(remedy.suggestions), ""),
+            **_remedy_text(remedy, why),
+        }
+        for remedy in remedies(why)
+        if may_edit or remedy.code in READ_ONLY
+    ]
 
 
-def _shown(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    why_not_details = {
-        RemedyCode.ENABLE: _enable,
-        RemedyCode.INDEX_CHUNK: _index_chunk,
-        RemedyCode.RETRY_DOCUMENT: _retry_document,
-        RemedyCode.ADD_WORD: _add_word,
-        RemedyCode.ADD_QUESTION: _add_question,
-        RemedyCode.DRAFT: _draft,
-        RemedyCode.CHANGE_REQUEST: _change_request,
-        RemedyCode.SHOW_DOUBLE: _show_double,
-        RemedyCode.RUN_COMMAND: _run_command,
+def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
+    """Label, hint, and what else there is: a link, or the label of a field."""
+    match remedy.code:
+        case RemedyCode.DRAFT:
+            return _draft(remedy, why)
+        case RemedyCode.CHANGE_REQUEST:
+            label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
+            if remedy.about == "knowledge_base":
+                label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
+            url = why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why))
+            return {"label": label, "hint": _("Changes nothing but this search."), "url": url}
+        case RemedyCode.SHOW_DOUBLE:
+            hint = _(
+                "Of several chunks of the same content a search shows one. To change that, change or delete one of them."
+            )
+            url = why_not_url(why.request, remedy.chunk_id)
+            return {"label": _("Ask about chunk %(id)s") % {"id": remedy.chunk_id}, "hint": hint, "url": url}
+    return {
+        RemedyCode.ENABLE: {"label": _("Switch the chunk on"), "hint": _("Searches find it again at once.")},
+        RemedyCode.INDEX_CHUNK: {
+            "label": _("Index this chunk anew"),
+            "hint": _("Makes its terms and its vectors again, by the tokenizer and the model in use."),
+        },
+        RemedyCode.RETRY_DOCUMENT: {
+            "label": _("Index the document’s chunks anew"),
+            "hint": _(
+                "A worker makes terms and vectors of all its chunks, as they are: run this again when it is done."
+            ),
+        },
+        RemedyCode.ADD_WORD: {
+            "label": _("Add to the dictionary"),
+            "hint": _(
+                "Query and chunk are both written with it, and cut into other words. In the dictionary it stays whole in both; a "
+                "worker tokenises all chunks anew, and searches use it when that is done."
+            ),
+            "input_label": _("Word"),
+        },
+        RemedyCode.ADD_QUESTION: {
+            "label": _("Add the question"),
+            "hint": _("The question gets a vector of its own: whoever asks alike finds this chunk."),
+            "input_label": _("A question that this chunk answers"),
+        },
+        RemedyCode.RUN_COMMAND: {
+            "hint": _(
+                "Run it on the server if other chunks of the knowledge base lack the same; searches go on meanwhile."
+            ),
+        },
     }[remedy.code]
-    return why_not_details(remedy, why)
 
 
-def _enable(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    return ShownRemedy(remedy.id, _("Switch the chunk on"), _("Searches find it again at once."), "toggle_on")
-
-
-def _index_chunk(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    hint = _("Makes its terms and its vectors again, by the tokenizer and the model in use.")
-    return ShownRemedy(remedy.id, _("Index this chunk anew"), hint, "refresh")
-
-
-def _retry_document(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    hint = _("A worker makes terms and vectors of all its chunks, as they are: run this again when it is done.")
-    return ShownRemedy(remedy.id, _("Index the document’s chunks anew"), hint, "restart_alt")
-
-
-def _add_word(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    hint = _(
-        "Query and chunk are both written with it, and cut into other words. In the dictionary it stays whole in both; a "
-        "worker tokenises all chunks anew, and searches use it when that is done."
-    )
-    return ShownRemedy(
-        remedy.id,
-        _("Add to the dictionary"),
-        hint,
-        "dictionary",
-        input_label=_("Word"),
-        suggestions=remedy.suggestions,
-    )
-
-
-def _add_question(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    hint = _("The question gets a vector of its own: whoever asks alike finds this chunk.")
-    return ShownRemedy(
-        remedy.id,
-        _("Add the question"),
-        hint,
-        "contact_support",
-        input_label=_("A question that this chunk answers"),
-        suggestions=remedy.suggestions,
-    )
-
-
-def _draft(remedy: Remedy, why: WhyNot) -> ShownRemedy:
+def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
     scopes = why.outcome.wiring.pipeline.scopes
     own = next((scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id), None)
     config = own if own and why.verdict.stage is Stage.CHANNELS else why.outcome.wiring.config
@@ -490,7 +382,7 @@ def _draft(remedy: Remedy, why: WhyNot) -> ShownRemedy:
         "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "
         "is published."
     ) % {"profile": profile_in_force(why).name}
-    return ShownRemedy(remedy.id, _("Try in a draft: %(changes)s") % {"changes": changes}, hint, "tune")
+    return {"label": _("Try in a draft: %(changes)s") % {"changes": changes}, "hint": hint}
 
 
 def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
@@ -505,26 +397,6 @@ def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
     }
     value = getattr(config, name)
     return derived.get(name) if value is None else value
-
-
-def _change_request(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    if remedy.about == "knowledge_base":
-        label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
-    else:
-        label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
-    url = why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why))
-    return ShownRemedy(remedy.id, label, _("Changes nothing but this search."), "filter_alt_off", url=url)
-
-
-def _show_double(remedy: Remedy, why: WhyNot) -> ShownRemedy:
-    label = _("Ask about chunk %(id)s") % {"id": remedy.chunk_id}
-    hint = _("Of several chunks of the same content a search shows one. To change that, change or delete one of them.")
-    return ShownRemedy(remedy.id, label, hint, "content_copy", url=why_not_url(why.request, remedy.chunk_id))
-
-
-def _run_command(remedy: Remedy, _why: WhyNot) -> ShownRemedy:
-    hint = _("Run it on the server if other chunks of the knowledge base lack the same; searches go on meanwhile.")
-    return ShownRemedy(remedy.id, "", hint, "terminal", command=remedy.command)
 
 
 def done_text(remedy: Remedy, text: str) -> str:

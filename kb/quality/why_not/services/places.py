@@ -1,7 +1,4 @@
-"""Where a chunk stands in each channel of a search, also far below what the channel was read for.
-
-What is told of a chunk that a search was expected to find.
-"""
+"""The answer to why a search has not found a chunk, and where the chunk stands in each channel, however deep."""
 
 import time
 from collections import Counter
@@ -196,7 +193,7 @@ class Remedy:
     """What would help.
 
     Attributes:
-        about: tells it apart from the others of its kind.
+        about: distinguishes it from other remedies with the same code.
     """
 
     code: RemedyCode
@@ -270,6 +267,10 @@ class Places:
     index: OkapiIndex | None = None
 
 
+CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
+"""The setting that caps the results of each kind of source."""
+
+
 def find_places(outcome: SearchOutcome, scope: Scope, chunk_id: int, only: NDArray[np.int64] | None) -> Places:
     """Asks the channels of a search that was run for one chunk.
 
@@ -301,7 +302,7 @@ class _Asked:
             if span.detail.get("kb_id") == scope.kb_id
         }
         self._dropped = next((each for each in outcome.result.dropped if each.chunk_id == chunk_id), None)
-        # A double is told of by the candidate that stands for it.
+        # The provenance of a double is in the candidate that stands for it.
         self._provenance = [
             found
             for candidate in outcome.result.candidates
@@ -311,7 +312,7 @@ class _Asked:
         self.index: OkapiIndex | None = None
 
     def queries_of(self, channel: Channel) -> Iterable[int]:
-        """The queries that a channel was searched for; one that was not searched at all is told of once."""
+        """The queries that a channel was searched for; one that was not searched at all is reported once."""
         asked = [query for query in range(len(self._analysis.queries)) if (channel.name, query) in self._spans]
         return asked or (0,)
 
@@ -360,11 +361,11 @@ class _Asked:
         if self._dropped is not None and self._dropped.stage == "channels":
             only_query = len(self._analysis.queries) == 1
             return self._dropped.ranks.get(place.channel) if only_query else None
-        told = next(
+        given = next(
             (found.rank for found in self._provenance if (found.channel, found.query) == (place.channel, place.query)),
             None,
         )
-        return told if told is None or told <= place.depth else max(told, exact or told)
+        return given if given is None or given <= place.depth else max(given, exact or given)
 
     def _among_texts(self, channel: Channel, query: Analysis, place: Place) -> Place:
         most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES
@@ -428,7 +429,11 @@ def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> Found
         return FoundChunks()
     own = Chunk.objects.filter(knowledge_base__in=bases).select_related("document", "knowledge_base")
     by_content = own.filter(content_hash=hash_content(" ".join(words)))
-    found = list(by_content[: MOST_FOUND + 1]) or list(_holding(own, words)[: MOST_FOUND + 1])
+    # Else those with the beginning of the text in them, its longest word written as it is, which is looked for first.
+    beginning = " ".join(words)[:LOOKED_FOR].split()
+    pattern = r"\s+".join(map(_escaped, beginning))
+    holding = own.filter(text__contains=max(beginning, key=len)).filter(text__iregex=pattern).order_by("pk")
+    found = list(by_content[: MOST_FOUND + 1]) or list(holding[: MOST_FOUND + 1])
     if found:
         return FoundChunks(tuple(found[:MOST_FOUND]), has_more=len(found) > MOST_FOUND)
     alike = _alike(own, list(bases), " ".join(words))
@@ -436,13 +441,6 @@ def find_chunks(principal: Principal, kb_ids: Sequence[int], text: str) -> Found
         return alike
     unready = Document.objects.filter(knowledge_base__in=bases).exclude(status=Document.Status.READY)
     return FoundChunks(unready=tuple(unready.order_by("-pk")[:MOST_DOCUMENTS]))
-
-
-def _holding(chunks: QuerySet[Chunk], words: Sequence[str]) -> QuerySet[Chunk]:
-    """Chunks with the beginning of the text in them, its longest word written as it is, which is looked for first."""
-    beginning = " ".join(words)[:LOOKED_FOR].split()
-    pattern = r"\s+".join(map(_escaped, beginning))
-    return chunks.filter(text__contains=max(beginning, key=len)).filter(text__iregex=pattern).order_by("pk")
 
 
 def _escaped(word: str) -> str:
@@ -475,7 +473,9 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
     found = find_chunks(principal, kb_ids, text)
     if not found.chunks:
         message = _("No chunk there holds this text: give less of it, or the chunk’s id.")
-        raise NotVisible(" ".join([message, *map(_unready_text, found.unready)]))
+        hint = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
+        hints = [hint % {"title": each, "status": each.get_status_display()} for each in found.unready]
+        raise NotVisible(" ".join([message, *hints]))
     if len(found.chunks) > 1:
         ids = ", ".join(str(chunk.pk) for chunk in found.chunks)
         message = (
@@ -485,11 +485,6 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
         )
         raise Rejected("ambiguous_text", message % {"ids": ids})
     return int(found.chunks[0].pk)
-
-
-def _unready_text(document: Document) -> str:
-    words = _("Its document may be “%(title)s”, which is not ready (%(status)s).")
-    return words % {"title": document, "status": document.get_status_display()}
 
 
 MOST_TERMS = 64

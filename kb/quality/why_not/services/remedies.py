@@ -21,6 +21,7 @@ from kb.ingest.services.documents import document_requeue
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, create_version, reference
 from kb.quality.why_not.services.places import (
+    CAPS,
     STAGES,
     Place,
     PlaceState,
@@ -49,7 +50,6 @@ DEEPER_INTO_AN_INDEX = 4
 """An approximate index that has missed a chunk is read so many times deeper, which makes it look further around."""
 
 SCORE_DECIMALS = 3
-CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
 VECTOR_CHANNELS = ("vector", "question")
 ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.TOP_K})
 """Where a question of its own would bring a chunk forward."""
@@ -60,11 +60,7 @@ def remedies(why: WhyNot) -> tuple[Remedy, ...]:
     verdict = why.verdict
     if verdict.stage is Stage.FOUND:
         return ()
-    return (*_OF_STAGE.get(verdict.stage, _nothing)(why, verdict), *_of_its_content(why, verdict))
-
-
-def _nothing(_why: WhyNot, _verdict: Step) -> Iterator[Remedy]:
-    return iter(())
+    return (*_before_the_search(why, verdict), *_in_the_search(why, verdict), *_of_its_content(why, verdict))
 
 
 def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
@@ -80,9 +76,29 @@ def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
 
 
 # -- Before the search ---------------------------------------------------------------------------------------------------
-def _search_there_too(why: WhyNot, _verdict: Step) -> Iterator[Remedy]:
-    ids = [*why.request.knowledge_base_ids, why.chunk.knowledge_base_id]
-    yield _search_otherwise("knowledge_base", ids, why.request.filters)
+def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
+    """What helps a chunk that the search could not have found at all."""
+    match verdict.stage:
+        case Stage.KNOWLEDGE_BASE:
+            ids = [*why.request.knowledge_base_ids, why.chunk.knowledge_base_id]
+            yield _search_otherwise("knowledge_base", ids, why.request.filters)
+        case Stage.DOCUMENT if verdict.reason is Reason.FAILED:
+            yield Remedy(RemedyCode.RETRY_DOCUMENT)
+        case Stage.ENABLED:
+            yield Remedy(RemedyCode.ENABLE)
+        case Stage.POSTINGS:
+            yield Remedy(RemedyCode.INDEX_CHUNK)
+            yield _reindex(why, "--bm25")
+        case Stage.EMBEDDING:
+            yield Remedy(RemedyCode.INDEX_CHUNK)
+            yield _reindex(why, "--embeddings")
+        case Stage.FILTERS:
+            yield from _without_filter(why, verdict)
+
+
+def _reindex(why: WhyNot, kind: str) -> Remedy:
+    name = shlex.quote(why.chunk.knowledge_base.name)
+    return Remedy(RemedyCode.RUN_COMMAND, command=f"manage.py reindex --kb {name} {kind}")
 
 
 def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None) -> Remedy:
@@ -102,22 +118,6 @@ def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
     )
 
 
-def _retry_document(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    if verdict.reason is Reason.FAILED:
-        yield Remedy(RemedyCode.RETRY_DOCUMENT)
-
-
-def _enable(_why: WhyNot, _verdict: Step) -> Iterator[Remedy]:
-    yield Remedy(RemedyCode.ENABLE)
-
-
-def _index(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    yield Remedy(RemedyCode.INDEX_CHUNK)
-    name = shlex.quote(why.chunk.knowledge_base.name)
-    kind = "--bm25" if verdict.stage is Stage.POSTINGS else "--embeddings"
-    yield Remedy(RemedyCode.RUN_COMMAND, command=f"manage.py reindex --kb {name} {kind}")
-
-
 def _without_filter(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     filters = why.request.filters or Filters()
     for name in verdict.figures["failed"]:
@@ -128,15 +128,40 @@ def _without_filter(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
 
 
 # -- The search ----------------------------------------------------------------------------------------------------------
+def _in_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
+    """What helps a chunk that a stage of the search has lost."""
+    match verdict.stage:
+        case Stage.CHANNELS:
+            yield from _of_channels(why, verdict)
+        case Stage.DEDUPE | Stage.PARENT:
+            yield Remedy(RemedyCode.SHOW_DOUBLE, chunk_id=verdict.figures["chunk_id"])
+        case Stage.FUSION:
+            if verdict.reason is Reason.VECTOR_ONLY:
+                yield Remedy(RemedyCode.DRAFT, "use_rerank", settings={"use_rerank": True})
+            elif verdict.reason is Reason.BEYOND_CUT and verdict.figures["rank"] <= MOST_RERANKED:
+                yield _setting("rerank_candidates", _rounded_up(verdict.figures["rank"]))
+        case Stage.GATE:
+            yield from _of_gate(why, verdict)
+        case Stage.PER_SOURCE if verdict.figures["place"] <= MOST_RESULTS:
+            yield _setting(CAPS.get(verdict.figures["kind"], CAPS["book"]), verdict.figures["place"])
+        case Stage.TOP_K:
+            if counts := _counts(why.outcome.wiring.config, verdict.figures["place"]):
+                yield Remedy(RemedyCode.DRAFT, "top_k", settings=counts)
+
+
+def _setting(name: str, value: Any) -> Remedy:
+    """A draft in which one setting is changed."""
+    return Remedy(RemedyCode.DRAFT, name, settings={name: value})
+
+
 def _of_channels(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     if verdict.reason is Reason.CHANNEL_FAILED and any(
         place.error == DegradationCode.BM25_POSTINGS_OUTDATED for place in why.places
     ):
-        name = shlex.quote(why.chunk.knowledge_base.name)
-        yield Remedy(RemedyCode.RUN_COMMAND, command=f"manage.py reindex --kb {name} --bm25")
+        yield _reindex(why, "--bm25")
     for setting, depth in sorted(_depths(why.places).items(), key=lambda item: item[1]):
         if depth <= MOST_CANDIDATES:
-            yield Remedy(RemedyCode.DRAFT, setting, settings={setting: depth})
+            yield _setting(setting, depth)
 
 
 def _depths(places: tuple[Place, ...]) -> dict[str, int]:
@@ -154,24 +179,10 @@ def _depths(places: tuple[Place, ...]) -> dict[str, int]:
     return depths
 
 
-def _show_double(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    yield Remedy(RemedyCode.SHOW_DOUBLE, chunk_id=verdict.figures["chunk_id"])
-
-
-def _of_fusion(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    if verdict.reason is Reason.VECTOR_ONLY:
-        yield Remedy(RemedyCode.DRAFT, "use_rerank", settings={"use_rerank": True})
-    elif verdict.reason is Reason.BEYOND_CUT and verdict.figures["rank"] <= MOST_RERANKED:
-        settings = {"rerank_candidates": _rounded_up(verdict.figures["rank"])}
-        yield Remedy(RemedyCode.DRAFT, "rerank_candidates", settings=settings)
-
-
 def _of_gate(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    setting = threshold_setting(why)
-    if setting is not None:
+    if setting := threshold_setting(why):
         whole = 10**SCORE_DECIMALS
-        score = max(math.floor(verdict.figures["score"] * whole) / whole, 0.0)
-        yield Remedy(RemedyCode.DRAFT, setting, settings={setting: score})
+        yield _setting(setting, max(math.floor(verdict.figures["score"] * whole) / whole, 0.0))
 
 
 def threshold_setting(why: WhyNot) -> str | None:
@@ -180,17 +191,6 @@ def threshold_setting(why: WhyNot) -> str | None:
     if why.outcome.wiring.config.score_threshold is not None and not replaced:
         return "score_threshold"
     return SETTING_OF_SCALE.get(why.outcome.result.score_scale)
-
-
-def _of_cap(_why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    setting = CAPS.get(verdict.figures["kind"], CAPS["book"])
-    if verdict.figures["place"] <= MOST_RESULTS:
-        yield Remedy(RemedyCode.DRAFT, setting, settings={setting: verdict.figures["place"]})
-
-
-def _of_count(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    if settings := _counts(why.outcome.wiring.config, verdict.figures["place"]):
-        yield Remedy(RemedyCode.DRAFT, "top_k", settings=settings)
 
 
 def _counts(config: RetrievalConfig, place: int) -> dict[str, int]:
@@ -207,23 +207,6 @@ def _counts(config: RetrievalConfig, place: int) -> dict[str, int]:
 
 def _rounded_up(rank: int) -> int:
     return STEP * math.ceil(rank / STEP)
-
-
-_OF_STAGE = {
-    Stage.KNOWLEDGE_BASE: _search_there_too,
-    Stage.DOCUMENT: _retry_document,
-    Stage.ENABLED: _enable,
-    Stage.POSTINGS: _index,
-    Stage.EMBEDDING: _index,
-    Stage.FILTERS: _without_filter,
-    Stage.CHANNELS: _of_channels,
-    Stage.DEDUPE: _show_double,
-    Stage.FUSION: _of_fusion,
-    Stage.GATE: _of_gate,
-    Stage.PARENT: _show_double,
-    Stage.PER_SOURCE: _of_cap,
-    Stage.TOP_K: _of_count,
-}
 
 
 MOST_QUESTION_CHARACTERS = 2_000

@@ -91,8 +91,8 @@ SENTENCES: Mapping[tuple[Stage, State | Reason], str] = {
 def sentence(step: Step, places: Sequence[Place]) -> str:
     """What a stage did with a chunk that has these places, in the reader's language."""
     for key in (step.reason if step.state is not State.WEAKENED else None, step.state, step.reason):
-        if key is not None and (words := SENTENCES.get((step.stage, key))):
-            return _(words) % _figures(step, places)
+        if key is not None and (message := SENTENCES.get((step.stage, key))):
+            return _(message) % _figures(step, places)
     return _("It was lost before.")
 
 
@@ -101,8 +101,8 @@ def verdict_sentence(why: WhyNot) -> str:
     verdict = why.verdict
     if verdict.stage is Stage.FOUND:
         return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
-    words = _("Lost at the stage “%(stage)s”. %(sentence)s")
-    return words % {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
+    message = _("Lost at the stage “%(stage)s”. %(sentence)s")
+    return message % {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
 
 
 def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
@@ -122,7 +122,11 @@ def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:
         depth = step.figures["depth"]
         figures["depth"] = _("; the first %(depth)s go on") % {"depth": depth} if depth else ""
     if step.reason is Reason.DOUBLE:
-        figures["fate"] = _fate(step)
+        cut_by = step.figures["cut_by"]
+        stage = stage_text(Stage.FUSION if cut_by == "vector_only" else Stage(cut_by)) if cut_by else ""
+        figures["fate"] = _("it was cut by the stage “%(stage)s”") % {"stage": stage}
+        if step.figures["rank"]:
+            figures["fate"] = _("it is result %(rank)s") % {"rank": step.figures["rank"]}
     return figures
 
 
@@ -136,20 +140,14 @@ def _listed(parts: Any) -> str:
     return _(", ").join(dict.fromkeys(parts))
 
 
-def _fate(step: Step) -> str:
-    if step.figures["rank"]:
-        return _("it is result %(rank)s") % {"rank": step.figures["rank"]}
-    return _("it was cut by the stage “%(stage)s”") % {"stage": cut_description(step.figures["cut_by"])}
-
-
 def _rank_text(place: Place) -> str:
     return _("%(channel)s rank %(rank)s") % {"channel": channel_text(place.channel), "rank": place.channel_rank}
 
 
 def _place_text(place: Place) -> str:
-    words = _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
+    message = _("%(channel)s rank %(rank)s of %(total)s (%(depth)s become candidates)")
     figures = {"rank": place.rank, "total": place.total, "depth": place.depth}
-    return words % {"channel": channel_text(place.channel), **figures}
+    return message % {"channel": channel_text(place.channel), **figures}
 
 
 def stage_text(stage: Stage) -> str:
@@ -170,12 +168,6 @@ def stage_text(stage: Stage) -> str:
         Stage.TOP_K: _("Top K"),
         Stage.FOUND: _("Results"),
     }[stage]
-
-
-def cut_description(cut_by: str) -> str:
-    """A stage, by the name that the pipeline gives it."""
-    stage = {"vector_only": Stage.FUSION}.get(cut_by) or Stage(cut_by)
-    return stage_text(stage)
 
 
 def channel_text(channel: str) -> str:

@@ -17,6 +17,7 @@ from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.quality.why_not.services.places import (
+    CAPS,
     Places,
     PlaceState,
     Reason,
@@ -36,13 +37,11 @@ from retrieval.selection import result_count, stands_for_parent
 from retrieval.trace import Dropped
 from retrieval.types import Candidate
 
-OTHER_KINDS = "book"
-
 
 def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -> WhyNot:
     """Runs a search, explained and kept out of the log, and follows one chunk through it.
 
-    What the search does not tell is computed exactly, however deep the chunk stands.
+    What the trace of the search does not hold is computed exactly, however deep the chunk stands.
 
     Raises:
         NotVisible: the chunk, a knowledge base or the profile does not exist for this principal.
@@ -102,12 +101,15 @@ class _Walk:
         )
 
     def _steps(self) -> Iterator[Step]:
-        yield self._searched()
+        figures = {"name": self._chunk.knowledge_base.name}
         if self._scope is None:
+            yield Step(Stage.KNOWLEDGE_BASE, State.LOST, Reason.NOT_SEARCHED, figures)
             yield from (Step(stage, State.NOT_ASKED) for stage in list(Stage)[1:])
             return
+        yield Step(Stage.KNOWLEDGE_BASE, State.PASSED, figures=figures)
         yield self._document()
-        yield self._enabled()
+        is_on = self._chunk.enabled
+        yield Step(Stage.ENABLED, State.PASSED) if is_on else Step(Stage.ENABLED, State.LOST, Reason.DISABLED)
         yield self._postings()
         yield self._embedding()
         yield self._filters()
@@ -119,7 +121,8 @@ class _Walk:
         yield self._parent()
         yield self._per_source()
         yield self._top_k()
-        yield self._found()
+        rank = self._rank_of(self._candidate)
+        yield Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
 
     # -- What is known of the chunk --------------------------------------------------------------------------------------
     @cached_property
@@ -177,12 +180,6 @@ class _Walk:
         return self._dropped is not None and self._dropped.stage in stages
 
     # -- Before the search -----------------------------------------------------------------------------------------------
-    def _searched(self) -> Step:
-        name = self._chunk.knowledge_base.name
-        if self._scope is None:
-            return Step(Stage.KNOWLEDGE_BASE, State.LOST, Reason.NOT_SEARCHED, {"name": name})
-        return Step(Stage.KNOWLEDGE_BASE, State.PASSED, figures={"name": name})
-
     def _document(self) -> Step:
         """A document that is not ready has lost a chunk only where the chunk is in no index: else searches find it."""
         document = self._chunk.document
@@ -192,11 +189,6 @@ class _Walk:
         reason = Reason.FAILED if document.status == Document.Status.FAILED else Reason.NOT_READY
         is_indexed = self._has_postings or self._has_vector
         return Step(Stage.DOCUMENT, State.WEAKENED if is_indexed else State.LOST, reason, figures)
-
-    def _enabled(self) -> Step:
-        if self._chunk.enabled:
-            return Step(Stage.ENABLED, State.PASSED)
-        return Step(Stage.ENABLED, State.LOST, Reason.DISABLED)
 
     def _postings(self) -> Step:
         figures = {"tokenizer": self._kb.tokenizer_id}
@@ -305,8 +297,11 @@ class _Walk:
         return Step(Stage.RERANK, State.PASSED, figures=figures)
 
     def _gate(self) -> Step:
+        # The score that met the threshold, on the scale of the results.
+        stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
+        scores = self._candidate.scores if self._candidate else {}
         figures = {
-            "score": self._gated_score,
+            "score": scores.get("rerank", scores.get(stage)),
             "threshold": self._result.threshold,
             "scale": self._result.score_scale,
         }
@@ -314,14 +309,6 @@ class _Walk:
             return Step(Stage.GATE, State.LOST, Reason.BELOW, figures)
         reason = None if self._result.threshold else Reason.GATE_OPEN
         return Step(Stage.GATE, State.PASSED, reason, figures)
-
-    @property
-    def _gated_score(self) -> float | None:
-        """The one that met the threshold, on the scale of the results."""
-        if self._candidate is None:
-            return None
-        stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
-        return self._candidate.scores.get("rerank", self._candidate.scores.get(stage))
 
     def _parent(self) -> Step:
         if self._chunk.parent_id is None:
@@ -334,23 +321,14 @@ class _Walk:
     def _per_source(self) -> Step:
         if self._config.general_retrieval:
             return Step(Stage.PER_SOURCE, State.NOT_ASKED, Reason.NO_CAPS)
-        caps = self._caps
         kind = self._chunk.document.source_type
-        counted = kind if kind in caps else OTHER_KINDS
-        before = [c for c in self._selected_before if self._counted_kind(c) == counted]
-        figures = {"kind": kind, "cap": caps[counted], "place": len(before) + 1}
+        cap = CAPS.get(kind, CAPS["book"])  # other kinds count as books
+        before = [c.passage.source_type if c.passage else "book" for c in self._selected_before]
+        place = sum(CAPS.get(each, CAPS["book"]) == cap for each in before) + 1
+        figures = {"kind": kind, "cap": getattr(self._config, cap), "place": place}
         if self._candidate is not None and self._candidate.cut_by == "per_source":
             return Step(Stage.PER_SOURCE, State.LOST, Reason.CAP_FULL, figures)
         return Step(Stage.PER_SOURCE, State.PASSED, figures=figures)
-
-    @property
-    def _caps(self) -> dict[str, int]:
-        config = self._config
-        return {"book": config.max_books, "video": config.max_videos, "qa": config.max_qa, "web": config.max_web}
-
-    def _counted_kind(self, candidate: Candidate) -> str:
-        kind = candidate.passage.source_type if candidate.passage else OTHER_KINDS
-        return kind if kind in self._caps else OTHER_KINDS
 
     @property
     def _selected_before(self) -> list[Candidate]:
@@ -370,12 +348,6 @@ class _Walk:
         if self._candidate is not None and self._candidate.cut_by == "top_k":
             return Step(Stage.TOP_K, State.LOST, Reason.TOO_MANY, figures)
         return Step(Stage.TOP_K, State.PASSED, figures=figures)
-
-    def _found(self) -> Step:
-        if self._candidate is None:
-            return Step(Stage.FOUND, State.NOT_ASKED)
-        rank = self._rank_of(self._candidate)
-        return Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
 
     def _rank_of(self, candidate: Candidate | None) -> int | None:
         """Among the results."""

@@ -2,7 +2,7 @@
 
 from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Chunk, Document
-from kb.quality.why_not.services import why_not_found
+from kb.quality.why_not.services.walk import why_not_found
 from kb.search.services.search import SearchRequest
 from tests.factories import principal
 
