@@ -1,7 +1,7 @@
 """Judging passages where they are shown: the state of the buttons, and what they write."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -122,6 +122,12 @@ def judging_in(
     if judged:
         chunks = Chunk.objects.filter(knowledge_base__in=editable, pk__in=list(chunk_ids))
         grades = judgments_in(caller, chosen, query, list(chunks.select_related("document")))
+    description = _("Nothing is judged for this query yet.")
+    if judged:
+        message = ngettext(
+            "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
+        )
+        description = message % {"count": judged}
     return Judging(
         query=query,
         kb_ids=editable,
@@ -129,7 +135,7 @@ def judging_in(
         set_names=tuple(sorted({each.name for each in sets} | {name, DEFAULT_SET})),
         grades=grades,
         is_unanswerable=any(not answerable for answerable, _judged in rows),
-        description=_as_text(judged),
+        description=description,
     )
 
 
@@ -229,7 +235,10 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
     """
     query = click["query"]
     if click["unanswerable"] is not None:
-        for kb in _visible_bases(caller, click["kb"]):
+        bases = KnowledgeBase.objects.visible_to(caller).filter(pk__in=click["kb"])
+        if not bases:
+            raise NotVisible(_("Choose a knowledge base to which the query has no answer."))
+        for kb in bases:
             mark_unanswerable(caller, eval_set_named(caller, kb, name), query, click["unanswerable"])
     if click["chunk"] is None:
         return None
@@ -244,27 +253,11 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
     return judge(caller, eval_set, query, chunk, int(click["grade"])).grade
 
 
-def _visible_bases(caller: Principal, kb_ids: Sequence[int]) -> list[KnowledgeBase]:
-    found = list(KnowledgeBase.objects.visible_to(caller).filter(pk__in=kb_ids))
-    if not found:
-        raise NotVisible(_("Choose a knowledge base to which the query has no answer."))
-    return found
-
-
 def _back(request: HttpRequest) -> str:
     """The page that the form was on, or Search debug."""
     there = request.POST.get("next", "")
     own = url_has_allowed_host_and_scheme(there, allowed_hosts={request.get_host()}, require_https=request.is_secure())
     return there if own else reverse("admin:search_debug")
-
-
-def _as_text(judged: int) -> str:
-    if not judged:
-        return _("Nothing is judged for this query yet.")
-    message = ngettext(
-        "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
-    )
-    return message % {"count": judged}
 
 
 QUERY_CHARACTERS = 100
@@ -381,14 +374,10 @@ class SearchLogAdmin(ScopedModelAdmin):
         visible_ids = visible(KnowledgeBase, request).filter(pk__in=row.knowledge_base_ids).values_list("pk", flat=True)
         return HttpResponseRedirect(debug_url(list(visible_ids), row.query, row.asked_for))
 
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
+    def _never(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _never
 
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
@@ -429,7 +418,9 @@ class SearchLogAdmin(ScopedModelAdmin):
 
 def _searches_that_found(request: HttpRequest, chunk: Chunk) -> dict[str, Any]:
     searches = searches_that_found(principal(request), chunk)
-    return {"searches": [(each, debug_url(each.knowledge_base_ids, each.query, each.asked)) for each in searches]}
+    return {
+        "searches": [(each, debug_url(each["knowledge_base_ids"], each["query"], each["asked"])) for each in searches]
+    }
 
 
 add_part(Chunk, context=_searches_that_found)

@@ -31,9 +31,9 @@ def test_the_newest_searches_that_returned_a_chunk_are_told_with_its_rank(kb, do
 
     found = searches_that_found(principal(kb.owner), chunk)
 
-    assert [(each.query, each.rank) for each in found] == [("黄的是香蕉", ranks[1]), ("香蕉是什么颜色", ranks[0])]
-    assert found[0].profile
-    assert found[0].score is not None
+    assert [(each["query"], each["rank"]) for each in found] == [("黄的是香蕉", ranks[1]), ("香蕉是什么颜色", ranks[0])]
+    assert found[0]["profile"]
+    assert found[0]["score"] is not None
 
 
 def test_searches_that_did_not_return_it_are_not_told(kb, document):
@@ -70,7 +70,7 @@ def test_a_log_of_100_000_searches_is_not_read_through(kb, document):
     with connection.execute_wrapper(_Explained()) as _:
         found = searches_that_found(principal(kb.owner), chunk)
 
-    assert [each.query for each in found] == ["q77777"]
+    assert [each["query"] for each in found] == ["q77777"]
     assert "searchlog_by_result" in _Explained.plan
     assert "Seq Scan on kb_searchlog" not in _Explained.plan
 
