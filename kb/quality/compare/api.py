@@ -51,11 +51,8 @@ class CompareRequestSerializer(SearchRequestSerializer):
     a = SideSerializer(required=False, help_text="Left out: each knowledge base’s own profile.")
     b = SideSerializer(required=False)
 
-    def to_requests(self) -> tuple[SearchRequest, SearchRequest]:
-        """The validated requests of A and of B."""
-        return self._request("a"), self._request("b")
-
-    def _request(self, side: str) -> SearchRequest:
+    def request_of(self, side: str) -> SearchRequest:
+        """The validated request of side "a" or "b"."""
         data: dict[str, Any] = self.validated_data
         own = data.get(side) or {}
         named = {name: own[name] for name in ("top_k", "score_threshold") if own.get(name) is not None}
@@ -120,7 +117,7 @@ class CompareView(ApiView):
         serializer = CompareRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         try:
-            comparison = compare_searches(self.principal, *serializer.to_requests())
+            comparison = compare_searches(self.principal, serializer.request_of("a"), serializer.request_of("b"))
         except InvalidSide as error:
             raise ValidationError({error.side: {"overrides": {error.field: [str(error)]}}}) from error
         return Response(as_values(comparison.response))
