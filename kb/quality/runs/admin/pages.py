@@ -1,13 +1,8 @@
-"""The views of one evaluation run: its start, its page and the part of it that polls, and the table of its queries.
-
-The headline figures of runs, in lists of many, and how a run stands beside others of its set.
-
-How far an evaluation run is, in figures and as text, and what to do where it does not go on.
-"""
+"""The pages of evaluation runs: the start of one, its progress, its report, and the table of its queries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
@@ -38,7 +33,6 @@ from kb.quality.profiles.admin.pages import PAGE
 from kb.quality.runs.admin.form import StartForm, again_parameters
 from kb.quality.runs.admin.queries import misses_of, table_of, tally_of
 from kb.quality.runs.admin.report import (
-    Change,
     change_between,
     chart_of,
     gate_figures,
@@ -82,31 +76,10 @@ def headline(run: Any, name: str) -> float | None:
     return None if figure == NO_FIGURE else figure
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """A figure of another run, and how much better or worse the run of the page is."""
+def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
+    """The latest other finished runs of a run's set, and how much better or worse the run is; one query.
 
-    label: str
-    value: str
-    change: Change | None
-
-
-@dataclass(frozen=True, slots=True)
-class Neighbour:
-    """Another finished run of the same set.
-
-    Attributes:
-        same_queries: whether it measured as many queries; the means of others cannot be held against each other.
-    """
-
-    run: EvalRun
-    standings: tuple[Standing, ...]
-    same_queries: bool
-    compare_url: str
-
-
-def neighbours_of(run: EvalRun, labels: dict[str, str]) -> tuple[Neighbour, ...]:
-    """The latest other finished runs of a run's set; one query.
+    Where another run measured another number of queries, the means cannot be compared.
 
     Args:
         run: of `with_headlines`.
@@ -114,17 +87,20 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> tuple[Neighbour, ...]
     """
     runs = EvalRun.objects.filter(eval_set=run.eval_set_id, status=EvalRun.Status.DONE).exclude(pk=run.pk)
     latest = with_headlines(runs).select_related("profile").defer("report", "configuration")
-    return tuple(_neighbour(run, other, labels) for other in latest.order_by("-created_at", "-pk")[:LISTED])
-
-
-def _neighbour(run: EvalRun, other: EvalRun, labels: dict[str, str]) -> Neighbour:
-    same_queries = other.done == run.done
-    standings = []
-    for name, label in labels.items():
-        before, after = headline(other, name), headline(run, name)
-        change = change_between(before, after) if same_queries else None
-        standings.append(Standing(label, three_decimals(before), change))
-    return Neighbour(other, tuple(standings), same_queries, compare_url(*sorted((run.pk, other.pk))))
+    rows = []
+    for other in latest.order_by("-created_at", "-pk")[:LISTED]:
+        same_queries = other.done == run.done
+        standings = [
+            {
+                "label": label,
+                "value": three_decimals(headline(other, name)),
+                "change": change_between(headline(other, name), headline(run, name)) if same_queries else None,
+            }
+            for name, label in labels.items()
+        ]
+        url = compare_url(*sorted((run.pk, other.pk)))
+        rows.append({"run": other, "standings": standings, "same_queries": same_queries, "compare_url": url})
+    return rows
 
 
 def compare_url(before: int, after: int) -> str:
@@ -191,13 +167,6 @@ def duration(seconds: float) -> str:
     return ngettext("%(count)d hour", "%(count)d hours", hours) % {"count": hours}
 
 
-def took(run: EvalRun) -> str:
-    """How long a run that has ended took; blank for one that never began."""
-    if run.started_at is None or run.finished_at is None:
-        return ""
-    return duration((run.finished_at - run.started_at).total_seconds())
-
-
 def is_unfinished(run: EvalRun) -> bool:
     return run.status in UNFINISHED
 
@@ -214,32 +183,22 @@ def standstill(run: EvalRun, *, ask_workers: bool) -> str:
         run: as stored.
         ask_workers: whether workers are asked if they are there, which takes a second.
     """
-    now = timezone.now()
-    if run.status == EvalRun.Status.PENDING and _older(run.created_at, WAITED_LONG, now):
-        return _waiting(ask_workers=ask_workers)
-    if run.status == EvalRun.Status.RUNNING and _older(run.heartbeat or run.started_at, SILENT_LONG, now):
+    silence = timezone.now() - (run.heartbeat or run.started_at or run.created_at)
+    if run.status == EvalRun.Status.RUNNING and silence > SILENT_LONG:
         return _(
             "Nothing has been heard of this run for %(time)s: its worker may have stopped. Cancel the run and start it again."
-        ) % {"time": duration((now - (run.heartbeat or run.created_at)).total_seconds())}
-    return ""
-
-
-def _older(moment: datetime | None, span: timedelta, now: datetime) -> bool:
-    return moment is not None and now - moment > span
-
-
-def _waiting(*, ask_workers: bool) -> str:
+        ) % {"time": duration(silence.total_seconds())}
+    if run.status != EvalRun.Status.PENDING or timezone.now() - run.created_at <= WAITED_LONG:
+        return ""
     if not ask_workers:
         return _("No worker has taken this run up yet.")
-    alive = workers()
-    if not alive:
-        return _(
-            "No worker is running, so the run waits: “manage.py serve” runs one; alone: “celery -A config worker -B”. "
-            "The run begins by itself as soon as one is there."
-        )
-    return _("The workers are busy with other tasks (%(names)s); the run begins when one is free.") % {
-        "names": ", ".join(alive)
-    }
+    if alive := workers():
+        message = _("The workers are busy with other tasks (%(names)s); the run begins when one is free.")
+        return message % {"names": ", ".join(alive)}
+    return _(
+        "No worker is running, so the run waits: “manage.py serve” runs one; alone: “celery -A config worker -B”. "
+        "The run begins by itself as soon as one is there."
+    )
 
 
 def state_cell(run: EvalRun, *, swap: bool = False) -> SafeString:
@@ -318,33 +277,43 @@ class RunView(OneRunView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         run, report = self.run, self.run.report or {}
         may_edit = self.model_admin.has_change_permission(self.request, run)
+        again = again_parameters(run.profile_id, run.eval_set_id, run.overrides, run.query_limit)
+        roles = {
+            "embedding": _("Embedding"),
+            "tokenizer": _("Tokenizer"),
+            "reranker": _("Reranker"),
+            "rerank_server": _("Rerank server"),
+            "llm": _("Language model"),
+        }
+        seconds = (run.finished_at - run.started_at).total_seconds() if run.started_at and run.finished_at else None
         context = super().get_context_data(
             **{**kwargs, **live_context(run)},
             may_edit=may_edit,
             unsaved=[(setting_label(name), value_text(name, value)) for name, value in run.overrides.items()],
-            again_url=again_url(run) if may_edit else "",
-            took=took(run),
+            again_url=f"{reverse('admin:kb_evalrun_add')}?{urlencode(again)}" if may_edit else "",
+            took="" if seconds is None else duration(seconds),
             error=shown(run.error),
             settings=settings_of(run),
-            models=model_names(run),
+            models=[(roles.get(role, role), name) for role, name in run.model_ids.items() if name],
             has_changed=has_changed(run),
             profile_url=reverse(PAGE, args=[run.profile_id]),
         )
         if run.status != EvalRun.Status.DONE:
             return context
-        stages, tally = report.get("stages") or {}, tally_of(run)
+        stages, (moved, lost) = report.get("stages") or {}, tally_of(run)
+        headlines = {"recall_figure": _("Recall@5"), "ndcg_figure": _("NDCG@10"), "auroc_figure": _("AUROC")}
         return context | {
             "report": report,
             "rows": stage_rows(stages),
-            "verdicts": verdicts(stages, tally.moved),
+            "verdicts": verdicts(stages, moved),
             "remarks": remarks(report),
             "chart": chart_of(stages),
             "gate": gate_figures(report.get("gate")),
             "latency": latency_figures(report.get("latency_ms") or {}),
             "notices": run_notices(report),
-            "misses": misses_of(run, tally.lost, self.request.GET),
-            "headlines": headline_labels().values(),
-            "neighbours": neighbours_of(run, headline_labels()),
+            "misses": misses_of(run, lost, self.request.GET),
+            "headlines": headlines.values(),
+            "neighbours": neighbours_of(run, headlines),
         }
 
 
@@ -374,11 +343,6 @@ def live_view(request: HttpRequest, run: EvalRun) -> HttpResponse:
     return response
 
 
-def again_url(run: EvalRun) -> str:
-    given = again_parameters(run.profile_id, run.eval_set_id, run.overrides, run.query_limit)
-    return f"{reverse('admin:kb_evalrun_add')}?{urlencode(given)}"
-
-
 def has_changed(run: EvalRun) -> bool:
     """Whether the knowledge base is another one than the run measured."""
     if run.kb_version is None:
@@ -402,29 +366,10 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
     message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
     return create_version(
         caller,
-        profile.name if may_change else profile_name(kb.name),
+        profile.name
+        if may_change
+        else "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS],
         {**profile.settings, **run.overrides},
         description=message,
         knowledge_base=profile.knowledge_base if may_change else kb,
     )
-
-
-def profile_name(name: str) -> str:
-    """A name as profiles may have it."""
-    return "".join(each for each in name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS]
-
-
-def headline_labels() -> dict[str, str]:
-    return {"recall_figure": _("Recall@5"), "ndcg_figure": _("NDCG@10"), "auroc_figure": _("AUROC")}
-
-
-def model_names(run: EvalRun) -> list[tuple[str, str]]:
-    """The models that answered, by role."""
-    roles = {
-        "embedding": _("Embedding"),
-        "tokenizer": _("Tokenizer"),
-        "reranker": _("Reranker"),
-        "rerank_server": _("Rerank server"),
-        "llm": _("Language model"),
-    }
-    return [(roles.get(role, role), name) for role, name in run.model_ids.items() if name]

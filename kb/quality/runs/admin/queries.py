@@ -1,10 +1,9 @@
 """What a run measured of its single queries: the misses by the stage that lost them, and the table of all."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from django.core.paginator import Page, Paginator
+from django.core.paginator import Paginator
 from django.db.models import Case, Count, F, FloatField, IntegerField, OuterRef, Q, QuerySet, Subquery, Value, When
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast
@@ -22,7 +21,6 @@ from kb.quality.runs.admin.report import (
     METRICS,
     SMALLEST_DIFFERENCE,
     STAGES,
-    Change,
     change_between,
     lost_label,
     metric_label,
@@ -41,80 +39,13 @@ CHUNKS_READ = 2_000
 MISSED = Q(answerable=True) & ~Q(lost_at="")
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
-    """Where the first relevant passage stands after a stage; a dash where it is not found."""
+def tally_of(run: EvalRun) -> tuple[dict[str, tuple[int, int]], dict[str, int]]:
+    """Counts over all queries of a run, in one query to the database.
 
-    stage: str
-    label: str
-    rank: str
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    label: str
-    value: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueryRow:
-    """One query of a run.
-
-    Attributes:
-        why_url: of the page that tells why a relevant chunk was not found; blank where none is known.
+    Returns:
+        By stage after the channels, how many queries it raised and how many it lowered, by the leading metric; and by the
+        stage that lost them, in the order of the pipeline, how many were missed, without stages that lost none.
     """
-
-    external_id: str
-    text: str
-    answerable: bool
-    ranks: tuple[Rank, ...]
-    figures: tuple[Measured, ...]
-    change: Change | None
-    best_score: str
-    score_scale: str
-    latency: str
-    lost_at: str
-    lost_text: str
-    debug_url: str
-    why_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Heading:
-    """The head of a column; a blank `url` means that it does not sort. `sorted` is what aria-sort says."""
-
-    label: str
-    url: str
-    sorted: str
-
-
-@dataclass(frozen=True, slots=True)
-class Misses:
-    """The misses of a run, a page of them; `total` counts those of all stages."""
-
-    total: int
-    stages: tuple[Choice, ...]
-    page: "Page[Any]"
-    rows: tuple[QueryRow, ...]
-    previous_url: str
-    next_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """How many queries a run's stages moved and lost.
-
-    Attributes:
-        moved: by stage after the channels, how many it raised and how many it lowered, by the leading metric.
-        lost: by the stage that lost them, in the order of the pipeline, how many were missed; only stages that lost any.
-    """
-
-    moved: Mapping[str, tuple[int, int]]
-    lost: Mapping[str, int]
-
-
-def tally_of(run: EvalRun) -> Tally:
-    """Counts over all queries of a run, in one query to the database."""
     stages = (run.report or {}).get("stages") or {}
     gains = {
         f"{stage}_gain": _figure(stage, LEADING) - _figure(stage_before(stages, stage), LEADING)
@@ -125,13 +56,11 @@ def tally_of(run: EvalRun) -> Tally:
         counts[f"{stage}_up"] = Count("pk", filter=Q(**{f"{stage}_gain__gt": SMALLEST_DIFFERENCE}))
         counts[f"{stage}_down"] = Count("pk", filter=Q(**{f"{stage}_gain__lt": -SMALLEST_DIFFERENCE}))
     found = EvalRunQuery.objects.filter(run=run, answerable=True).order_by().annotate(**gains).aggregate(**counts)
-    return Tally(
-        moved={stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES},
-        lost={stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])},
-    )
+    moved = {stage: (found[f"{stage}_up"], found[f"{stage}_down"]) for stage in LATER_STAGES}
+    return moved, {stage: count for stage in LOST_AT if (count := found[f"lost_{stage}"])}
 
 
-def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> Misses:
+def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> dict[str, Any]:
     """The queries without a relevant result, grouped by the stage that lost the last one; one query and two for links.
 
     Args:
@@ -141,31 +70,20 @@ def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> Misses
     """
     chosen = asked.get("lost", "")
     chosen = chosen if chosen in lost else ""
-    rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(_stage_order(), "pk")
+    whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
+    in_order = Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField())
+    rows = EvalRunQuery.objects.filter(MISSED, run=run).order_by(in_order, "pk")
     rows = rows.filter(lost_at=chosen) if chosen else rows
     total = sum(lost.values())
-    page = _Counted(rows, MISSES_A_PAGE, lost[chosen] if chosen else total).get_page(asked.get("page"))
+    paginator = Paginator(rows, MISSES_A_PAGE)
+    paginator.count = lost[chosen] if chosen else total  # cached, so that they are not counted again
+    page = paginator.get_page(asked.get("page"))
     stages = [Choice("", _("All"), _here(asked, lost="", page=""), not chosen, total)]
     stages += [
         Choice(stage, lost_label(stage), _here(asked, lost=stage, page=""), stage == chosen, count)
         for stage, count in lost.items()
     ]
-    rows_shown = query_rows(run, list(page.object_list), "reranked")
-    return Misses(total, tuple(stages), page, rows_shown, *_neighbours(asked, page))
-
-
-def _stage_order() -> Case:
-    """Ranks the stages as the pipeline has them."""
-    whens = [When(lost_at=stage, then=Value(place)) for place, stage in enumerate(LOST_AT)]
-    return Case(*whens, default=Value(len(LOST_AT)), output_field=IntegerField())
-
-
-class _Counted(Paginator):  # type: ignore[type-arg]
-    """A paginator that is told how many rows there are."""
-
-    def __init__(self, rows: Any, per_page: int, count: int) -> None:
-        super().__init__(rows, per_page)
-        self.count = count
+    return {"total": total, "stages": stages, "page": page, "rows": query_rows(run, list(page.object_list), "reranked")}
 
 
 def _here(asked: QueryDict, **changes: str) -> str:
@@ -178,32 +96,8 @@ def _here(asked: QueryDict, **changes: str) -> str:
     return f"?{query.urlencode()}"
 
 
-def _neighbours(asked: QueryDict, page: "Page[Any]") -> tuple[str, str]:
-    """Where the pages before and after a page are; blank where there is none."""
-    before = _here(asked, page=str(page.previous_page_number())) if page.has_previous() else ""
-    after = _here(asked, page=str(page.next_page_number())) if page.has_next() else ""
-    return before, after
-
-
 # -- The table of all queries --------------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A page of the queries of a run, as they were asked for."""
-
-    page: "Page[Any]"
-    rows: tuple[QueryRow, ...]
-    headings: tuple[Heading, ...]
-    shown: tuple[Choice, ...]
-    stages: tuple[Choice, ...]
-    against: str
-    q: str
-    order: str
-    csv_url: str
-    previous_url: str
-    next_url: str
-
-
-def table_of(run: EvalRun, asked: QueryDict) -> Table:
+def table_of(run: EvalRun, asked: QueryDict) -> dict[str, Any]:
     """The queries that a URL asks for.
 
     Args:
@@ -214,24 +108,17 @@ def table_of(run: EvalRun, asked: QueryDict) -> Table:
     stage, against = _shown_stage(run, asked)
     kinds, show, order = shown_kinds(run), asked.get("show", ""), asked.get("o", "")
     page = Paginator(asked_rows(run, asked), ROWS_A_PAGE).get_page(asked.get("page"))
-    before, after = _neighbours(asked, page)
-    return Table(
-        page=page,
-        rows=query_rows(run, list(page.object_list), stage, against),
-        headings=_headings(asked, order, against),
-        shown=tuple(
-            Choice(kind, label, _here(asked, show=kind, page=""), kind == show) for kind, (label, _q) in kinds.items()
-        ),
-        stages=tuple(
-            Choice(each, ranking_label(each), _here(asked, stage=each, page=""), each == stage) for each in STAGES
-        ),
-        against=ranking_label(against),
-        q=asked.get("q", ""),
-        order=order,
-        csv_url=f"csv/{_here(asked, page='')}",
-        previous_url=before,
-        next_url=after,
-    )
+    return {
+        "page": page,
+        "rows": query_rows(run, list(page.object_list), stage, against),
+        "headings": _headings(asked, order, against),
+        "shown": [(kind, label, kind == show) for kind, (label, _q) in kinds.items()],
+        "stages": [(each, ranking_label(each), each == stage) for each in STAGES],
+        "against": ranking_label(against),
+        "q": asked.get("q", ""),
+        "order": order,
+        "csv_url": f"csv/{_here(asked, page='')}",
+    }
 
 
 def _shown_stage(run: EvalRun, asked: QueryDict) -> tuple[str, str]:
@@ -282,66 +169,58 @@ def _ordered(rows: QuerySet[Any], order: str, stage: str, against: str) -> Query
     return rows.order_by(by.desc(nulls_last=True) if order.startswith("-") else by.asc(nulls_last=True), "pk")
 
 
-def _headings(asked: QueryDict, order: str, against: str) -> tuple[Heading, ...]:
-    def heading(label: str, name: str) -> Heading:
+def _headings(asked: QueryDict, order: str, against: str) -> list[dict[str, str]]:
+    """The heads of the columns; a blank `url` means that one does not sort, `sorted` is what aria-sort says."""
+
+    def heading(label: str, name: str) -> dict[str, str]:
         directions = {name: "ascending", f"-{name}": "descending"}
         turned = f"-{name}" if order == name else name
-        return Heading(label, _here(asked, o=turned, page=""), directions.get(order, ""))
+        return {"label": label, "url": _here(asked, o=turned, page=""), "sorted": directions.get(order, "")}
 
     change = [heading(_("NDCG@10 against %(stage)s") % {"stage": ranking_label(against)}, "change")] if against else []
-    return (
+    return [
         heading(_("Query"), "external_id"),
-        Heading(_("First relevant"), "", ""),
+        {"label": _("First relevant"), "url": "", "sorted": ""},
         *(heading(metric_label(metric), metric) for metric in METRICS),
         *change,
         heading(_("Best score"), "best_score"),
         heading(_("Milliseconds"), "latency_ms"),
-    )
+    ]
 
 
 # -- Rows ----------------------------------------------------------------------------------------------------------------
-def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, against: str = "") -> tuple[QueryRow, ...]:
-    """Rows as the pages show them, with links; at most two queries, for the relevant chunks."""
+def query_rows(run: EvalRun, queries: Sequence[EvalRunQuery], stage: str, against: str = "") -> list[dict[str, Any]]:
+    """Queries as the pages show them; at most two queries to the database, for the relevant chunks.
+
+    Args:
+        run: with its profile and its set.
+        queries: of the run.
+        stage: whose figures are shown.
+        against: the stage that they are measured against; blank: none.
+    """
     chunks = relevant_chunks([query.query_id for query in queries if query.query_id and query.lost_at])
-    return tuple(_query_row(run, query, stage, against, chunks) for query in queries)
-
-
-def _query_row(run: EvalRun, query: EvalRunQuery, stage: str, against: str, chunks: Mapping[int, int]) -> QueryRow:
-    kb_id, figures = run.eval_set.knowledge_base_id, query.figures
-    search = SearchRequest(
-        query=query.text,
-        knowledge_base_ids=[kb_id],
-        profile=run.profile.name,
-        profile_version=run.profile.version,
-        overrides=run.overrides,
-    )
-    chunk = chunks.get(query.query_id or 0)
-    of_stage, before = figures.get(stage, {}), figures.get(against, {})
-    return QueryRow(
-        external_id=query.external_id,
-        text=query.text,
-        answerable=query.answerable,
-        ranks=_ranks(query),
-        figures=tuple(Measured(metric_label(each), three_decimals(of_stage.get(each))) for each in METRICS),
-        change=change_between(before.get(LEADING), of_stage.get(LEADING)),
-        best_score=three_decimals(query.best_score),
-        score_scale=query.score_scale,
-        latency=f"{query.latency_ms:.1f}",
-        lost_at=query.lost_at,
-        lost_text=lost_label(query.lost_at) if query.lost_at else "",
-        debug_url=debug_url(
-            [kb_id],
-            query.text,
-            {"profile": search.profile, "profile_version": search.profile_version, "overrides": search.overrides},
-        ),
-        why_url=why_not_url(search, chunk) if chunk else "",
-    )
-
-
-def _ranks(query: EvalRunQuery) -> tuple[Rank, ...]:
-    if not query.answerable:
-        return ()
-    return tuple(Rank(stage, ranking_label(stage), str(query.first_relevant.get(stage) or "–")) for stage in STAGES)
+    kb_id, profile = run.eval_set.knowledge_base_id, run.profile
+    given = {"profile": profile.name, "profile_version": profile.version, "overrides": run.overrides}
+    rows = []
+    for query in queries:
+        search = SearchRequest(query=query.text, knowledge_base_ids=[kb_id], **given)
+        chunk = chunks.get(query.query_id or 0)
+        figures, before = query.figures.get(stage, {}), query.figures.get(against, {})
+        ranks = [(each, ranking_label(each), str(query.first_relevant.get(each) or "–")) for each in STAGES]
+        rows.append(
+            {
+                "query": query,
+                "ranks": ranks if query.answerable else [],
+                "figures": [(metric_label(each), three_decimals(figures.get(each))) for each in METRICS],
+                "change": change_between(before.get(LEADING), figures.get(LEADING)),
+                "best_score": three_decimals(query.best_score),
+                "latency": f"{query.latency_ms:.1f}",
+                "lost_text": lost_label(query.lost_at),
+                "debug_url": debug_url([kb_id], query.text, given),
+                "why_url": why_not_url(search, chunk) if chunk else "",
+            }
+        )
+    return rows
 
 
 def relevant_chunks(query_ids: Iterable[int]) -> dict[int, int]:

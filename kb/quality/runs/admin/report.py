@@ -1,17 +1,14 @@
-"""What a finished run measured, as its page shows it: stages against each other, the gate, time, degradations, settings.
-
-What a run measured of each query, as a file for a spreadsheet.
-"""
+"""What a finished run measured: for its page, and of each query as CSV."""
 
 import csv
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 from django.db.models import QuerySet
-from django.http import StreamingHttpResponse
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
@@ -43,56 +40,6 @@ class Change:
 
     direction: str
     description: str
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    metric: str
-    label: str
-    value: str
-    change: Change | None
-
-
-@dataclass(frozen=True, slots=True)
-class StageRow:
-    """One stage of the table; `against` names the stage that it is measured against, blank for a channel."""
-
-    stage: str
-    label: str
-    against: str
-    cells: tuple[Cell, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether a stage gains or loses, in a sentence, and how many queries it raised and lowered by the leading metric."""
-
-    stage: str
-    direction: str
-    description: str
-    raised: int
-    lowered: int
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure with its name and what it means."""
-
-    name: str
-    label: str
-    value: str
-    meaning: str
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A resolved setting in words, and where it comes from."""
-
-    name: str
-    label: str
-    value: str
-    origin: str
-    is_inherited: bool
 
 
 def metric_label(metric: str) -> str:
@@ -159,31 +106,33 @@ def stage_before(stages: Mapping[str, Mapping[str, float]], stage: str) -> str:
     return max(CHANNELS, key=lambda channel: stages.get(channel, {}).get(LEADING, 0.0))
 
 
-def stage_rows(stages: Mapping[str, Mapping[str, float]]) -> tuple[StageRow, ...]:
-    """The table of stages by metrics.
+def stage_rows(stages: Mapping[str, Mapping[str, float]]) -> list[dict[str, Any]]:
+    """The table of stages by metrics; `against` names the stage that one is measured against, blank for a channel.
 
     Args:
         stages: figures from 0 to 1 by stage, by metric, as a run's report has them.
     """
-    return tuple(_row(stages, stage) for stage in STAGES if stages.get(stage))
+    rows = []
+    for stage in STAGES:
+        if after := stages.get(stage):
+            against = stage_before(stages, stage)
+            before = stages.get(against, {})
+            cells = [
+                {
+                    "metric": metric,
+                    "label": metric_label(metric),
+                    "value": three_decimals(after.get(metric)),
+                    "change": change_between(before.get(metric), after.get(metric)),
+                }
+                for metric in METRICS
+            ]
+            rows.append(
+                {"stage": stage, "label": ranking_label(stage), "against": ranking_label(against), "cells": cells}
+            )
+    return rows
 
 
-def _row(stages: Mapping[str, Mapping[str, float]], stage: str) -> StageRow:
-    against = stage_before(stages, stage)
-    before, after = stages.get(against, {}), stages[stage]
-    cells = (
-        Cell(
-            metric,
-            metric_label(metric),
-            three_decimals(after.get(metric)),
-            change_between(before.get(metric), after.get(metric)),
-        )
-        for metric in METRICS
-    )
-    return StageRow(stage, ranking_label(stage), ranking_label(against), tuple(cells))
-
-
-def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tuple[int, int]]) -> tuple[Verdict, ...]:
+def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tuple[int, int]]) -> list[dict[str, Any]]:
     """Whether the fusion and the reranker gain or lose, by the leading metric.
 
     Args:
@@ -200,8 +149,17 @@ def verdicts(stages: Mapping[str, Mapping[str, float]], moved: Mapping[str, tupl
                 "difference": signed(stages[stage][LEADING] - stages[against][LEADING]),
                 "before": ranking_label(against),
             }
-            found.append(Verdict(stage, change.direction, message, *moved.get(stage, (0, 0))))
-    return tuple(found)
+            raised, lowered = moved.get(stage, (0, 0))
+            found.append(
+                {
+                    "stage": stage,
+                    "direction": change.direction,
+                    "description": message,
+                    "raised": raised,
+                    "lowered": lowered,
+                }
+            )
+    return found
 
 
 def _verdict(stage: str, direction: str) -> str:
@@ -222,17 +180,11 @@ def _verdict(stage: str, direction: str) -> str:
     }[direction]
 
 
-@dataclass(frozen=True, slots=True)
-class Chart:
-    """Bars of the metrics by stage, as JSON for Chart.js; `begins_at` is the least figure of the axis."""
+def chart_of(stages: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
+    """The figures of the table as bars, as JSON for Chart.js.
 
-    data: str
-    options: str
-    begins_at: float
-
-
-def chart_of(stages: Mapping[str, Mapping[str, float]]) -> Chart:
-    """The figures of the table as bars; where all are high and differ, the axis begins higher, so that one sees it."""
+    Where all are high and differ, the axis begins higher, at `begins_at`, so that one sees it.
+    """
     values = {value for figures in stages.values() for value in figures.values()}
     least = min(values, default=0.0)
     begins_at = max(math.floor(10 * least) - 1, 0) / 10 if least >= HIGH and len(values) > 1 else 0.0
@@ -269,58 +221,57 @@ def chart_of(stages: Mapping[str, Mapping[str, float]]) -> Chart:
         },
     }
     data = {"labels": [metric_label(metric) for metric in METRICS], "datasets": datasets}
-    return Chart(json.dumps(data), json.dumps(options), begins_at)
+    return {"data": json.dumps(data), "options": json.dumps(options), "begins_at": begins_at}
 
 
-def gate_figures(gate: Mapping[str, Any] | None) -> tuple[Figure, ...]:
-    """How well the gate tells queries with an answer from those without; empty for a set without both kinds."""
+def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, str]]:
+    """How well the gate tells queries with an answer from those without; empty for a set without both kinds.
+
+    Returns:
+        Name, label, value and meaning of each figure.
+    """
     if not gate:
-        return ()
-    return (
-        Figure(
+        return []
+    return [
+        (
             "auroc",
             _("AUROC"),
             three_decimals(gate.get("auroc")),
             _("How well scores tell the two kinds of query apart: 1 is perfect, 0.5 is chance."),
         ),
-        Figure(
+        (
             "answerable_kept",
             _("Kept"),
             percentage(gate.get("answerable_kept")),
             _("Of the queries that have an answer, those that pass the gate."),
         ),
-        Figure(
+        (
             "false_answer_rate",
             _("False answers"),
             percentage(gate.get("false_answer_rate", gate.get("unanswerable_passed"))),
             _("Of the queries that have no answer, those that pass the gate all the same."),
         ),
-        Figure(
+        (
             "cut",
             _("Cut"),
             three_decimals(gate.get("cut")),
             _("The least score that passes, on the scale “%(scale)s”.") % {"scale": gate.get("scale", "")},
         ),
-    )
+    ]
 
 
-def latency_figures(latency: Mapping[str, float]) -> tuple[Figure, ...]:
-    labels = {
-        "p50": (_("Median (p50)"), _("Half of the queries took no longer.")),
-        "p95": (_("p95"), _("19 of 20 queries took no longer.")),
-    }
-    return tuple(
-        Figure(name, label, f"{latency[name]:.1f} ms", meaning)
-        for name, (label, meaning) in labels.items()
-        if name in latency
-    )
+def latency_figures(latency: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
+    """As `gate_figures`; `latency` has milliseconds by percentile."""
+    labels = [
+        ("p50", _("Median (p50)"), _("Half of the queries took no longer.")),
+        ("p95", _("p95"), _("19 of 20 queries took no longer.")),
+    ]
+    return [(name, label, f"{latency[name]:.1f} ms", meaning) for name, label, meaning in labels if name in latency]
 
 
 def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
-    """What searches of the run could not do, in words; a code of another version shows as it is written."""
-    degraded: Iterable[Mapping[str, str]] = report.get("degraded") or ()
-    found = [Degradation.from_dict(each) for each in degraded]
-    return notices(found, (), {})
+    """What searches of the run could not do; a code of another version shows as it is written."""
+    return notices([Degradation.from_dict(each) for each in report.get("degraded") or ()], (), {})
 
 
 def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
@@ -344,15 +295,20 @@ def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def settings_of(run: EvalRun) -> tuple[Setting, ...]:
+def settings_of(run: EvalRun) -> list[dict[str, Any]]:
     """The resolved settings, those that the run or its profile set first."""
-    inherited = _("environment")
     origins = dict.fromkeys(run.profile.settings, _("profile")) | dict.fromkeys(run.overrides, _("unsaved"))
     rows = [
-        Setting(name, setting_label(name), value_text(name, value), origins.get(name, inherited), name not in origins)
+        {
+            "name": name,
+            "label": setting_label(name),
+            "value": value_text(name, value),
+            "origin": origins.get(name, _("environment")),
+            "is_inherited": name not in origins,
+        }
         for name, value in run.configuration.items()
     ]
-    return tuple(sorted(rows, key=lambda row: row.is_inherited))
+    return sorted(rows, key=itemgetter("is_inherited"))
 
 
 ROWS_AT_ONCE = 500
@@ -372,13 +328,6 @@ COLUMNS = (
 )
 
 
-def csv_of(run: EvalRun, queries: QuerySet[EvalRunQuery]) -> StreamingHttpResponse:
-    """The queries as CSV in UTF-8, one a row, in the names of `manage.py evaluate --json`."""
-    response = StreamingHttpResponse(_lines(queries), content_type="text/csv; charset=utf-8")
-    response.headers["Content-Disposition"] = f'attachment; filename="evaluation-run-{run.pk}.csv"'
-    return response
-
-
 class _Line:
     """A file that gives back what is written to it."""
 
@@ -386,25 +335,24 @@ class _Line:
         return text
 
 
-def _lines(queries: QuerySet[EvalRunQuery]) -> Iterator[str]:
+def csv_lines(queries: QuerySet[EvalRunQuery]) -> Iterator[str]:
+    """The queries as CSV in UTF-8, one a row, in the names of `manage.py evaluate --json`."""
     writer: Any = csv.writer(_Line())
     yield BYTE_ORDER_MARK + writer.writerow(COLUMNS)
     for query in queries.iterator(chunk_size=ROWS_AT_ONCE):
-        yield writer.writerow(_csv_row(query))
-
-
-def _csv_row(query: EvalRunQuery) -> list[Any]:
-    return [
-        _as_text(query.external_id),
-        _as_text(query.text),
-        "yes" if query.answerable else "no",
-        query.lost_at,
-        *(query.first_relevant.get(stage, "") for stage in STAGES),
-        *(query.figures.get(stage, {}).get(metric, "") for stage in STAGES for metric in METRICS),
-        "" if query.best_score is None else query.best_score,
-        query.score_scale,
-        round(query.latency_ms, 2),
-    ]
+        yield writer.writerow(
+            [
+                _as_text(query.external_id),
+                _as_text(query.text),
+                "yes" if query.answerable else "no",
+                query.lost_at,
+                *(query.first_relevant.get(stage, "") for stage in STAGES),
+                *(query.figures.get(stage, {}).get(metric, "") for stage in STAGES for metric in METRICS),
+                "" if query.best_score is None else query.best_score,
+                query.score_scale,
+                round(query.latency_ms, 2),
+            ]
+        )
 
 
 def _as_text(text: str) -> str:

@@ -36,7 +36,7 @@ from kb.quality.runs.admin.pages import (
     with_headlines,
 )
 from kb.quality.runs.admin.queries import asked_rows
-from kb.quality.runs.admin.report import csv_of, three_decimals
+from kb.quality.runs.admin.report import csv_lines, three_decimals
 from kb.quality.runs.services import cancel_run
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_ids, visible
 from retrieval.errors import InvalidConfiguration
@@ -121,8 +121,12 @@ class EvalRunAdmin(ScopedModelAdmin):
         """The cells of runs that were unfinished, for a list that polls; it asks again while one still is."""
         asked = row_ids(request.GET.get("ids", "").split(","))[: self.list_per_page]
         runs = list(self.get_queryset(request).defer("report", "configuration").filter(pk__in=asked))
-        rows = [{"cells": [state_cell(each, swap=True), *self._figures(each, swap=True)]} for each in runs]
-        context = {"rows": rows, "unfinished_ids": unfinished_ids(runs)}
+        cells = [
+            cell
+            for run in runs
+            for cell in (state_cell(run, swap=True), *(figure_cell(run, name, swap=True) for name in HEADLINES))
+        ]
+        context = {"cells": cells, "unfinished_ids": unfinished_ids(runs)}
         return render(request, "quality/runs/progress.html", context)
 
     def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
@@ -137,7 +141,11 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     def csv_view(self, request: HttpRequest, object_id: int) -> StreamingHttpResponse:
         run = self.get_object_or_404(request, str(object_id))
-        return csv_of(run, asked_rows(run, request.GET))
+        response = StreamingHttpResponse(
+            csv_lines(asked_rows(run, request.GET)), content_type="text/csv; charset=utf-8"
+        )
+        response.headers["Content-Disposition"] = f'attachment; filename="evaluation-run-{run.pk}.csv"'
+        return response
 
     def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
@@ -176,7 +184,9 @@ class EvalRunAdmin(ScopedModelAdmin):
     def searched_with(self, run: EvalRun) -> str:
         if not run.overrides:
             return str(run.profile)
-        return format_html('{} <small class="er-unsaved">{}</small>', run.profile, unsaved_text(len(run.overrides)))
+        count = len(run.overrides)
+        unsaved = ngettext("+ %(count)d unsaved setting", "+ %(count)d unsaved settings", count) % {"count": count}
+        return format_html('{} <small class="er-unsaved">{}</small>', run.profile, unsaved)
 
     @column(gettext_lazy("queries"), ordering="total")
     def queries(self, run: EvalRun) -> str:
@@ -205,17 +215,9 @@ class EvalRunAdmin(ScopedModelAdmin):
             '<span class="er-when">{}</span><small class="er-under">{}</small>', when, run.created_by or ""
         )
 
-    @staticmethod
-    def _figures(run: EvalRun, *, swap: bool) -> list[SafeString]:
-        return [figure_cell(run, name, swap=swap) for name in HEADLINES]
-
 
 def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
     """A headline figure of the reranked stage or of the gate; `swap` puts it in the place of the one on the page."""
     oob = SafeString(' hx-swap-oob="true"') if swap else ""
     text = '<span id="run-{}-{}" class="er-figure"{}>{}</span>'
     return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))
-
-
-def unsaved_text(count: int) -> str:
-    return ngettext("+ %(count)d unsaved setting", "+ %(count)d unsaved settings", count) % {"count": count}
