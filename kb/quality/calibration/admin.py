@@ -1,7 +1,6 @@
 """Where to cut the gate: how relevant results scored in a run, and how what should not pass did."""
 
 import json
-from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -31,19 +30,6 @@ COLOURS = {
 CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
 
 
-@dataclass(frozen=True, slots=True)
-class ShownCut:
-    """A cut with what it does; `kind` is "current" or "suggestion"."""
-
-    kind: str
-    label: str
-    cut: str
-    precision: str
-    recall: str
-    f1: str
-    note: str
-
-
 @page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
     """The page: the URL names the run."""
@@ -62,7 +48,10 @@ class CalibrationView(AdminPage):
         run = _run(caller, request.POST.get("run", ""))
         name, cut = request.POST.get("name", ""), request.POST.get("cut", "")
         try:
-            saved = save_cut(caller, run, name=name, cut=_number(cut))
+            saved = save_cut(caller, run, name=name, cut=float(cut))
+        except ValueError:
+            error = _("The cut is not a number: give one from 0 to 1.")
+            return self._show_run(caller, run, {"error": error, "name": name, "cut": cut}, status=400)
         except (ServiceError, InvalidConfiguration) as error:
             return self._show_run(caller, run, {"error": str(error), "name": name, "cut": cut}, status=400)
         message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
@@ -77,17 +66,38 @@ class CalibrationView(AdminPage):
         except Rejected as error:
             return self._show({"run": run, "refusal": str(error), "runs": _offered(caller)}, status=400)
         suggestion = calibration.suggestion
+        is_own = RetrievalProfile.objects.editable_by(caller).filter(pk=run.profile_id).exists()
+        edges = zip(calibration.bins[:-1], calibration.bins[1:], strict=True)
+        kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
+        bins = [
+            {"bin": f"{low:g}–{high:g}", "counts": counts}
+            for (low, high), counts in zip(edges, kinds, strict=True)
+            if any(counts)
+        ]
+        cuts = [
+            {
+                "kind": kind,
+                "label": label,
+                "cut": f"{figures.cut:g}",
+                "precision": percentage(figures.precision),
+                "recall": percentage(figures.recall),
+                "f1": three_decimals(figures.f1),
+                "note": _("everything passes") if figures.cut == 0 else "",
+            }
+            for kind, label, figures in _cuts(calibration)
+        ]
         context = {
             "run": run,
             "calibration": calibration,
             "setting": setting_label(calibration.setting),
             "counts": {kind: sum(getattr(calibration, kind)) for kind in COLOURS},
-            "bins": _bins(calibration),
-            "cuts": _cuts(calibration),
+            "bins": bins,
+            "cuts": cuts,
             "histogram": histogram_chart(calibration),
             "curve": curve_chart(calibration),
             "may_save": EvalSet.objects.editable_by(caller).filter(pk=run.eval_set_id).exists(),
-            "name": _name_of_draft(caller, run),
+            # The run's profile where the caller may change it, else a new one of the knowledge base.
+            "name": run.profile.name if is_own else f"{run.profile.name}-{run.eval_set.knowledge_base.name}"[:80],
             "cut": f"{suggestion.cut:g}" if suggestion else "",
         }
         return self._show({**context, **(given or {})}, status=status)
@@ -116,51 +126,13 @@ def _offered(caller: Principal) -> list[EvalRun]:
     return list(newest.order_by("-created_at", "-pk")[:RUNS_OFFERED])
 
 
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError as error:
-        raise Rejected("not_a_number", _("The cut is not a number: give one from 0 to 1.")) from error
-
-
-def _name_of_draft(caller: Principal, run: EvalRun) -> str:
-    """The run's profile where the caller may change it; else a new one of the knowledge base."""
-    profile = run.profile
-    if RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
-        return profile.name
-    return f"{profile.name}-{run.eval_set.knowledge_base.name}"[:80]
-
-
 # -- What the page shows -----------------------------------------------------------------------------------------------
-def _cuts(calibration: Calibration) -> tuple[ShownCut, ...]:
-    current = _shown_cut("current", _("In force"), calibration.current)
-    if calibration.suggestion is None:
-        return (current,)
-    return (current, _shown_cut("suggestion", _("Suggested"), calibration.suggestion))
-
-
-def _shown_cut(kind: str, label: str, figures: Cut) -> ShownCut:
-    note = _("everything passes") if figures.cut == 0 else ""
-    return ShownCut(
-        kind,
-        label,
-        f"{figures.cut:g}",
-        percentage(figures.precision),
-        percentage(figures.recall),
-        three_decimals(figures.f1),
-        note,
-    )
-
-
-def _bins(calibration: Calibration) -> list[dict[str, Any]]:
-    """The histograms as rows of a table."""
-    kinds = zip(calibration.relevant, calibration.irrelevant, calibration.unanswerable, strict=True)
-    edges = zip(calibration.bins[:-1], calibration.bins[1:], strict=True)
-    return [
-        {"bin": f"{low:g}–{high:g}", "counts": counts}
-        for (low, high), counts in zip(edges, kinds, strict=True)
-        if any(counts)
-    ]
+def _cuts(calibration: Calibration) -> list[tuple[str, str, Cut]]:
+    """Kind, label and figures of the cut in force and of the suggested one."""
+    cuts = [("current", _("In force"), calibration.current)]
+    if calibration.suggestion is not None:
+        cuts.append(("suggestion", _("Suggested"), calibration.suggestion))
+    return cuts
 
 
 def _x_axis() -> dict[str, Any]:
@@ -220,14 +192,14 @@ def _cut_lines(calibration: Calibration, height: float) -> list[dict[str, Any]]:
     return [
         {
             "type": "line",
-            "label": f"{shown.label}: {shown.cut}",
-            "data": [{"x": float(shown.cut), "y": 0}, {"x": float(shown.cut), "y": height}],
-            "borderColor": CUT_COLOURS[shown.kind],
-            "backgroundColor": CUT_COLOURS[shown.kind],
+            "label": f"{label}: {figures.cut:g}",
+            "data": [{"x": float(f"{figures.cut:g}"), "y": y} for y in (0, height)],
+            "borderColor": CUT_COLOURS[kind],
+            "backgroundColor": CUT_COLOURS[kind],
             "borderWidth": 2,
-            "borderDash": [5, 4] if shown.kind == "current" else [],
+            "borderDash": [5, 4] if kind == "current" else [],
             "pointRadius": 0,
             "pointStyle": "line",
         }
-        for shown in _cuts(calibration)
+        for kind, label, figures in _cuts(calibration)
     ]

@@ -1,14 +1,13 @@
-"""Evaluation sets as files: the page that takes one in, and the download."""
+"""Evaluation sets: their list, their pages with queries and judgments, import and export."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
-from django.core.paginator import Page, Paginator
+from django.core.paginator import Paginator
 from django.db import models
 from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.forms import ModelChoiceField
@@ -36,7 +35,7 @@ from kb.content.models import Chunk, Document
 from kb.graph.admin.concepts import GraphAdmin
 from kb.quality.debug.admin.judge import SESSION_KEY, debug_url
 from kb.quality.eval_sets.services.files import archive_name, eval_set_archive, eval_set_import_archive
-from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade
+from kb.quality.eval_sets.services.judgments import anchored_chunks, documents_judged, judgments_regrade, source_label
 from kb.quality.eval_sets.services.queries import (
     NAME_CHARACTERS,
     eval_set_rename,
@@ -45,7 +44,7 @@ from kb.quality.eval_sets.services.queries import (
     query_update,
 )
 from kb.quality.eval_sets.services.sets import eval_query_overview, eval_set_overview
-from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet, Judgment
+from kb.quality.models import EvalQuery, EvalSet, Judgment
 from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, column, principal, row_id, row_ids
 from retrieval.eval.judged_sets import Layout
 
@@ -107,80 +106,20 @@ class ImportView(IntoKnowledgeBaseView):
         counts = {"name": done.eval_set.name, "queries": done.queries, "judgments": done.judgments}
         messages.success(self.request, message % counts)
         if done.missing:
-            messages.warning(self.request, _missing_text(done.missing))
+            message = ngettext(
+                "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
+                "source is uploaded.",
+                "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the same "
+                "source are uploaded.",
+                done.missing,
+            )
+            messages.warning(self.request, message % {"count": done.missing})
         return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[done.eval_set.pk]))
-
-
-def export_view(request: HttpRequest, eval_set: EvalSet) -> FileResponse:
-    """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
-    layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
-    archive = eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET)
-    return FileResponse(
-        archive,
-        as_attachment=True,
-        filename=archive_name(eval_set, layout),
-        content_type="application/zip",
-        headers={"X-Content-Type-Options": "nosniff"},
-    )
-
-
-def _missing_text(count: int) -> str:
-    message = ngettext(
-        "%(count)d judgment is of a document that the knowledge base does not have: it counts once a document of the same "
-        "source is uploaded.",
-        "%(count)d judgments are of documents that the knowledge base does not have: they count once documents of the same "
-        "source are uploaded.",
-        count,
-    )
-    return message % {"count": count}
 
 
 QUERIES_A_PAGE, JUDGMENTS_A_PAGE = 50, 50
 CHUNKS_READ = 2_000
-FILTERS = ("", "judged", "unanswerable", "unjudged")
 TAKEN_BACK = "none"
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """An option of a select field."""
-
-    value: str
-    label: str
-    is_chosen: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueryRow:
-    """A query of the table; `description` says what is judged."""
-
-    query: EvalQuery
-    url: str
-    debug_url: str
-    description: str
-
-
-@dataclass(frozen=True, slots=True)
-class QueryTable:
-    q: str
-    choices: tuple[Option, ...]
-    page: "Page[Any]"
-    rows: tuple[QueryRow, ...]
-    previous_url: str
-    next_url: str
-    is_narrowed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class JudgmentRow:
-    """A judgment; `chunk_url` is blank, and `trouble` says why, where nothing in the knowledge base answers to it."""
-
-    judgment: Judgment
-    document_url: str
-    chunk_url: str
-    chunk: str
-    trouble: str
-    grades: tuple[Option, ...]
 
 
 class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
@@ -198,7 +137,7 @@ class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
 
     @property
     def url(self) -> str:
-        return set_url(self.eval_set)
+        return reverse("admin:kb_evalset_change", args=[self.eval_set.pk])
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(
@@ -290,8 +229,8 @@ class QueryView(OfSetView):
             query=self.query,
             page=page,
             rows=judgment_rows(self.eval_set, judgments),
-            previous_url=_here({}, page.previous_page_number()) if page.has_previous() else "",
-            next_url=_here({}, page.next_page_number()) if page.has_next() else "",
+            grades=[_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant")],
+            taken_back=TAKEN_BACK,
             set_url=self.url,
             debug_url=_debug_url(self.eval_set, self.query.text),
         )
@@ -344,19 +283,6 @@ class DeleteQueriesView(OfSetView):
         return self.url
 
 
-def set_url(eval_set: EvalSet) -> str:
-    return reverse("admin:kb_evalset_change", args=[eval_set.pk])
-
-
-def judge_view(request: HttpRequest, eval_set: EvalSet) -> HttpResponse:
-    """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
-    request.session[SESSION_KEY] = eval_set.name
-    kb_id = eval_set.knowledge_base_id
-    if q := request.GET.get("q", ""):
-        return HttpResponseRedirect(debug_url([kb_id], q, None))
-    return HttpResponseRedirect(f"{reverse('admin:search_debug')}?{urlencode({'kb': kb_id})}")
-
-
 def last_run_text(eval_set: Any) -> str:
     """The figures of the last run that is done; blank where there is none."""
     figures = eval_set.last_figures or {}
@@ -370,68 +296,57 @@ def last_run_text(eval_set: Any) -> str:
     return " · ".join(parts)
 
 
-def query_table(request: HttpRequest, eval_set: EvalSet) -> QueryTable:
-    """The queries that the URL asks for: `q` in the text or id, `show` one of FILTERS, `page`; three queries."""
-    q = request.GET.get("q", "").strip()
-    show = request.GET.get("show", "")
-    show = show if show in FILTERS else ""
+def query_table(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
+    """The queries that the URL asks for: `q` in the text or id, `show` a kind of them, `page`; three queries."""
+    kinds = {
+        "": _("all queries"),
+        "judged": _("with judgments"),
+        "unanswerable": _("without an answer"),
+        "unjudged": _("without judgments"),
+    }
+    q, show = request.GET.get("q", "").strip(), request.GET.get("show", "")
+    show = show if show in kinds else ""
     rows = _narrowed(EvalQuery.objects.filter(eval_set=eval_set), q, show)
     page = Paginator(rows.order_by("pk"), QUERIES_A_PAGE).get_page(request.GET.get("page"))
     shown = [query.pk for query in page.object_list]
     counted = eval_query_overview(principal(request), eval_set).filter(pk__in=shown).order_by("pk")
-    given = {name: value for name, value in (("q", q), ("show", show)) if value}
-    return QueryTable(
-        q=q,
-        choices=tuple(Option(value, label, value == show) for value, label in _filters_text().items()),
-        page=page,
-        rows=tuple(_row(eval_set, query) for query in counted),
-        previous_url=_here(given, page.previous_page_number()) if page.has_previous() else "",
-        next_url=_here(given, page.next_page_number()) if page.has_next() else "",
-        is_narrowed=bool(given),
-    )
+    rows_shown = [
+        {
+            "query": query,
+            "debug_url": _debug_url(eval_set, query.text),
+            "description": _judged_text(query.judgment_count, query.relevant_count),
+        }
+        for query in counted
+    ]
+    return {"q": q, "show": show, "kinds": kinds, "page": page, "rows": rows_shown, "is_narrowed": bool(q or show)}
 
 
-def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> tuple[JudgmentRow, ...]:
-    """Judgments with the documents and chunks of today that answer to them; at most two queries.
+def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
+    """Judgments with the documents and chunks of today that they are of; at most two queries.
+
+    `trouble` says why there is none.
 
     Args:
         eval_set: whose they are.
         judgments: with their query, its set, and their document.
     """
     if not judgments:
-        return ()
+        return []
     documents = Document.objects.filter(documents_judged(judgments), knowledge_base=eval_set.knowledge_base_id)
     chunks = Chunk.objects.filter(document__in=documents).select_related("document").order_by("document_id", "position")
     found = anchored_chunks(judgments, chunks[:CHUNKS_READ])
-    here = {chunk.document.source or chunk.document.title: chunk.document for chunk in found.values()}
-    return tuple(_judgment_row(each, found.get(each.pk), here.get(each.source)) for each in judgments)
-
-
-def _judgment_row(judgment: Judgment, chunk: Chunk | None, successor: Document | None) -> JudgmentRow:
-    document = judgment.document or successor
-    trouble = ""
-    if document is None:
-        trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
-    elif chunk is None:
-        trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
-    grades = [Option(str(grade), label, grade == judgment.grade) for grade, label in _grades_text().items()]
-    return JudgmentRow(
-        judgment=judgment,
-        document_url=reverse("admin:kb_document_change", args=[document.pk]) if document else "",
-        chunk_url=reverse("admin:kb_chunk_change", args=[chunk.pk]) if chunk and judgment.quote else "",
-        chunk=_("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else "",
-        trouble=trouble,
-        grades=(*grades, Option(TAKEN_BACK, _("take back"), is_chosen=False)),
-    )
-
-
-def _row(eval_set: EvalSet, query: Any) -> QueryRow:
-    return QueryRow(
-        query=query,
-        url=reverse("admin:kb_evalset_query", args=[eval_set.pk, query.pk]),
-        debug_url=_debug_url(eval_set, query.text),
-        description=_judged_text(query.judgment_count, query.relevant_count),
-    )
+    here = {source_label(chunk.document): chunk.document for chunk in found.values()}
+    rows = []
+    for judgment in judgments:
+        chunk, document = found.get(judgment.pk), judgment.document or here.get(judgment.source)
+        trouble = ""
+        if document is None:
+            trouble = _("The document is gone: upload one of the same source, and this judgment counts again.")
+        elif chunk is None:
+            trouble = _("The document no longer has this passage: judge anew in Search debug, and take this one back.")
+        number = _("chunk %(number)d") % {"number": chunk.position + 1} if chunk and judgment.quote else ""
+        rows.append({"judgment": judgment, "document": document, "chunk": chunk, "number": number, "trouble": trouble})
+    return rows
 
 
 def _debug_url(eval_set: EvalSet, text: str) -> str:
@@ -455,20 +370,6 @@ def _added_text(added: int, passed: int) -> str:
     return f"{message} {known % {'count': passed}}"
 
 
-def _filters_text() -> Mapping[str, str]:
-    return {
-        "": _("all queries"),
-        "judged": _("with judgments"),
-        "unanswerable": _("without an answer"),
-        "unjudged": _("without judgments"),
-    }
-
-
-def _grades_text() -> Mapping[int, str]:
-    names = (_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant"))
-    return dict(enumerate(names[: MAX_GRADE + 1]))
-
-
 def _narrowed(rows: QuerySet[EvalQuery], q: str, show: str) -> QuerySet[EvalQuery]:
     if q:
         rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
@@ -478,10 +379,6 @@ def _narrowed(rows: QuerySet[EvalQuery], q: str, show: str) -> QuerySet[EvalQuer
     if show == "unjudged":
         return rows.filter(~has_judgments, answerable=True)
     return rows.filter(answerable=False) if show == "unanswerable" else rows
-
-
-def _here(given: Mapping[str, str], page: int) -> str:
-    return f"?{urlencode({**given, 'page': page})}"
 
 
 def _grades(posted: QueryDict) -> dict[int, int | None]:
@@ -560,10 +457,26 @@ class EvalSetAdmin(GraphAdmin):
         return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[object_id]))
 
     def export_view(self, request: HttpRequest, object_id: int) -> Any:
-        return export_view(request, self.get_object_or_404(request, str(object_id)))
+        """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
+        eval_set = self.get_object_or_404(request, str(object_id))
+        layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
+        archive = eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET)
+        return FileResponse(
+            archive,
+            as_attachment=True,
+            filename=archive_name(eval_set, layout),
+            content_type="application/zip",
+            headers={"X-Content-Type-Options": "nosniff"},
+        )
 
     def judge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return judge_view(request, self.get_object_or_404(request, str(object_id)))
+        """On to Search debug, where judgments from now on go to this set; with the query `q`, where it is given."""
+        eval_set = self.get_object_or_404(request, str(object_id))
+        request.session[SESSION_KEY] = eval_set.name
+        kb_id = eval_set.knowledge_base_id
+        if q := request.GET.get("q", ""):
+            return HttpResponseRedirect(debug_url([kb_id], q, None))
+        return HttpResponseRedirect(f"{reverse('admin:search_debug')}?{urlencode({'kb': kb_id})}")
 
     @action(description=gettext_lazy("Import"), icon="upload_file", url_path="import-files")  # type: ignore[untyped-decorator]
     def import_files(self, request: HttpRequest) -> HttpResponse:

@@ -1,6 +1,6 @@
 """The curators' inbox: queries that failed, who mends them, and how far that is."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from django import forms
@@ -341,7 +341,9 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("reasons"))
     def badges(self, failed: FailedQuery) -> SafeString:
-        return format_html('<span class="fq-badges">{}</span>', format_html_join("", BADGE, _counted(failed.reasons)))
+        counted = [(reason, failed.reasons[reason]) for reason in Reason if failed.reasons.get(reason)]
+        rows = [(reason.value, reason.label, f" ×{times}" if times > 1 else "") for reason, times in counted]
+        return format_html('<span class="fq-badges">{}</span>', format_html_join("", BADGE, rows))
 
     @column(gettext_lazy("knowledge bases"))
     def searched(self, failed: Any) -> str:
@@ -358,13 +360,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
         return format_html(
             '<span class="fq-links">{}</span>', format_html_join("", '<a href="{}" class="kb-link">{}</a>', links)
         )
-
-
-def _counted(reasons: Mapping[str, int]) -> Iterable[Sequence[str]]:
-    """Each reason with its words and, where it struck more than once, how often."""
-    for reason in Reason:
-        if times := reasons.get(reason):
-            yield reason.value, str(reason.label), f" ×{times}" if times > 1 else ""
 
 
 def _debug_url(failed: Any) -> str:

@@ -69,14 +69,6 @@ class NewEvalSet:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """One search, and in which ways it failed."""
-
-    search: SearchLog
-    reasons: frozenset[FailedQuery.Reason]
-
-
 # -- What goes in --------------------------------------------------------------------------------------------------------
 def note_failures(rows: Iterable[SearchLog]) -> None:
     """Takes those of some searches that failed into the inbox, in one statement.
@@ -87,7 +79,7 @@ def note_failures(rows: Iterable[SearchLog]) -> None:
     Args:
         rows: searches, as they stand in the log; those without a query are passed over.
     """
-    _note([_Failure(row, reasons) for row in rows if (reasons := _reasons(row))])
+    _note([(row, reasons) for row in rows if (reasons := _reasons(row))])
 
 
 def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
@@ -117,31 +109,31 @@ def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
         before, entry.feedback = entry.feedback, value
         entry.save(update_fields=["feedback"])
         if value == bad != before:
-            _note([_Failure(entry, frozenset({FailedQuery.Reason.DISLIKED}))])
+            _note([(entry, {FailedQuery.Reason.DISLIKED})])
         elif before == bad != value:
             _take_back(entry)
 
 
-def _reasons(row: SearchLog) -> frozenset[FailedQuery.Reason]:
+def _reasons(row: SearchLog) -> set[FailedQuery.Reason]:
     reasons = set()
     if row.outcome != SearchLog.Outcome.FOUND:
         reasons.add(FailedQuery.Reason(row.outcome))
     if any(each["code"] in MENDABLE for each in row.degraded):
         reasons.add(FailedQuery.Reason.DEGRADED)
-    return frozenset(reasons)
+    return reasons
 
 
-def _note(failures: Iterable[_Failure]) -> None:
+def _note(failures: Iterable[tuple[SearchLog, set[FailedQuery.Reason]]]) -> None:
+    """Adds searches, each with the ways in which it failed."""
     noted: dict[str, dict[str, Any]] = {}
-    for failure in failures:
-        row = failure.search
+    for row, reasons in failures:
         words = _normalised(row.query)
         if not words:
             continue
         key = _key(row.knowledge_base_ids, words)
         kept = noted.setdefault(key, {"key": key, "reasons": {}, "count": 0, "first_seen": row.created_at})
         kept["count"] += 1
-        for reason in failure.reasons:
+        for reason in reasons:
             kept["reasons"][reason.value] = kept["reasons"].get(reason.value, 0) + 1
         kept |= {
             "kb_ids": sorted(set(row.knowledge_base_ids)),
@@ -271,7 +263,11 @@ def to_eval_query(
             the principal's to edit.
         Rejected: the set is of another knowledge base; or the query is marked as without an answer, but has judgments.
     """
-    _require_editable(principal, failed)
+    rows = FailedQuery.objects.filter(pk=failed.pk)
+    if not editable_by(principal, rows).exists():
+        if rows.visible_to(principal).exists():
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        raise NotVisible(_("There is no such object."))
     kb_id = target.knowledge_base.pk if isinstance(target, NewEvalSet) else target.knowledge_base_id
     if kb_id not in failed.knowledge_base_ids:
         message = _("The evaluation set belongs to a knowledge base that was not searched: choose another.")
@@ -286,18 +282,3 @@ def to_eval_query(
         if query.answerable != answerable:
             query = mark_unanswerable(principal, eval_set, query.text, not answerable) or query
     return query
-
-
-def _require_editable(principal: Principal, failed: FailedQuery) -> None:
-    """Returns where the principal may work on a failed query.
-
-    Raises:
-        NotVisible: it does not exist for this principal.
-        NotAllowed: the principal may see it, but not edit all of its knowledge bases.
-    """
-    rows = FailedQuery.objects.filter(pk=failed.pk)
-    if editable_by(principal, rows).exists():
-        return
-    if not rows.visible_to(principal).exists():
-        raise NotVisible(_("There is no such object."))
-    raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))

@@ -1,7 +1,7 @@
 """Retrieval profiles as their readers see them: one row a profile, the state of a version, and who searches by it."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -94,26 +94,24 @@ def profile_overview(principal: Principal, profile: RetrievalProfile) -> Profile
 def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[ProfileOverview]:
     rows = versions.select_related("knowledge_base").defer("settings")
     ordered = rows.order_by("name", "knowledge_base_id", "-version")
-    return [
-        _overview(list(of_one), *used.get(key, ((), 0)))
-        for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id))
-    ]
-
-
-def _overview(
-    versions: Sequence[RetrievalProfile], used_by: Iterable[KnowledgeBase], used_elsewhere: int
-) -> ProfileOverview:
-    newest = versions[0]
-    return ProfileOverview(
-        name=newest.name,
-        knowledge_base=newest.knowledge_base,
-        published=next((profile for profile in versions if profile.published), None),
-        draft=newest if state_of(newest) is VersionState.DRAFT else None,
-        newest=newest,
-        version_count=len(versions),
-        used_by=tuple(used_by),
-        used_elsewhere=used_elsewhere,
-    )
+    overviews = []
+    for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id)):
+        versions = list(of_one)
+        newest = versions[0]
+        used_by, used_elsewhere = used.get(key, ([], 0))
+        overviews.append(
+            ProfileOverview(
+                name=newest.name,
+                knowledge_base=newest.knowledge_base,
+                published=next((profile for profile in versions if profile.published), None),
+                draft=newest if state_of(newest) is VersionState.DRAFT else None,
+                newest=newest,
+                version_count=len(versions),
+                used_by=tuple(used_by),
+                used_elsewhere=used_elsewhere,
+            )
+        )
+    return overviews
 
 
 def _used(principal: Principal, using: ScopedQuerySet) -> Used:

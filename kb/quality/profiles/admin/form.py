@@ -179,7 +179,8 @@ class ProfileForm(forms.Form):
         may_share: bool = False,
         initial: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(data, initial={**_as_texts(base), **(initial or {})})
+        given = {name: _as_text(value) for name, value in base.settings.items()} if base else {}
+        super().__init__(data, initial={**given, **(initial or {})})
         self.base = base
         self._places = {str(kb.pk): kb for kb in places or ()}
         if places is None:
@@ -214,7 +215,10 @@ class ProfileForm(forms.Form):
         try:
             configuration_of(self.settings)
         except InvalidConfiguration as error:
-            self.add_error(error.field if error.field in self.fields else None, _error_text(error))
+            message = str(error)
+            if error.field in {"keyword_weight", "hybrid_text_weight"}:
+                message = _("Both weights are 0: give at least one channel a weight.")
+            self.add_error(error.field if error.field in self.fields else None, message)
         if self.base is not None and "name" not in self.fields and self.settings == self.base.settings:
             message = _("These are the settings of version %(version)d already: change one, or go back.")
             self.add_error(None, message % {"version": self.base.version})
@@ -230,10 +234,6 @@ def _field(name: str, inherited: Any) -> SettingField:
     return field
 
 
-def _as_texts(base: RetrievalProfile | None) -> dict[str, str]:
-    return {name: _as_text(value) for name, value in base.settings.items()} if base else {}
-
-
 def _as_text(value: Any) -> str:
     """What a field holds for a setting's value."""
     if value is None:
@@ -243,9 +243,3 @@ def _as_text(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(value) or _("none")
     return str(value)
-
-
-def _error_text(error: InvalidConfiguration) -> str:
-    if error.field in {"keyword_weight", "hybrid_text_weight"}:
-        return _("Both weights are 0: give at least one channel a weight.")
-    return str(error)

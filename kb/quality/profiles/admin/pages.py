@@ -1,7 +1,5 @@
-"""The page that compares two versions of profiles, or a version with the environment's defaults."""
+"""The pages of retrieval profiles: list, versions, differences, edit, publication and deletion."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -9,6 +7,7 @@ from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http.response import HttpResponseBase
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
@@ -85,14 +84,18 @@ class VersionPage(ProfilePage):
     def may_edit(self) -> bool:
         return RetrievalProfile.objects.editable_by(self.caller).filter(pk=self.version.pk).exists()
 
-    def require_edit(self) -> None:
-        """Raises Http404 where the version does not exist for this user, PermissionDenied where it is not to change."""
-        if not self.may_edit:
-            raise PermissionDenied
-
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         page_url = reverse(PAGE, args=[self.version.pk])
         return super().get_context_data(**{"version": self.version, "page_url": page_url, **kwargs})
+
+
+class ChangePage(VersionPage):
+    """A page that changes a version; 404 where it does not exist for this user, 403 where it is not to change."""
+
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not self.may_edit:
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
 
 
 def visible_version(caller: Principal, pk: int) -> RetrievalProfile:
@@ -138,41 +141,22 @@ def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, st
 add_part(KnowledgeBase, context=_of_knowledge_base)
 
 
-@dataclass(frozen=True, slots=True)
-class ShownDifference:
-    """A setting that differs, in words; `before_set` says that the version sets it itself, likewise `after_set`."""
+def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[dict[str, Any]]:
+    """What differs, in the order of the form; None: the environment's defaults.
 
-    name: str
-    label: str
-    before: str
-    after: str
-    before_set: bool
-    after_set: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ShownSide:
-    """One of the two: a version, or with None the environment's defaults."""
-
-    version: RetrievalProfile | None
-    name: str
-    state: str
-    url: str
-
-
-def shown_differences(before: RetrievalProfile | None, after: RetrievalProfile) -> list[ShownDifference]:
-    """What differs, in the order of the form; None: the environment's defaults."""
+    `before_set` says that the version sets it itself, likewise `after_set`.
+    """
     first = before or RetrievalProfile(settings={})
     found = {each.name: each for each in differences(first, after)}
     return [
-        ShownDifference(
-            name,
-            setting_label(name),
-            value_text(name, found[name].before),
-            value_text(name, found[name].after),
-            name in first.settings,
-            name in after.settings,
-        )
+        {
+            "name": name,
+            "label": setting_label(name),
+            "before": value_text(name, found[name].before),
+            "after": value_text(name, found[name].after),
+            "before_set": name in first.settings,
+            "after_set": name in after.settings,
+        }
         for name in in_order(found)
     ]
 
@@ -192,9 +176,10 @@ class DiffView(ProfilePage):
         return super().get_context_data(
             **kwargs,
             title=_("What differs between two versions"),
-            before=_side(before),
-            after=_side(after),
-            sides=[_side(before), _side(after)],
+            before=before,
+            after=after,
+            before_state=profile_state(before) if before else "",
+            after_state=profile_state(after),
             select_classes=" ".join(SELECT_CLASSES),
             differences=found,
             same_count=len(configuration_of(after.settings).as_dict()) - len(found),
@@ -229,24 +214,13 @@ class DiffView(ProfilePage):
         return [*options, *(("", [(version.pk, str(version))]) for version in further)]
 
 
-def _side(version: RetrievalProfile | None) -> ShownSide:
-    if version is None:
-        return ShownSide(None, _("the environment’s defaults"), "", "")
-    return ShownSide(version, str(version), profile_state(version), reverse(PAGE, args=[version.pk]))
-
-
 @page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
-class EditView(VersionPage):
+class EditView(ChangePage):
     """Settings that begin with those of a version and become the next one."""
 
     template_name = "quality/profiles/form.html"
 
-    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
-        self.require_edit()
-        return super().get(*args, **kwargs)
-
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        self.require_edit()
         form = ProfileForm(request.POST, self.version)
         if form.is_valid():
             saved = create_version(
@@ -290,12 +264,12 @@ class AddView(ProfilePage):
     def may_share(self) -> bool:
         return bool(self.caller.user.is_superuser)
 
-    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
-        self._require_place()
-        return super().get(*args, **kwargs)
+    def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+        if not (self.places or self.may_share):
+            raise PermissionDenied
+        return super().dispatch(request, *args, **kwargs)
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        self._require_place()
         form = self._form(request.POST)
         if form.is_valid():
             try:
@@ -316,10 +290,6 @@ class AddView(ProfilePage):
             description=form.cleaned_data["description"],
             knowledge_base=place,
         )
-
-    def _require_place(self) -> None:
-        if not (self.places or self.may_share):
-            raise PermissionDenied
 
     def _form(self, data: Any = None) -> ProfileForm:
         asked = self.request.GET.get("kb", "")
@@ -345,17 +315,12 @@ BASES_LISTED = 20
 
 
 @page("retrieval-profiles/<int:pk>/publish/", name="kb_retrievalprofile_publish")
-class PublishView(VersionPage):
+class PublishView(ChangePage):
     """Says which knowledge bases will move and what will differ; publishes on POST."""
 
     template_name = "quality/profiles/publish.html"
 
-    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
-        self.require_edit()
-        return super().get(*args, **kwargs)
-
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        self.require_edit()
         try:
             moved = publish(self.caller, self.version, adopt="adopt" in request.POST)
         except NotAllowed as error:
@@ -375,6 +340,9 @@ class PublishView(VersionPage):
         moving = moving_with(self.version)
         total = moving.count()
         seen = list(moving.visible_to(self.caller)[:BASES_LISTED]) if total else []
+        # The knowledge base whose own profile it is, where it searches by another one.
+        kb = self.version.knowledge_base
+        adopting = None if kb is None or kb.profile.is_version_of_same(self.version) else kb
         return super().get_context_data(
             **kwargs,
             title=title % {"profile": self.version},
@@ -384,29 +352,18 @@ class PublishView(VersionPage):
             differences=shown_differences(published, self.version),
             moving=seen,
             moving_unseen=total - len(seen),
-            adopting=self._adopting(),
+            adopting=adopting,
+            adopting_changes=changes_text(differences(adopting.profile, self.version)) if adopting else [],
         )
-
-    def _adopting(self) -> dict[str, Any] | None:
-        """The knowledge base whose own profile it is, where it searches by another one, and what will differ there."""
-        kb = self.version.knowledge_base
-        if kb is None or kb.profile.is_version_of_same(self.version):
-            return None
-        return {"kb": kb, "changes": changes_text(differences(kb.profile, self.version))}
 
 
 @page("retrieval-profiles/<int:pk>/delete/", name="kb_retrievalprofile_delete")
-class DeleteView(VersionPage):
+class DeleteView(ChangePage):
     """Asks before a draft is deleted, or says why it is kept."""
 
     template_name = "quality/profiles/delete.html"
 
-    def get(self, *args: Any, **kwargs: Any) -> HttpResponse:
-        self.require_edit()
-        return super().get(*args, **kwargs)
-
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
-        self.require_edit()
         name = str(self.version)
         try:
             delete_draft(self.caller, self.version)
@@ -428,25 +385,6 @@ ROWS_A_PAGE = 50
 VERSIONS_A_PAGE = 20
 BASES_SHOWN = 5
 STATE_LABELS = {VersionState.PUBLISHED: "success", VersionState.DRAFT: "warning", VersionState.EARLIER: ""}
-
-
-@dataclass(frozen=True, slots=True)
-class VersionRow:
-    """One version on the page of its profile; a blank URL is that of what the caller may not do."""
-
-    version: RetrievalProfile
-    state: str
-    label: str
-    description: str
-    changes: tuple[str, ...]
-    is_first: bool
-    is_chosen: bool
-    diff_url: str
-    try_url: str
-    edit_url: str = ""
-    publish_url: str = ""
-    delete_url: str = ""
-    is_earlier: bool = False
 
 
 @page("retrieval-profiles/", name="kb_retrievalprofile_changelist")
@@ -475,7 +413,10 @@ class ProfileView(VersionPage):
         overview = profile_overview(self.caller, self.version)
         rows = RetrievalProfile.objects.versions_of(self.version).select_related("created_by")
         versions = list(rows.order_by("-version"))
-        page = Paginator(versions, VERSIONS_A_PAGE).get_page(self._page_number(versions))
+        # The page that was asked for, else the one with the version of the URL.
+        newer = sum(version.version > self.version.version for version in versions)
+        asked = self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1
+        page = Paginator(versions, VERSIONS_A_PAGE).get_page(asked)
         older = [*versions[1:], None]
         return super().get_context_data(
             **kwargs,
@@ -494,34 +435,24 @@ class ProfileView(VersionPage):
             compare_url=diff_url(None, overview.newest),
         )
 
-    def _page_number(self, versions: Sequence[RetrievalProfile]) -> Any:
-        """The page that was asked for, else the one with the version of the URL."""
-        newer = sum(version.version > self.version.version for version in versions)
-        return self.request.GET.get("page") or newer // VERSIONS_A_PAGE + 1
-
-    def _row(self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview) -> VersionRow:
-        state, args = state_of(version), [version.pk]
-        found = differences(before or RetrievalProfile(settings={}), version)
-        links: dict[str, Any] = {}
-        if self.may_edit:
-            links["edit_url"] = reverse(EDIT, args=args)
-            if state is not VersionState.PUBLISHED:
-                links["publish_url"] = reverse(PUBLISH, args=args)
-            if state is VersionState.DRAFT:
-                links["delete_url"] = reverse(DELETE, args=args)
-        return VersionRow(
-            version=version,
-            state=profile_state(version),
-            label=STATE_LABELS[state],
-            description=described(version),
-            changes=tuple(changes_text(found)),
-            is_first=before is None,
-            is_chosen=version.pk == self.version.pk and version not in (overview.newest, overview.live),
-            diff_url=diff_url(before, version),
-            try_url=try_url(version),
-            is_earlier=overview.published is not None and version.version < overview.published.version,
-            **links,
-        )
+    def _row(
+        self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview
+    ) -> dict[str, Any]:
+        """A version on the page of its profile, with the one before it."""
+        state = state_of(version)
+        return {
+            "version": version,
+            "state": profile_state(version),
+            "label": STATE_LABELS[state],
+            "description": described(version),
+            "changes": changes_text(differences(before or RetrievalProfile(settings={}), version)),
+            "is_first": before is None,
+            "is_chosen": version.pk == self.version.pk and version not in (overview.newest, overview.live),
+            "diff_url": diff_url(before, version),
+            "try_url": try_url(version),
+            "is_draft": state is VersionState.DRAFT,
+            "is_earlier": overview.published is not None and version.version < overview.published.version,
+        }
 
 
 def described(version: RetrievalProfile) -> str:
