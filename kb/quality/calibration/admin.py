@@ -47,13 +47,16 @@ class CalibrationView(AdminPage):
         caller = principal(request)
         run = _run(caller, request.POST.get("run", ""))
         name, cut = request.POST.get("name", ""), request.POST.get("cut", "")
+        given = {"name": name, "cut": cut}
         try:
-            saved = save_cut(caller, run, name=name, cut=float(cut))
+            value = float(cut)
         except ValueError:
-            error = _("The cut is not a number: give one from 0 to 1.")
-            return self._show_run(caller, run, {"error": error, "name": name, "cut": cut}, status=400)
+            given["error"] = _("The cut is not a number: give one from 0 to 1.")
+            return self._show_run(caller, run, given, status=400)
+        try:
+            saved = save_cut(caller, run, name=name, cut=value)
         except (ServiceError, InvalidConfiguration) as error:
-            return self._show_run(caller, run, {"error": str(error), "name": name, "cut": cut}, status=400)
+            return self._show_run(caller, run, {**given, "error": str(error)}, status=400)
         message = _("Saved as the draft %(profile)s: compare it with the one in force, then publish it.")
         messages.success(request, message % {"profile": saved})
         return HttpResponseRedirect(profile_url(saved) or f"{reverse('admin:calibration')}?run={run.pk}")

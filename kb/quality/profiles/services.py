@@ -96,17 +96,17 @@ def _overviews(versions: QuerySet[RetrievalProfile], used: Used) -> list[Profile
     ordered = rows.order_by("name", "knowledge_base_id", "-version")
     overviews = []
     for key, of_one in groupby(ordered, key=lambda row: (row.name, row.knowledge_base_id)):
-        versions = list(of_one)
-        newest = versions[0]
+        own = list(of_one)
+        newest = own[0]
         used_by, used_elsewhere = used.get(key, ([], 0))
         overviews.append(
             ProfileOverview(
                 name=newest.name,
                 knowledge_base=newest.knowledge_base,
-                published=next((profile for profile in versions if profile.published), None),
+                published=next((profile for profile in own if profile.published), None),
                 draft=newest if state_of(newest) is VersionState.DRAFT else None,
                 newest=newest,
-                version_count=len(versions),
+                version_count=len(own),
                 used_by=tuple(used_by),
                 used_elsewhere=used_elsewhere,
             )
