@@ -11,7 +11,7 @@ BEIR: queries.jsonl (`metadata.answerable` false: the corpus has no answer), qre
 TREC: topics.tsv (id, tab, query; or a file of <top> topics), qrels.txt, unanswerable.txt with an id a line. Where meta.json
 has `"ids": "percent-encoded"`, white space and % within ids are. A query's white space becomes single spaces.
 
-Whether a passage of today is the one that was judged, after another chunking or another import of its document.
+A judged passage is found again after another chunking or another import of its document by its words.
 """
 
 import hashlib
@@ -138,7 +138,7 @@ def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, docu
     directory.mkdir(parents=True, exist_ok=True)
     meta = {"name": judged.name} | (_ENCODED if layout is Layout.TREC else {})
     (directory / "meta.json").write_text(json.dumps(meta, ensure_ascii=False) + "\n", encoding="utf-8")
-    qrels, apart = _split(judged.judgments, documents, fits=_fits_tabs if layout is Layout.BEIR else _fits_anything)
+    qrels, apart = _split(judged.judgments, documents, layout)
     if layout is Layout.BEIR:
         records = (query_record(each.id, BeirQuery(each.text, each.answerable)) for each in judged.queries)
         write_json_lines(directory / "queries.jsonl", records)
@@ -157,7 +157,11 @@ def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, docu
         )
         _write_lines(directory / _UNANSWERABLE, (_encoded(each.id) for each in judged.queries if not each.answerable))
     if apart:
-        write_json_lines(directory / _PASSAGES, map(_passage_record, apart))
+        passages = (
+            {"query-id": each.query_id, "corpus-id": each.source, "quote": each.quote, "score": each.grade}
+            for each in apart
+        )
+        write_json_lines(directory / _PASSAGES, passages)
 
 
 # -- BEIR --------------------------------------------------------------------------------------------------------------
@@ -173,17 +177,14 @@ def _read_beir(
     }, qrels
 
 
-def _fits_tabs(text: str) -> bool:
-    return not any(character in text for character in "\t\r\n")
-
-
 # -- TREC --------------------------------------------------------------------------------------------------------------
 def _read_trec(
     directory: Path, documents: Collection[str] | None
 ) -> tuple[dict[str, JudgedQuery], Mapping[str, Mapping[str, int]]]:
     decode = unquote if _has_encoded_ids(directory) else str
     topics_file, qrels_file = (_only(directory, pattern) for pattern in ("topics*", "qrels*"))
-    unanswerable = _unanswerable(directory / _UNANSWERABLE)
+    marked = directory / _UNANSWERABLE
+    unanswerable = {line.strip() for _place, line in iter_lines(marked)} if marked.is_file() else set()
     queries: dict[str, JudgedQuery] = {}
     for place, key, text in _topics(topics_file):
         query_id = decode(key)
@@ -192,7 +193,10 @@ def _read_trec(
         queries[query_id] = JudgedQuery(query_id, text, answerable=key not in unanswerable)
     qrels: dict[str, dict[str, int]] = {}
     for place, line in iter_lines(qrels_file):
-        judged = _trec_judgment(place, line)
+        try:
+            judged: Any = next(ir_measures.read_trec_qrels(f"{line}\n"))  # type: ignore[no-untyped-call]
+        except ValueError as error:
+            raise SetFormatError(SetProblem.BAD_TREC_JUDGMENT, place) from error
         query_id, source = decode(judged.query_id), decode(judged.doc_id)
         if query_id not in queries:
             raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries=topics_file.name)
@@ -202,13 +206,6 @@ def _read_trec(
             raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
         qrels[query_id][source] = judged.relevance
     return queries, qrels
-
-
-def _trec_judgment(place: str, line: str) -> Any:
-    try:
-        return next(ir_measures.read_trec_qrels(f"{line}\n"))  # type: ignore[no-untyped-call]
-    except ValueError as error:
-        raise SetFormatError(SetProblem.BAD_TREC_JUDGMENT, place) from error
 
 
 def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -227,10 +224,6 @@ def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
         if topic_id is None or title is None or not title[1].strip():
             raise SetFormatError(SetProblem.BAD_TOPIC, place)
         yield place, topic_id[1], " ".join(title[1].split())
-
-
-def _unanswerable(path: Path) -> frozenset[str]:
-    return frozenset(line.strip() for _place, line in iter_lines(path)) if path.is_file() else frozenset()
 
 
 def _only(directory: Path, pattern: str) -> Path:
@@ -260,10 +253,6 @@ def _encoded(key: str) -> str:
     return re.sub(r"[\s%\ufeff]", lambda found: percent_encoded(found[0]), key)
 
 
-def _fits_anything(_text: str) -> bool:
-    return True
-
-
 # -- Passages ----------------------------------------------------------------------------------------------------------
 def _read_passages(path: Path, queries: Mapping[str, JudgedQuery]) -> list[SourceJudgment]:
     judgments: list[SourceJudgment] = []
@@ -283,26 +272,18 @@ def _read_passages(path: Path, queries: Mapping[str, JudgedQuery]) -> list[Sourc
     return judgments
 
 
-def _passage_record(judgment: SourceJudgment) -> dict[str, Any]:
-    return {
-        "query-id": judgment.query_id,
-        "corpus-id": judgment.source,
-        "quote": judgment.quote,
-        "score": judgment.grade,
-    }
-
-
 def _split(
-    judgments: Iterable[SourceJudgment], documents: Collection[str], *, fits: Any
+    judgments: Iterable[SourceJudgment], documents: Collection[str], layout: Layout
 ) -> tuple[dict[str, dict[str, int]], list[SourceJudgment]]:
-    """What goes into qrels, and what goes into passages.jsonl."""
+    """What goes into qrels, and what goes into passages.jsonl; ids in BEIR's qrels hold no tabs and no line ends."""
     known = frozenset(documents)
     judgments = list(judgments)
     with_passages = {(each.query_id, each.source) for each in judgments if each.quote}
     qrels: dict[str, dict[str, int]] = {}
     apart: list[SourceJudgment] = []
     for each in judgments:
-        is_listed = each.source in known and fits(each.query_id) and fits(each.source)
+        fits = layout is Layout.TREC or not any(character in each.query_id + each.source for character in "\t\r\n")
+        is_listed = each.source in known and fits
         if is_listed:
             grades = qrels.setdefault(each.query_id, {})
             grades[each.source] = max(each.grade, grades.get(each.source, 0))

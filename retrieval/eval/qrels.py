@@ -145,12 +145,11 @@ def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
     path = directory / "corpus.jsonl"
     seen: set[str] = set()
     for place, record in iter_json_lines(path):
-        passage = BeirPassage(
+        yield BeirPassage(
             id=_new_id(record, place, seen),
             title=string_field(record, "title", place, default=""),
-            text=_text(record, place),
+            text=string_field(record, "text", place),
         )
-        yield passage
 
 
 def read_queries(directory: Path) -> dict[str, BeirQuery]:
@@ -159,7 +158,7 @@ def read_queries(directory: Path) -> dict[str, BeirQuery]:
     seen: set[str] = set()
     for place, record in iter_json_lines(directory / "queries.jsonl"):
         query_id = _new_id(record, place, seen)
-        queries[query_id] = BeirQuery(text=_text(record, place), answerable=_answerable(record, place))
+        queries[query_id] = BeirQuery(text=string_field(record, "text", place), answerable=_answerable(record, place))
     return queries
 
 
@@ -295,10 +294,6 @@ def string_field(record: Mapping[str, Any], key: str, place: str, *, default: st
     if not isinstance(value, str):
         raise BeirFormatError(SetProblem.NO_FIELD, place, field=key)
     return value
-
-
-def _text(record: Mapping[str, Any], place: str) -> str:
-    return string_field(record, "text", place)
 
 
 def _new_id(record: Mapping[str, Any], place: str, seen: set[str]) -> str:

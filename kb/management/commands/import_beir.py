@@ -33,8 +33,8 @@ class Command(KnowledgeBaseCommand):
         total = sum(1 for _ in iter_corpus(directory))
         kb = self._find_or_create(options)
         with self.progress_bar(total=total, unit="passages") as bar:
-            done = import_passages(kb, directory, bar.update)
-        self.stdout.write(f"{kb.name}: {done.added} passages imported, {done.unchanged} were there already")
+            added, unchanged = import_passages(kb, directory, bar.update)
+        self.stdout.write(f"{kb.name}: {added} passages imported, {unchanged} were there already")
         if options["eval_set"]:
             queries, judgments = import_eval_set(kb, directory, options["eval_set"])
             self.stdout.write(f"evaluation set {options['eval_set']}: {queries} queries, {judgments} judgments")

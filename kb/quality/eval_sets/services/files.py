@@ -4,7 +4,6 @@ import hashlib
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import IO, Any
@@ -24,25 +23,18 @@ from retrieval.eval.judged_sets import Layout, read_judged_set
 from retrieval.eval.qrels import BeirPassage, SetFormatError, SetProblem, iter_corpus
 
 
-@dataclass(frozen=True, slots=True)
-class BeirImport:
-    """What an import did: passages added, passages found there unchanged, queries and judgments of the set."""
-
-    added: int
-    unchanged: int
-    queries: int = 0
-    judgments: int = 0
-
-
 def import_passages(
     knowledge_base: KnowledgeBase, directory: Path, on_progress: Callable[[int], None] = lambda _: None
-) -> BeirImport:
+) -> tuple[int, int]:
     """Imports a corpus; passages that are there already are kept, changed ones replaced, so it can be run again.
 
     Args:
         knowledge_base: where to.
         directory: holds corpus.jsonl.
         on_progress: told how many further passages are done.
+
+    Returns:
+        How many passages were added, and how many were there unchanged.
 
     Raises:
         BeirFormatError: the file is missing or a line of it is wrong; earlier batches stay imported.
@@ -57,7 +49,7 @@ def import_passages(
         write_whole_documents(knowledge_base, [_document(passage) for passage in fresh], replaced=replaced)
         added, unchanged = added + len(fresh), unchanged + len(batch) - len(fresh)
         on_progress(len(batch))
-    return BeirImport(added, unchanged)
+    return added, unchanged
 
 
 def import_eval_set(knowledge_base: KnowledgeBase, directory: Path, name: str) -> tuple[int, int]:

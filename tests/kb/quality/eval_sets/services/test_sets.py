@@ -99,7 +99,7 @@ def test_another_knowledge_base_with_the_same_file_finds_the_passages(me, eval_s
 def test_an_installation_without_the_documents_takes_them_from_the_corpus(me, eval_set, tmp_path):
     eval_set_export(me, eval_set, tmp_path / "set", Layout.BEIR)
     other = make_kb()
-    assert import_passages(other, tmp_path / "set").added == 2
+    assert import_passages(other, tmp_path / "set") == (2, 0)
     assert import_eval_set(other, tmp_path / "set", "copy") == (5, 4)
     report = evaluate(principal(other.owner), other.eval_sets.get())
     assert report["stages"]["bm25"]["hit_rate@1"] > 0
