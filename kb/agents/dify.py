@@ -13,8 +13,8 @@ from kb.access.models import ApiKey, User
 from kb.base.errors import NotVisible
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
 from kb.base.shapes import as_values
+from kb.index.conditions import MAX_NAMES, Logic, Operator
 from kb.index.filters import Filters
-from kb.index.matching import MAX_NAMES, Comparison, Logic
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest
 from kb.web.api.authentication import ApiKeyAuthentication
@@ -121,32 +121,32 @@ def _record(result: Mapping[str, Any], notes: Mapping[str, Any]) -> dict[str, An
     }
 
 
-COMPARISONS: Final[Mapping[str, Comparison]] = {
-    "contains": Comparison.CONTAINS,
-    "not contains": Comparison.NOT_CONTAINS,
-    "start with": Comparison.STARTS_WITH,
-    "end with": Comparison.ENDS_WITH,
-    "is": Comparison.IS,
-    "is not": Comparison.IS_NOT,
-    "in": Comparison.IN,
-    "not in": Comparison.NOT_IN,
-    "empty": Comparison.EMPTY,
-    "null": Comparison.EMPTY,
-    "not empty": Comparison.NOT_EMPTY,
-    "not null": Comparison.NOT_EMPTY,
-    "=": Comparison.EQ,
-    "≠": Comparison.NE,
-    "!=": Comparison.NE,
-    ">": Comparison.GT,
-    "\u203a": Comparison.GT,
-    "<": Comparison.LT,
-    "\u2039": Comparison.LT,
-    "≥": Comparison.GTE,
-    ">=": Comparison.GTE,
-    "≤": Comparison.LTE,
-    "<=": Comparison.LTE,
-    "before": Comparison.BEFORE,
-    "after": Comparison.AFTER,
+COMPARISONS: Final[Mapping[str, Operator]] = {
+    "contains": Operator.CONTAINS,
+    "not contains": Operator.NOT_CONTAINS,
+    "start with": Operator.STARTS_WITH,
+    "end with": Operator.ENDS_WITH,
+    "is": Operator.IS,
+    "is not": Operator.IS_NOT,
+    "in": Operator.IN,
+    "not in": Operator.NOT_IN,
+    "empty": Operator.EMPTY,
+    "null": Operator.EMPTY,
+    "not empty": Operator.NOT_EMPTY,
+    "not null": Operator.NOT_EMPTY,
+    "=": Operator.EQ,
+    "≠": Operator.NE,
+    "!=": Operator.NE,
+    ">": Operator.GT,
+    "\u203a": Operator.GT,
+    "<": Operator.LT,
+    "\u2039": Operator.LT,
+    "≥": Operator.GTE,
+    ">=": Operator.GTE,
+    "≤": Operator.LTE,
+    "<=": Operator.LTE,
+    "before": Operator.BEFORE,
+    "after": Operator.AFTER,
 }
 """Dify's comparisons, some of which its documents write in two ways."""
 
@@ -170,7 +170,7 @@ class NamesField(serializers.Field[Any, Any, Any, Any]):
 class ComparisonField(serializers.Field[Any, Any, Any, Any]):
     default_error_messages = {"invalid": _("Choose from {names}.")}
 
-    def to_internal_value(self, data: Any) -> Comparison:
+    def to_internal_value(self, data: Any) -> Operator:
         comparison = COMPARISONS.get(" ".join(data.lower().split())) if isinstance(data, str) else None
         if comparison is None:
             self.fail("invalid", names=", ".join(COMPARISONS))

@@ -27,17 +27,17 @@ class InvalidFilter(RetrievalError):
         field: the part of the filter, such as `metadata[0].op`.
     """
 
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, field: str, message: str, **values: object) -> None:
+        """Puts `field` and the values into the message."""
+        super().__init__(message % {"field": field, **values})
         self.field = field
 
 
 def read_list(field: str, value: Any, most: int = MAX_VALUES) -> Sequence[Any]:
     if not isinstance(value, list | tuple):
-        raise InvalidFilter(field, _("“%(field)s”: give a list.") % {"field": field})
+        raise InvalidFilter(field, _("“%(field)s”: give a list."))
     if len(value) > most:
-        message = _("“%(field)s” has more than %(most)s values: give fewer.")
-        raise InvalidFilter(field, message % {"field": field, "most": most})
+        raise InvalidFilter(field, _("“%(field)s” has more than %(most)s values: give fewer."), most=most)
     return value
 
 
@@ -46,23 +46,27 @@ def read_each(read: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any
 
     def read_all(field: str, value: Any) -> tuple[Any, ...]:
         if not read_list(field, value):
-            message = _("“%(field)s” is empty: give at least one value, or leave it out.")
-            raise InvalidFilter(field, message % {"field": field})
+            raise InvalidFilter(field, _("“%(field)s” is empty: give at least one value, or leave it out."))
         return tuple(read(f"{field}[{place}]", each) for place, each in enumerate(value))
 
     return read_all
 
 
+def read_choice(field: str, value: Any, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise InvalidFilter(field, _("“%(field)s”: choose from %(names)s."), names=", ".join(choices))
+    return str(value)
+
+
 def read_id(field: str, value: Any) -> int:
     if type(value) is not int or not 0 < value <= MAX_ID:
-        raise InvalidFilter(field, _("“%(field)s”: give an id, a whole number from 1.") % {"field": field})
+        raise InvalidFilter(field, _("“%(field)s”: give an id, a whole number from 1."))
     return value
 
 
 def read_text(field: str, value: Any) -> str:
     if not isinstance(value, str) or not 0 < len(value) <= MAX_CHARS or not is_storable(value):
-        message = _("“%(field)s”: give a text of 1 to %(most)s characters.")
-        raise InvalidFilter(field, message % {"field": field, "most": MAX_CHARS})
+        raise InvalidFilter(field, _("“%(field)s”: give a text of 1 to %(most)s characters."), most=MAX_CHARS)
     return value
 
 
@@ -82,8 +86,7 @@ def read_time(field: str, value: Any) -> datetime:
             return timezone.make_aware(moment) if timezone.is_naive(moment) else timezone.localtime(moment)
     except (ValueError, OverflowError):  # well formed, and no such day, or none in this zone
         pass
-    message = _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z.")
-    raise InvalidFilter(field, message % {"field": field})
+    raise InvalidFilter(field, _("“%(field)s”: give a date or a time, such as 2026-03-01 or 2026-03-01T08:00:00Z."))
 
 
 def read_scalar(field: str, value: Any) -> Scalar:
@@ -91,4 +94,4 @@ def read_scalar(field: str, value: Any) -> Scalar:
         return value
     if isinstance(value, int | float) and abs(value) < MAX_NUMBER:  # neither infinite nor NaN
         return value
-    raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null.") % {"field": field})
+    raise InvalidFilter(field, _("“%(field)s”: give a text, a number, true, false or null."))

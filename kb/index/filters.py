@@ -1,11 +1,11 @@
 """Which chunks a search may find: conditions on documents, as a request states them and as PostgreSQL answers them."""
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Final, Self
 
 import numpy as np
@@ -15,96 +15,18 @@ from numpy.typing import NDArray
 
 from kb.access.models import Principal, visible_knowledge_bases
 from kb.base.db.connections import array_text
-from kb.base.filter_values import (
-    MAX_CONDITIONS,
-    InvalidFilter,
-    Scalar,
-    read_each,
-    read_id,
-    read_id_or_text,
-    read_list,
-    read_scalar,
-    read_text,
-    read_time,
-)
+from kb.base.filter_values import InvalidFilter, read_choice, read_each, read_id, read_id_or_text, read_text, read_time
 from kb.base.text import normalized_key
 from kb.content.models import Document
-from kb.index.matching import Matching
-
-
-class Operator(StrEnum):
-    """How a document's metadata are compared. Values of different types are not equal and neither is before the other.
-
-    `ne` finds all that `eq` does not, also what lacks the key; `contains` looks into a list for an element, into a text for
-    a part; `exists` takes true or false.
-    """
-
-    EQ = "eq"
-    NE = "ne"
-    GT = "gt"
-    GTE = "gte"
-    LT = "lt"
-    LTE = "lte"
-    IN = "in"
-    CONTAINS = "contains"
-    EXISTS = "exists"
-
-
-ORDERINGS = {Operator.GT: ">", Operator.GTE: ">=", Operator.LT: "<", Operator.LTE: "<="}
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A condition on one key of a document's metadata; `value` of `in` is a tuple."""
-
-    key: str
-    op: Operator
-    value: Scalar | tuple[Scalar, ...]
-
-
-# -- Reading -----------------------------------------------------------------------------------------------------------
-def _source_type(field: str, value: Any) -> str:
-    if value not in Document.SourceType.values:
-        message = _("“%(field)s”: choose from %(names)s.")
-        raise InvalidFilter(field, message % {"field": field, "names": ", ".join(Document.SourceType.values)})
-    return str(value)
-
-
-def _conditions(field: str, value: Any) -> tuple[Condition, ...]:
-    return tuple(
-        _condition(f"{field}[{place}]", each) for place, each in enumerate(read_list(field, value, MAX_CONDITIONS))
-    )
-
-
-def _condition(field: str, value: Any) -> Condition:
-    if not isinstance(value, Mapping) or not {"key", "op"} <= set(value) <= {"key", "op", "value"}:
-        message = _("“%(field)s”: give an object with “key”, “op” and “value”.")
-        raise InvalidFilter(field, message % {"field": field})
-    if value["op"] not in list(Operator):
-        message = _("“%(field)s”: choose from %(names)s.") % {"field": f"{field}.op", "names": ", ".join(Operator)}
-        raise InvalidFilter(f"{field}.op", message)
-    op = Operator(value["op"])
-    return Condition(read_text(f"{field}.key", value["key"]), op, _operand(f"{field}.value", op, value.get("value")))
-
-
-def _operand(field: str, op: Operator, value: Any) -> Scalar | tuple[Scalar, ...]:
-    if op is Operator.IN:
-        return read_each(read_scalar)(field, value)
-    if op is Operator.EXISTS:
-        if value is not None and not isinstance(value, bool):
-            raise InvalidFilter(field, _("“%(field)s”: give true or false.") % {"field": field})
-        return value is not False
-    if op in ORDERINGS and (isinstance(value, bool) or not isinstance(value, str | int | float)):
-        raise InvalidFilter(field, _("“%(field)s”: give a number or a text to compare with.") % {"field": field})
-    return read_scalar(field, value)
-
+from kb.index.conditions import Clause, Condition, Logic, Matching, Operator, joined
+from kb.index.conditions import read_conditions as _read_conditions
 
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "document_ids": read_each(read_id),
     "tags": read_each(read_text),
     "concepts": read_each(read_id_or_text),
-    "source_types": read_each(_source_type),
-    "metadata": _conditions,
+    "source_types": read_each(lambda field, value: read_choice(field, value, Document.SourceType.values)),
+    "metadata": _read_conditions,
     "created_after": read_time,
     "created_before": read_time,
     "matching": Matching.parse,
@@ -131,11 +53,6 @@ WITH RECURSIVE concept AS (
 OF_CONCEPTS = """
 d.id IN (SELECT document_id FROM kb_document_concepts WHERE concept_id IN (SELECT id FROM concept))
 """
-HAS_ELEMENT = "(jsonb_typeof(d.metadata -> %s) = 'array' AND d.metadata -> %s @> %s::jsonb)"
-HAS_PART = "(jsonb_typeof(d.metadata -> %s) = 'string' AND strpos(d.metadata ->> %s, %s) > 0)"
-IN_ORDER = "(jsonb_typeof(d.metadata -> %s) = %s AND d.metadata -> %s {operator} %s::jsonb)"
-
-Clause = tuple[str, list[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +88,7 @@ class Filters:
         for name in mapping:
             if name not in _PARSERS:
                 message = _("There is no filter “%(name)s”: choose from %(names)s.")
-                raise InvalidFilter(str(name), message % {"name": name, "names": ", ".join(_PARSERS)})
+                raise InvalidFilter(str(name), message, name=name, names=", ".join(_PARSERS))
         return cls(**{name: _PARSERS[name](name, value) for name, value in mapping.items() if value is not None})
 
     @property
@@ -181,7 +98,10 @@ class Filters:
 
     def as_dict(self) -> dict[str, Any]:
         """What `parse` reads again, of JSON's types."""
-        given = {name: value for name, value in asdict(self).items() if value is not None and value != ()}
+        written: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        written["metadata"] = [each.as_dict() for each in self.metadata]
+        written["matching"] = self.matching and self.matching.as_dict()
+        given = {name: value for name, value in written.items() if value}
         return {name: value.isoformat() if isinstance(value, datetime) else value for name, value in given.items()}
 
 
@@ -193,23 +113,17 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
     if scope is None:
         return np.empty(0, dtype=np.int64)
     visible, visible_values = scope
-    clauses = list(_clauses(filters))
-    concepts, concept_values = _concepts(kb_id, filters)
-    conditions = " AND ".join(clause for clause, _values in clauses)
+    concepts, concept_values = "", []
+    if filters.concepts is not None:
+        ids = [concept for concept in filters.concepts if isinstance(concept, int)]
+        keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
+        concepts, concept_values = CONCEPTS, [kb_id, ids, kb_id, keys]
+    conditions, values = joined(list(_clauses(filters)), Logic.AND)
     statement = CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions)
-    values = [value for _clause, given in clauses for value in given]
     with connection.cursor() as cursor:
         cursor.execute(statement, [*concept_values, kb_id, *visible_values, *values])
         (found,) = cursor.fetchone()
     return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
-
-
-def _concepts(kb_id: int, filters: Filters) -> Clause:
-    if filters.concepts is None:
-        return "", []
-    ids = [concept for concept in filters.concepts if isinstance(concept, int)]
-    keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]
-    return CONCEPTS, [kb_id, ids, kb_id, keys]
 
 
 def _clauses(filters: Filters) -> Iterable[Clause]:
@@ -226,37 +140,9 @@ def _clauses(filters: Filters) -> Iterable[Clause]:
     if filters.created_before is not None:
         yield "d.created_at < %s", [filters.created_before]
     for condition in filters.metadata:
-        yield _clause(condition)
+        yield condition.clause()
     if filters.matching is not None:
-        yield filters.matching.clause()
-
-
-def _clause(condition: Condition) -> Clause:
-    """Values are compared as JSON, which orders numbers as numbers and texts as texts and casts nothing."""
-    key, value = condition.key, condition.value
-    values: list[Any]
-    match condition.op:
-        case Operator.EXISTS:
-            clause, values = "(d.metadata ? %s) = %s", [key, value]
-        case Operator.IN:
-            given = value if isinstance(value, tuple) else (value,)
-            clause, values = "d.metadata -> %s = ANY(%s::jsonb[])", [key, [_json(each) for each in given]]
-        case Operator.CONTAINS:
-            clause, values = HAS_ELEMENT, [key, key, _json(value)]
-            if isinstance(value, str):
-                clause, values = f"({clause} OR {HAS_PART})", [*values, key, key, value]
-        case Operator.EQ:
-            clause, values = "d.metadata -> %s = %s::jsonb", [key, _json(value)]
-        case Operator.NE:
-            clause, values = "d.metadata -> %s IS DISTINCT FROM %s::jsonb", [key, _json(value)]
-        case ordering:
-            kind = "string" if isinstance(value, str) else "number"
-            clause, values = IN_ORDER.format(operator=ORDERINGS[ordering]), [key, kind, key, _json(value)]
-    return clause, values
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, ensure_ascii=False)
+        yield joined([condition.clause() for condition in filters.matching.conditions], filters.matching.logic)
 
 
 SIGNS: Final[Mapping[str, Operator]] = {
@@ -297,7 +183,7 @@ def read_condition(text: str) -> dict[str, Any]:
     key = text[: sign.start()].strip() if sign else ""
     if sign is None or not key:
         message = _("“%(text)s” is no condition: write a key, one of %(signs)s, and a value, such as year >= 2023.")
-        raise InvalidFilter("metadata", message % {"text": text.strip()[:100], "signs": " ".join(_WRITTEN.values())})
+        raise InvalidFilter("metadata", message, text=text.strip()[:100], signs=" ".join(_WRITTEN.values()))
     return {"key": key, "op": SIGNS[sign[0]].value, "value": _value(text[sign.end() :].strip())}
 
 
@@ -309,23 +195,17 @@ def write_conditions(conditions: Iterable[Mapping[str, Any]]) -> str:
 
 def _value(text: str) -> Any:
     try:
-        value = json.loads(text, parse_constant=_refuse)
+        value = json.loads(text)
     except (ValueError, RecursionError):
         return text
-    return text if isinstance(value, list | dict) else value
-
-
-def _refuse(_constant: str) -> None:
-    raise ValueError  # NaN and the infinities are texts
+    is_scalar = value is None or isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value))
+    return value if is_scalar else text  # NaN and the infinities are texts
 
 
 def _text_of(value: Any) -> str:
-    is_plain = isinstance(value, str) and value != "" and value == value.strip() and _PART.fullmatch(value)
-    return (
-        str(value)
-        if is_plain and '"' not in value and _value(value) == value
-        else json.dumps(value, ensure_ascii=False)
-    )
+    if isinstance(value, str) and value and value == value.strip() and _PART.fullmatch(value) and '"' not in value:
+        return value if _value(value) == value else json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 ENABLED = "SELECT id FROM kb_chunk WHERE knowledge_base_id = %s AND enabled AND id = ANY(%s::bigint[])"

@@ -15,7 +15,8 @@ from rest_framework.response import Response
 from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, MAX_VALUES, InvalidFilter
 from kb.base.shapes import as_json, as_values
 from kb.content.models import Document
-from kb.index.filters import Filters, Operator
+from kb.index.conditions import STRICT_OPERATORS
+from kb.index.filters import Filters
 from kb.profiles.api import ProfiledSerializer
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS
 from kb.search.models import SearchLog, Speaker
@@ -64,7 +65,7 @@ class ConceptField(serializers.Field[Any, Any, Any, Any]):
 class ConditionSerializer(StrictSerializer):
     key = StrictCharField(max_length=MAX_CHARS, trim_whitespace=False, help_text="Of the document’s metadata.")
     op = serializers.ChoiceField(
-        [(operator.value, operator.value) for operator in Operator],
+        [(operator.value, operator.value) for operator in STRICT_OPERATORS],
         help_text="`ne` finds all that `eq` does not, also what lacks the key; `contains` looks into a list for an element, "
         "into a text for a part; `exists` takes true or false.",
     )

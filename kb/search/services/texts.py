@@ -21,7 +21,8 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.shapes import as_values
 from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
-from kb.index.filters import Filters, Operator
+from kb.index.conditions import Operator
+from kb.index.filters import Filters
 from kb.ingest.services.documents import WholeDocument, batches, documents_delete, write_whole_documents
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import find_version

@@ -122,7 +122,7 @@ def _without_filter(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     filters = why.request.filters or Filters()
     for name in verdict.figures["failed"]:
         field, _dot, key = name.partition(".")
-        left: Any = tuple(each for each in filters.metadata if each.key != key) if key else None
+        left: Any = tuple(each for each in filters.metadata if each.names[0] != key) if key else None
         changed = dataclasses.replace(filters, **{field: left})
         yield _search_otherwise(name, why.request.knowledge_base_ids, None if changed.is_empty else changed)
 

@@ -231,7 +231,7 @@ class _Walk:
                 if self._chunk.document_id not in (filters.document_ids or ()):
                     failed.append(name)
             elif name == "metadata":
-                failed += [f"metadata.{each.key}" for each in filters.metadata if not passes(metadata=(each,))]
+                failed += [f"metadata.{each.names[0]}" for each in filters.metadata if not passes(metadata=(each,))]
             elif not passes(**{name: getattr(filters, name)}):
                 failed.append(name)
         return failed
