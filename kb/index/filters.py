@@ -113,7 +113,8 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
     if scope is None:
         return np.empty(0, dtype=np.int64)
     visible, visible_values = scope
-    concepts, concept_values = "", []
+    concepts = ""
+    concept_values: list[Any] = []
     if filters.concepts is not None:
         ids = [concept for concept in filters.concepts if isinstance(concept, int)]
         keys = [normalized_key(concept) for concept in filters.concepts if isinstance(concept, str)]

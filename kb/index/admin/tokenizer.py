@@ -1,7 +1,6 @@
 """The tokenizer page of a knowledge base: what it does to a text, its settings, and the way to other ones."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from django import forms
@@ -21,8 +20,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import (
-    DryRun,
-    MarkedToken,
+    SETTINGS,
     compare_tokens,
     dry_run,
     problem_text,
@@ -38,34 +36,19 @@ from kb.web.admin.scoped import KnowledgeBasePage
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
 from retrieval.errors import DependencyMissing
 from retrieval.segmenters import Engine, engine_versions
-from retrieval.tokenize import JiebaTokenizer, TokenizerOptions, TokenKind, simplifier_version
+from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, TokenKind, simplifier_version
 
 MAX_SAMPLE_CHARACTERS = 2_000
 
 
-@dataclass(frozen=True, slots=True)
-class EngineChoice:
-    """An engine as the form offers it.
-
-    Attributes:
-        version: of its package; blank: it is not installed.
-    """
-
-    radio: Any
-    name: str
-    meaning: str
-    version: str
-    install: str
-
-
-class Lines(UnfoldAdminTextareaWidget):  # type: ignore[misc]
-    """A text of one word a line."""
-
-    template_name = "django/forms/widgets/textarea.html"  # keeps a first empty line
-
-    def __init__(self, *, rows: int) -> None:
-        plain = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off", "wrap": "off"}
-        super().__init__({"rows": rows, "class": "kb-mono kb-lines", **plain})
+INSTALL_COMMANDS = {Engine.JIEBA: "pip install jieba", Engine.RJIEBA: "pip install 'zhiku[rjieba]'"}
+KINDS = {
+    TokenKind.DICTIONARY: gettext_lazy("dictionary word"),
+    TokenKind.WORD: gettext_lazy("word"),
+    TokenKind.CODE: gettext_lazy("number or code"),
+    TokenKind.PART: gettext_lazy("part of a code"),
+    TokenKind.STEM: gettext_lazy("stem"),
+}
 
 
 class LinesField(forms.CharField):
@@ -74,8 +57,20 @@ class LinesField(forms.CharField):
     # As a max_length it would become the page's, where a browser cuts what is pasted without a word.
     default_validators = [MaxLengthValidator(MAX_TEXT_CHARACTERS)]
 
-    def __init__(self, *, label: Any) -> None:
-        super().__init__(label=label, required=False, strip=False, widget=Lines(rows=9))
+    def __init__(self, *, label: Any, parse: Callable[[str], object]) -> None:
+        plain = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off", "wrap": "off"}
+        widget = UnfoldAdminTextareaWidget({"rows": 9, "class": "kb-mono kb-lines", **plain})
+        widget.template_name = "django/forms/widgets/textarea.html"  # keeps a first empty line
+        super().__init__(label=label, required=False, strip=False, widget=widget)
+        self._parse = parse
+
+    def clean(self, value: Any) -> str:
+        text = str(super().clean(value))
+        try:
+            self._parse(text)
+        except DictionaryError as error:
+            raise ValidationError(problem_text(error)) from error
+        return text
 
 
 class TokenizerForm(forms.Form):
@@ -86,8 +81,8 @@ class TokenizerForm(forms.Form):
         choices=TokenizerSettings.Engine.choices,
         widget=forms.RadioSelect({"class": " ".join(RADIO_CLASSES)}),
     )
-    dictionary = LinesField(label=gettext_lazy("User dictionary"))
-    stop_words = LinesField(label=gettext_lazy("Stop words"))
+    dictionary = LinesField(label=gettext_lazy("User dictionary"), parse=parse_dictionary)
+    stop_words = LinesField(label=gettext_lazy("Stop words"), parse=parse_stop_words)
     simplify = forms.BooleanField(
         label=gettext_lazy("Traditional to simplified Chinese"), required=False, widget=UnfoldBooleanSwitchWidget
     )
@@ -102,35 +97,35 @@ class TokenizerForm(forms.Form):
         super().__init__(*args, **kwargs)
         self.may_edit = may_edit
         self.settings: TokenizerSettings | None = None
-        for name in ("engine", "dictionary", "stop_words", "simplify"):
+        for name in SETTINGS:
             self.fields[name].disabled = not may_edit
 
     @property
-    def engines(self) -> list[EngineChoice]:
-        meanings: Mapping[str, str] = {
+    def engines(self) -> list[dict[str, Any]]:
+        """The choices of the field `engine`; a blank version says that its package is not installed."""
+        meanings = {
             Engine.JIEBA: _("The usual one, in Python."),
             Engine.RJIEBA: _(
                 "In Rust and several times faster. It cuts some words differently, so every chunk is tokenised anew."
             ),
         }
         return [
-            EngineChoice(radio, name, meanings[name], engine_version(Engine(name)), _extra(Engine(name)))
-            for radio in self["engine"]
-            if (name := str(radio.data["value"]))
+            {
+                "radio": radio,
+                "name": engine.value,
+                "meaning": meanings[engine],
+                "version": engine_version(engine),
+                "install": INSTALL_COMMANDS[engine],
+            }
+            for radio, engine in zip(self["engine"], map(Engine, TokenizerSettings.Engine.values), strict=True)
         ]
 
     def clean_engine(self) -> str:
-        engine = str(self.cleaned_data["engine"])
-        if self.may_edit and not engine_version(Engine(engine)):
+        engine = Engine(self.cleaned_data["engine"])
+        if self.may_edit and not engine_version(engine):
             message = _("%(engine)s is not installed on this server: run “%(command)s” there and restart it.")
-            raise ValidationError(message % {"engine": engine, "command": _extra(Engine(engine))})
-        return engine
-
-    def clean_dictionary(self) -> str:
-        return self._parsed("dictionary", parse_dictionary)
-
-    def clean_stop_words(self) -> str:
-        return self._parsed("stop_words", parse_stop_words)
+            raise ValidationError(message % {"engine": engine.value, "command": INSTALL_COMMANDS[engine]})
+        return engine.value
 
     def clean_simplify(self) -> bool:
         wanted = bool(self.cleaned_data["simplify"])
@@ -146,20 +141,10 @@ class TokenizerForm(forms.Form):
         values = super().clean() or self.cleaned_data
         if not self.errors:
             try:
-                self.settings = read_settings(
-                    **{name: values[name] for name in ("engine", "dictionary", "stop_words", "simplify")}
-                )
+                self.settings = read_settings(**{name: values[name] for name in SETTINGS})
             except Rejected as error:
                 self.add_error(None, str(error))
         return values
-
-    def _parsed(self, name: str, parse: Callable[[str], object]) -> str:
-        text = str(self.cleaned_data[name])
-        try:
-            parse(text)
-        except DictionaryError as error:
-            raise ValidationError(problem_text(error)) from error
-        return text
 
 
 def engine_version(engine: Engine) -> str:
@@ -173,7 +158,7 @@ def engine_version(engine: Engine) -> str:
 def install_command(options: TokenizerOptions) -> str:
     """What installs packages that a tokenizer with these options is missing."""
     if not engine_version(options.engine):
-        return _extra(options.engine)
+        return INSTALL_COMMANDS[options.engine]
     if options.simplify and not _has_simplifier():
         return "pip install 'zhiku[traditional]'"
     return "pip install rank-bm25 pystemmer"
@@ -186,37 +171,7 @@ def _has_simplifier() -> bool:
         return False
 
 
-def _extra(engine: Engine) -> str:
-    return {Engine.JIEBA: "pip install jieba", Engine.RJIEBA: "pip install 'zhiku[rjieba]'"}[engine]
-
-
 SAMPLE_CHARACTERS = 120
-
-
-@dataclass(frozen=True, slots=True)
-class ShownToken:
-    """A token as the page shows it; `description` says what its colours mean."""
-
-    term: str
-    kind: str
-    description: str
-    is_dropped: bool
-    is_changed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Preview:
-    """What the settings in the form make of the text and of the chunks.
-
-    Attributes:
-        before: tokens under the active tokenizer.
-        after: tokens under the settings in the form; None where these are the active ones.
-        run: of the chunks; None where there is nothing to compare.
-    """
-
-    before: tuple[ShownToken, ...]
-    after: tuple[ShownToken, ...] | None
-    run: DryRun | None
 
 
 class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
@@ -237,19 +192,12 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
     def get_initial(self) -> dict[str, Any]:
         row = tokenizer_settings(self.kb)
         text = Chunk.objects.filter(knowledge_base=self.kb).order_by("pk").values_list("text", flat=True).first() or ""
-        return {
-            "engine": row.engine,
-            "dictionary": row.dictionary,
-            "stop_words": row.stop_words,
-            "simplify": row.simplify,
-            "text": text[:SAMPLE_CHARACTERS],
-        }
+        return {**{name: getattr(row, name) for name in SETTINGS}, "text": text[:SAMPLE_CHARACTERS]}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         form = kwargs.get("form") or self.get_form()
         if not form.is_bound and self.active:
-            before, _same = compare_tokens(self.active.explain(form["text"].value() or ""), ())
-            kwargs["preview"] = Preview(_shown(before, marks=False), None, None)
+            kwargs["preview"] = {"before": shown_tokens(self.active.explain(form["text"].value() or ""))}
         return super().get_context_data(
             **{**kwargs, "form": form},
             opts=self.model_admin.opts,
@@ -259,40 +207,55 @@ class TokenizerView(KnowledgeBasePage, FormView):  # type: ignore[type-arg]
             active=tokenizer_text(self.kb.tokenizer_id),
             trouble=_trouble(self.kb, self.active),
             progress=tokenizing_progress(self.kb),
-            kinds=_kinds_text(),
+            kinds=KINDS,
         )
 
     def form_valid(self, form: TokenizerForm) -> HttpResponse:
         settings = form.settings
         action = self.request.POST.get("action", "try")
         if settings is None or action == "try":
-            return self.render_to_response(self.get_context_data(form=form, **self._previewed(form, settings)))
+            return self.render_to_response(self.get_context_data(form=form, **self._previewed(form)))
         if not self.may_edit:
             raise PermissionDenied
         is_known = settings.tokenizer_id in (self.kb.tokenizer_id, self.kb.target_tokenizer_id)
         if action == "save" and self.kb.chunk_count and not is_known:
             return self.render_to_response(self.get_context_data(form=form, asks=True))
-        return self._save(settings)
-
-    def _save(self, settings: TokenizerSettings) -> HttpResponse:
         if tokenizer_change(self.kb, settings):
-            words = _("The settings were saved.")  # the page itself says how far the tokenising is
+            message = _("The settings were saved.")  # the page itself says how far the tokenising is
         else:
-            words = _("These settings are in use already: nothing was changed.")
-        messages.success(self.request, words)
+            message = _("These settings are in use already: nothing was changed.")
+        messages.success(self.request, message)
         return HttpResponseRedirect(tokenizer_url(self.kb))
 
-    def _previewed(self, form: TokenizerForm, settings: TokenizerSettings | None) -> dict[str, Any]:
-        """A preview, unless packages are missing."""
-        if self.active is None or settings is None:
+    def _previewed(self, form: TokenizerForm) -> dict[str, Any]:
+        """What the settings in the form make of the text and of the chunks, unless packages are missing."""
+        if self.active is None or form.settings is None:
             return {}
-        text = form.cleaned_data["text"]
-        if settings.tokenizer_id == self.active.id == self.kb.tokenizer_id:
-            before, _same = compare_tokens(self.active.explain(text), ())
-            return {"preview": Preview(_shown(before, marks=False), None, None)}
-        changed = JiebaTokenizer(options_of(settings)).explain(text)
-        before, after = compare_tokens(self.active.explain(text), changed)
-        return {"preview": Preview(_shown(before), _shown(after), dry_run(self.kb, settings))}
+        before = self.active.explain(form.cleaned_data["text"])
+        if form.settings.tokenizer_id == self.active.id == self.kb.tokenizer_id:
+            return {"preview": {"before": shown_tokens(before)}}
+        after = JiebaTokenizer(options_of(form.settings)).explain(form.cleaned_data["text"])
+        marked_before, marked_after = compare_tokens(before, after)
+        preview = {
+            "before": [shown_token(*each) for each in marked_before],
+            "after": [shown_token(*each) for each in marked_after],
+            "run": dry_run(self.kb, form.settings),
+        }
+        return {"preview": preview}
+
+
+def shown_tokens(tokens: Iterable[Token]) -> list[dict[str, Any]]:
+    return [shown_token(token, is_changed=False) for token in tokens]
+
+
+def shown_token(token: Token, is_changed: bool) -> dict[str, Any]:  # noqa: FBT001 - a pair of `compare_tokens`
+    """A token with the text that explains its colours."""
+    parts = [str(KINDS[token.kind])]
+    if token.surface != token.term:
+        parts.append(_("made of “%(surface)s”") % {"surface": token.surface})
+    if token.is_dropped:
+        parts.append(_("dropped as a stop word"))
+    return {"token": token, "is_changed": is_changed, "description": ", ".join(parts)}
 
 
 def tokenizer_url(kb: KnowledgeBase) -> str:
@@ -332,17 +295,16 @@ def tokenizers_text(tokenizer_ids: Collection[str]) -> dict[str, str]:
 
 def _as_text(row: TokenizerSettings) -> str:
     parts = [row.engine]
-    if words := _entries(row.dictionary):
-        parts.append(_("dictionary words: %(count)d") % {"count": words})
-    if words := _entries(row.stop_words):
-        parts.append(_("stop words: %(count)d") % {"count": words})
+    for text, label in (
+        (row.dictionary, _("dictionary words: %(count)d")),
+        (row.stop_words, _("stop words: %(count)d")),
+    ):
+        lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+        if lines:
+            parts.append(label % {"count": len(lines)})
     if row.simplify:
         parts.append(_("traditional to simplified"))
     return " · ".join(parts)
-
-
-def _entries(text: str) -> int:
-    return sum(1 for line in map(str.strip, text.splitlines()) if line and not line.startswith("#"))
 
 
 def _trouble(kb: KnowledgeBase, active: JiebaTokenizer | None) -> str:
@@ -358,37 +320,3 @@ def _trouble(kb: KnowledgeBase, active: JiebaTokenizer | None) -> str:
             "run “manage.py reindex --bm25”."
         )
     return ""
-
-
-def _kinds_text() -> dict[str, str]:
-    return {
-        TokenKind.DICTIONARY: _("dictionary word"),
-        TokenKind.WORD: _("word"),
-        TokenKind.CODE: _("number or code"),
-        TokenKind.PART: _("part of a code"),
-        TokenKind.STEM: _("stem"),
-    }
-
-
-def _shown(tokens: Sequence[MarkedToken], *, marks: bool = True) -> tuple[ShownToken, ...]:
-    kinds = _kinds_text()
-    return tuple(
-        ShownToken(
-            term=each.token.term,
-            kind=each.token.kind,
-            description=_token_text(each, kinds[each.token.kind]),
-            is_dropped=each.token.is_dropped,
-            is_changed=marks and each.is_changed,
-        )
-        for each in tokens
-    )
-
-
-def _token_text(marked: MarkedToken, kind: str) -> str:
-    token = marked.token
-    parts = [kind]
-    if token.surface != token.term:
-        parts.append(_("made of “%(surface)s”") % {"surface": token.surface})
-    if token.is_dropped:
-        parts.append(_("dropped as a stop word"))
-    return ", ".join(parts)

@@ -1,9 +1,9 @@
-"""What other tokenizer settings would do to texts and to a knowledge base's chunks; nothing is written."""
+"""The tokenizer of a knowledge base: its settings, what other ones would do to its chunks, and the move to them."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from difflib import SequenceMatcher
 from functools import partial
@@ -53,14 +53,6 @@ _LATIN = re.compile(LATIN)
 
 
 @dataclass(frozen=True, slots=True)
-class MarkedToken:
-    """A token, and whether it is the other tokenizer's too."""
-
-    token: Token
-    is_changed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Example:
     """A chunk whose terms change: those that go and those that come, in their order in the text."""
 
@@ -103,17 +95,18 @@ def active_tokenizer(kb: KnowledgeBase) -> JiebaTokenizer:
     return active
 
 
-def compare_tokens(before: Sequence[Token], after: Sequence[Token]) -> tuple[list[MarkedToken], list[MarkedToken]]:
-    """What two tokenizers make of one text, with what only one of them has marked."""
+def compare_tokens(
+    before: Sequence[Token], after: Sequence[Token]
+) -> tuple[list[tuple[Token, bool]], list[tuple[Token, bool]]]:
+    """What two tokenizers make of one text: each token, and whether only that one makes it."""
     keys = [[(token.term, token.is_dropped) for token in tokens] for tokens in (before, after)]
     common = SequenceMatcher(a=keys[0], b=keys[1], autojunk=False).get_matching_blocks()
-    kept_before = {block.a + offset for block in common for offset in range(block.size)}
-    kept_after = {block.b + offset for block in common for offset in range(block.size)}
-    return _marked(before, kept_before), _marked(after, kept_after)
-
-
-def _marked(tokens: Sequence[Token], kept: Collection[int]) -> list[MarkedToken]:
-    return [MarkedToken(token, is_changed=index not in kept) for index, token in enumerate(tokens)]
+    shared_before = {block.a + offset for block in common for offset in range(block.size)}
+    shared_after = {block.b + offset for block in common for offset in range(block.size)}
+    return (
+        [(token, place not in shared_before) for place, token in enumerate(before)],
+        [(token, place not in shared_after) for place, token in enumerate(after)],
+    )
 
 
 def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
@@ -125,7 +118,7 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
 
     Args:
         kb: the knowledge base.
-        settings: from `kb.index.services.tokenizing.read_settings`.
+        settings: from `read_settings`.
 
     Raises:
         Rejected: packages of the active tokenizer are missing.
@@ -135,25 +128,26 @@ def dry_run(kb: KnowledgeBase, settings: TokenizerSettings) -> DryRun:
     total = Chunk.objects.filter(knowledge_base=kb).count()
     if after.id == kb.tokenizer_id:
         return DryRun(total, total, 0, ())
-    return _compare_chunks(kb, before, after, total)
-
-
-def _compare_chunks(kb: KnowledgeBase, before: JiebaTokenizer, after: JiebaTokenizer, total: int) -> DryRun:
     # Postings that another version's rules have made say nothing about these two tokenizers.
-    is_suspect = _suspects(before, after) if before.id == kb.tokenizer_id else _Everything()
+    may_differ = _changed_texts(before, after) if before.id == kb.tokenizer_id else None
     looked_at = tokenized = affected = 0
     examples: list[Example] = []
     for row in _stored_chunks(kb):
         looked_at += 1
         text = searchable_text(row["document__title"], row["heading_path"], row["text"])
-        if not is_suspect(text):
+        if may_differ is not None and not may_differ(text):
             continue
         tokenized += 1
         terms = after(text)
-        if not _holds(row, terms):
+        postings = count_postings(terms)
+        stored = row["stored__terms"], row["stored__frequencies"]
+        if stored != (postings.terms_bytes, postings.frequencies_bytes):
             affected += 1
             if len(examples) < MAX_EXAMPLES:
-                examples.append(_example(row, before(text), terms))
+                former = before(text)
+                lost, gained = Counter(former) - Counter(terms), Counter(terms) - Counter(former)
+                title = row["document__title"] or row["document__source"]
+                examples.append(Example(row["pk"], title, row["position"], tuple(lost), tuple(gained)))
         if tokenized == MAX_CHUNKS_TOKENIZED:
             break
     return DryRun(max(total, looked_at), looked_at, affected, tuple(examples))
@@ -179,101 +173,53 @@ def _stored_chunks(kb: KnowledgeBase) -> Iterator[dict[str, Any]]:
         last = batch[-1]["pk"]
 
 
-def _holds(row: dict[str, Any], terms: Sequence[str]) -> bool:
-    """Whether a chunk's stored postings are those of the terms."""
-    if row["stored__terms"] is None:
-        return False
-    postings = count_postings(terms)
-    stored = bytes(row["stored__terms"]), bytes(row["stored__frequencies"])
-    return stored == (postings.terms_bytes, postings.frequencies_bytes)
+def _changed_texts(before: JiebaTokenizer, after: JiebaTokenizer) -> Callable[[str], bool] | None:
+    """What finds the texts that a change may touch: with a changed word, or a term that a changed stop word drops.
 
-
-def _example(row: dict[str, Any], before: Sequence[str], after: Sequence[str]) -> Example:
-    lost, gained = Counter(before) - Counter(after), Counter(after) - Counter(before)
-    title = row["document__title"] or row["document__source"]
-    return Example(row["pk"], title, row["position"], tuple(lost), tuple(gained))
-
-
-# -- Which texts a change can touch --------------------------------------------------------------------------------------
-@dataclass(frozen=True, slots=True)
-class _Words:
-    """Options, normalised as texts are, so that two spellings of one word are no change."""
-
-    frequencies: dict[str, int | None]
-    stop_words: frozenset[str]
-
-    @property
-    def weight(self) -> int:
-        return sum(filter(None, self.frequencies.values()))
-
-
-@dataclass(slots=True)
-class _WordFinder:
-    """Whether a text holds one of many words."""
-
-    words: Collection[str]
-    _lengths: dict[str, set[int]] = field(init=False)
-    _starts: "re.Pattern[str]" = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.words = frozenset(filter(None, self.words))
-        self._lengths = defaultdict(set)
-        for word in self.words:
-            self._lengths[word[0]].add(len(word))
-        self._starts = re.compile(f"[{re.escape(''.join(sorted(self._lengths)))}]" if self.words else r"(?!)")
-
-    def is_in(self, text: str) -> bool:
-        return any(
-            text[match.start() : match.start() + length] in self.words
-            for match in self._starts.finditer(text)
-            for length in self._lengths[match[0]]
-        )
-
-
-def _suspects(before: JiebaTokenizer, after: JiebaTokenizer) -> "_Suspects | _Everything":
-    old, new = _normalized(before), _normalized(after)
+    Returns:
+        None where it may touch any text.
+    """
+    (old_words, old_stop_words), (new_words, new_stop_words) = _own_words(before), _own_words(after)
     is_wide = (before.options.engine, before.options.simplify) != (after.options.engine, after.options.simplify)
-    if is_wide or abs(new.weight - old.weight) > NEGLIGIBLE_FREQUENCY:
-        return _Everything()
-    words = {word for word, _frequency in old.frequencies.items() ^ new.frequencies.items()}
-    return _Suspects(words, old.stop_words ^ new.stop_words, after)
+    shift = sum(filter(None, new_words.values())) - sum(filter(None, old_words.values()))
+    if is_wide or abs(shift) > NEGLIGIBLE_FREQUENCY:
+        return None
+    stop_words = old_stop_words ^ new_stop_words
+    words = {*stop_words, *(word for word, _frequency in old_words.items() ^ new_words.items())} - {""}
+    lengths: dict[str, set[int]] = defaultdict(set)
+    for word in words:
+        lengths[word[0]].add(len(word))
+    starts = re.compile(f"[{re.escape(''.join(sorted(lengths)))}]" if words else r"(?!)")
+    # A stop word drops its stem too, and so words that do not contain it.
+    plain = JiebaTokenizer()
+    latin = [word for word in stop_words if _LATIN.search(word)]
+    terms = {term for word in latin for term in (word, *plain(word))}
 
-
-class _Everything:
-    def __call__(self, _text: str) -> bool:
-        return True
-
-
-class _Suspects:
-    """Texts that hold a changed word of the dictionary, or a term that a changed stop word drops."""
-
-    def __init__(self, words: Iterable[str], stop_words: Iterable[str], cutter: JiebaTokenizer) -> None:
-        self._cutter = cutter
-        self._plain = JiebaTokenizer()
-        self._finder = _WordFinder({*words, *stop_words})
-        # A stop word drops its stem too, and so words that do not contain it.
-        latin = [word for word in stop_words if _LATIN.search(word)]
-        self._terms = {term for word in latin for term in (word, *self._plain(word))}
-
-    def __call__(self, text: str) -> bool:
-        folded = _fold(text, self._cutter)
-        if self._finder.is_in(folded):
+    def may_differ(text: str) -> bool:
+        folded = _fold(text, after)
+        if any(
+            folded[match.start() : match.start() + length] in words
+            for match in starts.finditer(folded)
+            for length in lengths[match[0]]
+        ):
             return True
         # Without its Chinese a text is cut at once.
-        return bool(self._terms) and not self._terms.isdisjoint(self._plain(_CHINESE_RUN.sub(" ", text)))
+        return bool(terms) and not terms.isdisjoint(plain(_CHINESE_RUN.sub(" ", text)))
+
+    return may_differ
 
 
-def _normalized(cutter: JiebaTokenizer) -> _Words:
-    return _Words(
-        {_fold(entry.word, cutter): entry.frequency for entry in cutter.options.dictionary},
-        frozenset(_fold(word, cutter) for word in cutter.options.stop_words),
-    )
+def _own_words(cutter: JiebaTokenizer) -> tuple[dict[str, int | None], frozenset[str]]:
+    """Its dictionary and stop words, normalised as texts are, so that two spellings of one word are no change."""
+    words = {_fold(entry.word, cutter): entry.frequency for entry in cutter.options.dictionary}
+    return words, frozenset(_fold(word, cutter) for word in cutter.options.stop_words)
 
 
 def _fold(text: str, cutter: JiebaTokenizer) -> str:
     return " ".join(cutter.simplify(normalize(text)).casefold().split())
 
 
+SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
 RETIRED_FOR = timedelta(minutes=1)
 
 
@@ -338,7 +284,7 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     with transaction.atomic():
         row = lock_row(kb)
         wanted = settings.tokenizer_id
-        written = {name: getattr(settings, name) for name in ("engine", "dictionary", "stop_words", "simplify")}
+        written = {name: getattr(settings, name) for name in SETTINGS}
         TokenizerSettings.objects.update_or_create(knowledge_base=row, tokenizer_id=wanted, defaults=written)
         target = "" if wanted == row.tokenizer_id else wanted
         if target != row.target_tokenizer_id:
@@ -511,7 +457,7 @@ def problem_text(error: DictionaryError) -> str:
 class TokenizerState:
     """The response of GET /api/v1/knowledge-bases/{id}/tokenizer/, which `manage.py tokenizer --json` prints too.
 
-    While a knowledge base moves to other settings these are told, and `id` is still that of those in use.
+    While a knowledge base moves to other settings these are shown, and `id` is still that of those in use.
     """
 
     id: Annotated[str, Doc("Of the tokenizer that searches use.")]

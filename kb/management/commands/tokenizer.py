@@ -8,6 +8,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.shapes import as_values
 from kb.content.models import Chunk
 from kb.index.services.tokenizing import (
+    SETTINGS,
     TOKENIZING,
     read_settings,
     tokenizer_change,
@@ -19,8 +20,6 @@ from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError
 from kb.management.base import KnowledgeBaseCommand
 from kb.providers.models import TokenizerSettings
-
-SETTINGS = ("engine", "dictionary", "stop_words", "simplify")
 
 
 class Command(KnowledgeBaseCommand):

@@ -178,12 +178,12 @@ def test_tokens_that_only_one_tokenizer_makes_are_marked():
 
     before, after = compare_tokens(JiebaTokenizer().explain(text), own.explain(text))
 
-    assert [(each.token.term, each.token.is_dropped, each.is_changed) for each in before] == [
+    assert [(token.term, token.is_dropped, is_changed) for token, is_changed in before] == [
         ("购买", False, True),
         ("t", False, False),
         ("恤", False, False),
     ]
-    assert [(each.token.term, each.token.is_dropped, each.is_changed) for each in after] == [
+    assert [(token.term, token.is_dropped, is_changed) for token, is_changed in after] == [
         ("购买", True, True),
         ("t恤", False, True),
         ("t", False, False),
