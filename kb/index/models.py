@@ -1,6 +1,7 @@
 """A chunk's tokens and character n-grams as PostgreSQL's full-text search holds them."""
 
 from collections.abc import Iterable
+from datetime import datetime
 from typing import Any, ClassVar
 
 from django.contrib.postgres.indexes import GinIndex
@@ -15,7 +16,7 @@ from pgvector.django import HalfVectorField
 from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.store_triggers import embedding_store_triggers, postings_store_triggers
 from kb.base.db.triggers import embedding_triggers, postings_triggers
-from kb.base.messages import MessageField
+from kb.base.messages import MessageField, shown
 from kb.content.models import Chunk
 
 
@@ -108,10 +109,14 @@ class StoreState(models.Model):
         failures: in a row.
         retry_at: when to try again.
         applied_version: of the knowledge base, when nothing was left to apply.
-        told_at: when its process last told of progress; one that has been silent for long is dead.
+        told_at: when its process last reported progress; one that has been silent for long is dead.
+        left: changes that are not applied, where `stores_state` has read the row.
+        oldest: when the oldest of these was made.
     """
 
     is_derived = True
+    left = 0
+    oldest: datetime | None = None
 
     class Status(models.TextChoices):
         FILLING = "filling", _("copying")
@@ -142,6 +147,18 @@ class StoreState(models.Model):
 
     def __str__(self) -> str:
         return f"{self.knowledge_base_id}: {self.store} {self.status}"
+
+    @property
+    def done(self) -> int:
+        return max(0, self.total - self.left)
+
+    @property
+    def percent(self) -> int:
+        return 100 * self.done // self.total if self.total else 0
+
+    @property
+    def error_text(self) -> str:
+        return shown(self.error)
 
 
 NGRAM_PREFIX = "~"

@@ -6,10 +6,10 @@ from kb.base.models import installation_id
 from kb.index.bm25 import BM25Store, RedisTier, index_fingerprint
 from kb.index.services.keyword_cache import (
     IndexState,
+    add_index_state,
     database_bytes,
     index_state,
     indexed_knowledge_bases,
-    keyword_indexes,
 )
 from kb.index.services.tokenizing import TOKENIZING, read_settings, tokenizer_change
 from kb.models import BM25Index, ChunkChange, KnowledgeBase
@@ -32,7 +32,9 @@ def kb(user):
 
 
 def indexes(user):
-    return keyword_indexes(indexed_knowledge_bases(principal(user)))
+    rows = list(indexed_knowledge_bases(principal(user)))
+    add_index_state(rows)
+    return rows
 
 
 def only(user):
@@ -61,13 +63,13 @@ def store_base(kb, **changes):
 def test_without_chunks_there_is_nothing_to_index(user):
     make_kb(user)
 
-    assert only(user).state is IndexState.EMPTY
+    assert only(user).index_state is IndexState.EMPTY
 
 
 def test_before_the_first_search_there_is_no_base(user, kb):
     index = only(user)
 
-    assert (index.state, index.base_version, index.base_bytes) == (IndexState.MISSING, None, None)
+    assert (index.index_state, index.base_version, index.base_bytes) == (IndexState.MISSING, None, None)
 
 
 def test_a_base_of_the_present_version_is_current(user, kb):
@@ -75,8 +77,8 @@ def test_a_base_of_the_present_version_is_current(user, kb):
 
     index = only(user)
 
-    assert (index.state, index.changes, index.base_bytes, index.base_chunks) == (IndexState.CURRENT, 0, 5, 2)
-    assert index.version == index.base_version == version_of(kb)
+    assert (index.index_state, index.changes, index.base_bytes, index.base_chunks) == (IndexState.CURRENT, 0, 5, 2)
+    assert index.version_row.version == index.base_version == version_of(kb)
 
 
 def test_changes_since_the_base_are_counted_once_a_chunk(user, kb):
@@ -87,7 +89,7 @@ def test_changes_since_the_base_are_counted_once_a_chunk(user, kb):
 
     index = only(user)
 
-    assert (index.state, index.changes) == (IndexState.CHANGED, 1)
+    assert (index.index_state, index.changes) == (IndexState.CHANGED, 1)
 
 
 def test_an_invalidated_index_is_built_anew(user, kb):
@@ -95,7 +97,7 @@ def test_an_invalidated_index_is_built_anew(user, kb):
 
     BM25Store().invalidate(kb.pk)
 
-    assert only(user).state is IndexState.MISSING
+    assert only(user).index_state is IndexState.MISSING
 
 
 def test_a_base_of_another_tokenizer_is_outdated(user, kb):
@@ -104,7 +106,7 @@ def test_a_base_of_another_tokenizer_is_outdated(user, kb):
     tokenizer_change(kb, read_settings(engine="jieba", dictionary="", stop_words="违约金", simplify=False))
     TOKENIZING.advance(kb)
 
-    assert only(user).state is IndexState.OUTDATED
+    assert only(user).index_state is IndexState.OUTDATED
 
 
 def test_more_changes_than_are_read_over_a_base_outdate_it(kb, monkeypatch):
@@ -121,12 +123,12 @@ def test_an_index_that_is_being_built_is_shown_as_such(user, kb):
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_lock(%s)", [(Purpose.BUILD_INDEX << 32) | kb.pk])
         try:
-            state = only(user).state
+            state = only(user).index_state
         finally:
             cursor.execute("SELECT pg_advisory_unlock(%s)", [(Purpose.BUILD_INDEX << 32) | kb.pk])
 
     assert state is IndexState.BUILDING
-    assert only(user).state is IndexState.MISSING
+    assert only(user).index_state is IndexState.MISSING
 
 
 def test_bytes_in_redis_are_those_of_the_payload(user, kb):
@@ -155,8 +157,8 @@ def test_only_visible_knowledge_bases_are_told_of(user, kb):
     store_base(other, payload=b"123")
     member = make_member(other)
 
-    assert [index.kb for index in indexes(user)] == [kb]
-    assert [index.kb for index in indexes(member)] == [other]
+    assert indexes(user) == [kb]
+    assert indexes(member) == [other]
     assert (database_bytes(principal(user)), database_bytes(principal(member))) == (5, 3)
 
 
@@ -175,10 +177,10 @@ def test_a_published_index_is_current_in_both_shared_tiers(user, kb):
 
     index = only(user)
 
-    assert (index.state, index.base_chunks, index.changes) == (IndexState.CURRENT, 2, 0)
+    assert (index.index_state, index.base_chunks, index.changes) == (IndexState.CURRENT, 2, 0)
     assert index.redis_bytes == index.base_bytes > 0
 
 
 def test_a_base_of_an_older_format_is_outdated(kb, user):
     store_base(kb, format="older")
-    assert only(user).state is IndexState.OUTDATED
+    assert only(user).index_state is IndexState.OUTDATED

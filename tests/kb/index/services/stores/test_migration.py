@@ -192,7 +192,7 @@ def test_changes_wait_for_a_store_that_is_out_and_are_applied_when_it_is_back(kb
     with pytest.raises(StoreError):
         changes_apply(kb.pk, "chroma")
     state = stores_state(kb)
-    assert NOBODY in state.active.error
+    assert NOBODY in state.active.error_text
     assert state.active.left > 0
     assert waiting() == []  # until the pause is over
 
@@ -301,7 +301,7 @@ def test_a_move_under_constant_writing_is_tried_again(kb, milvus, monkeypatch):
         STORE_MOVE.advance(kb)
     assert raised.value.code == "copy_not_settled"
     assert KnowledgeBase.objects.get(pk=kb.pk).store == "postgres"
-    assert stores_state(kb).target.error == str(raised.value)
+    assert stores_state(kb).target.error_text == str(raised.value)
     assert STORE_MOVE.sweep() == []  # until the pause is over
 
     monkeypatch.undo()
