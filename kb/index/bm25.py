@@ -115,7 +115,7 @@ class RedisTier:
             return int(client.strlen(self._cache.client.make_key(str(held))))
 
     def _held(self, kb_id: int) -> CacheKey | None:
-        """What the pointer says; nothing where it holds garbage, which goes, so that it is met and told of once."""
+        """What the pointer says; nothing where it holds garbage, which goes, so that it is met and logged once."""
         try:
             pointer: bytes | None = self._cache.get(self._pointer(kb_id))
             return None if pointer is None else CacheKey.parse(pointer.decode())
@@ -308,7 +308,7 @@ class BM25Store:
 
     # -- In a builder's thread -------------------------------------------------------------------------------------------
     def _obtain(self, wanted: CacheKey, land: Land[Answer]) -> None:
-        """Lands the newest base that can be had with the changes since, or builds one unless another process does."""
+        """Lands the newest available base with the changes since, or builds one unless another process does."""
         started = time.monotonic()
         useless: set[int] = set()
         while not self._land_from_base(wanted, land, useless):
@@ -377,7 +377,7 @@ class BM25Store:
         return (base and self._updated(base)) or self._build(key)
 
     def detail(self, answer: Answer) -> Mapping[str, Any]:
-        """What the trace tells of an answer."""
+        """What the trace shows of an answer."""
         index = answer.value.index
         return {
             "cache_tier": answer.tier,

@@ -1,7 +1,4 @@
-"""Full text and character n-grams over PostgreSQL's own inverted index, for when the one in memory cannot answer.
-
-Stored postings and their change log, each read in one statement, so that rows and version belong together.
-"""
+"""Stored postings: their full-text search, their change log, and the index that is built of them, each in one statement."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +11,7 @@ from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
 from kb.base.db.connections import binary_cursor, streaming_cursor
-from kb.index.models import NGRAM_PREFIX, ChunkPostings, storable_lexemes
+from kb.index.models import NGRAM_PREFIX, ChunkPostings, quoted_lexeme, storable_lexemes
 from retrieval.bm25 import OkapiIndex, okapi_parameters
 from retrieval.errors import ScopeOutdated
 from retrieval.postings import hash_terms, inverse_document_frequency, ngrams
@@ -120,25 +117,16 @@ def _candidates(k: int) -> int:
 
 def _holders(kb_id: int, tokenizer_id: str, lexemes: Sequence[str], only: NDArray[np.int64] | None) -> _Holders:
     with connection.cursor() as cursor:
-        cursor.execute(HOLDERS, [list(map(_quoted, lexemes)), kb_id, tokenizer_id])
+        cursor.execute(HOLDERS, [list(map(quoted_lexeme, lexemes)), kb_id, tokenizer_id])
         found = {place - 1: np.frombuffer(ids, dtype=">i8").astype(np.int64) for place, ids in cursor.fetchall()}
     lists = [found.get(place, np.empty(0, dtype=np.int64)) for place in range(len(lexemes))]
     counts = np.array([ids.size for ids in lists], dtype=np.int64)
-    chunk_ids, chunks = np.unique(np.concatenate([*lists, np.empty(0, dtype=np.int64)]), return_inverse=True)
-    holders = _Holders(chunk_ids, chunks, np.repeat(np.arange(counts.size), counts), counts)
-    return holders if only is None else _among(holders, only)
-
-
-def _among(holders: _Holders, only: NDArray[np.int64]) -> _Holders:
-    kept = np.isin(holders.chunk_ids, only)
-    stays = kept[holders.chunks]
-    places = np.cumsum(kept) - 1
-    return _Holders(holders.chunk_ids[kept], places[holders.chunks[stays]], holders.lexemes[stays], holders.counts)
-
-
-def _quoted(lexeme: str) -> str:
-    """A query for one lexeme, whatever it is made of."""
-    return "'" + lexeme.replace("\\", "\\\\").replace("'", "''") + "'"
+    held, places = np.concatenate([*lists, np.empty(0, dtype=np.int64)]), np.repeat(np.arange(counts.size), counts)
+    if only is not None:
+        passes = np.isin(held, only)
+        held, places = held[passes], places[passes]
+    chunk_ids, chunks = np.unique(held, return_inverse=True)
+    return _Holders(chunk_ids, chunks, places, counts)
 
 
 def _best(chunk_ids: NDArray[np.int64], scores: NDArray[np.float64], most: int) -> Found:

@@ -54,11 +54,18 @@ _FENCE = re.compile(r"```(?:json)?", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
-    """What a language model has found in a chunk."""
+class Terms:
+    """Of a chunk.
+
+    Attributes:
+        keywords: most telling first.
+        questions: which it answers.
+        problem: why the language model did not give what was wanted of it; blank: it did.
+    """
 
     keywords: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class LlmReader:
@@ -73,7 +80,7 @@ class LlmReader:
         self._generator = generator
         self._timeout_s = timeout_s
 
-    def read(self, text: str, *, keywords: bool, questions: bool) -> Read:
+    def read(self, text: str, *, keywords: bool, questions: bool) -> Terms:
         """The keywords and questions of a text, those of the two that are asked for.
 
         Raises:
@@ -97,14 +104,15 @@ def _prompt(text: str, wanted: list[str]) -> list[Turn]:
     ]
 
 
-def _parse(answer: str, wanted: list[str]) -> Read:
+def _parse(answer: str, wanted: list[str]) -> Terms:
     try:
         found: Any = json.loads(_unfenced(answer.strip()))
     except (ValueError, RecursionError) as error:
         raise _unusable(Message(gettext_noop("is not JSON"))) from error
     if not isinstance(found, dict):
         raise _unusable(Message(gettext_noop("is not a JSON object")))
-    return Read(**{name: _texts(found.get(name), name) for name in wanted})
+    read = {name: _texts(found.get(name), name) for name in wanted}
+    return Terms(read.get("keywords", ()), read.get("questions", ()))
 
 
 def _unfenced(answer: str) -> str:
@@ -122,19 +130,13 @@ def _texts(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
         raise _unusable(Message(gettext_noop("has no list of {name}"), name=name))
     items: dict[str, Any] = _SCHEMAS[name]
-    cleaned = [text for text in map(_clean, value) if 0 < len(text) <= items["items"]["maxLength"]]
-    return _distinct(cleaned)[: items["maxItems"]]
-
-
-def _clean(text: str) -> str:
-    return " ".join("".join(letter for letter in text if letter.isprintable() or letter.isspace()).split())
-
-
-def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    first: dict[str, str] = {}
-    for text in texts:
-        first.setdefault(text.casefold(), text)
-    return tuple(first.values())
+    distinct: dict[str, str] = {}
+    for text in value:
+        kept = "".join(letter for letter in text if letter.isprintable() or letter.isspace())
+        cleaned = " ".join(kept.split())
+        if 0 < len(cleaned) <= items["items"]["maxLength"]:
+            distinct.setdefault(cleaned.casefold(), cleaned)
+    return tuple(distinct.values())[: items["maxItems"]]
 
 
 def _unusable(fault: str) -> GenerationFailed:
@@ -192,41 +194,36 @@ class Extraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """Of a chunk.
+class Source:
+    """What the indexes are made of.
 
     Attributes:
-        keywords: most telling first.
+        searchable: a chunk in its context, as `retrieval.rerankers.overlap` makes it.
+        text: the chunk alone, whose keywords are not those of its document.
         questions: which it answers.
-        problem: why the language model did not give what was wanted of it; blank: it did.
+        keywords: those that it is to have; None: they are looked for.
+        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
     """
 
-    keywords: tuple[str, ...] = ()
-    questions: tuple[str, ...] = ()
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """What of a chunk's terms is given already; None: to be looked for."""
-
+    searchable: str
     text: str
-    keywords: tuple[str, ...] | None
-    questions: tuple[str, ...] | None
+    questions: tuple[str, ...] = ()
+    keywords: tuple[str, ...] | None = None
+    own_questions: bool = False
 
 
 def find_terms(
-    chunks: Sequence[Given], extraction: Extraction | None, on_read: Callable[[], None] = lambda: None
+    chunks: Sequence[Source], extraction: Extraction | None, on_read: Callable[[], None] = lambda: None
 ) -> list[Terms]:
     """The terms of chunks: what is given stays, the rest is extracted, and a few are read by the model at a time.
 
     Args:
         chunks: in their order.
         extraction: None: what is not given is not looked for.
-        on_read: told of every chunk that the language model has read; what it raises ends the work.
+        on_read: called for every chunk that the language model has read; what it raises ends the work.
     """
     if extraction is None:
-        return [Terms(each.keywords or (), each.questions or ()) for each in chunks]
+        return [Terms(each.keywords or (), each.questions) for each in chunks]
     is_slow = extraction.reader is not None and (extraction.by_model or extraction.questions)
     executor: Executor = InlineExecutor()
     if is_slow:
@@ -243,11 +240,9 @@ def find_terms(
 
 
 def unread(problems: Iterable[str]) -> tuple[Remark, ...]:
-    """Tells of the chunks that the language model did not read, with the reason of the first; nothing where it read all."""
-    told = [problem for problem in problems if problem]
-    if not told:
-        return ()
-    return (Remark(RemarkCode.MODEL_DID_NOT_READ, {"count": len(told), "reason": told[0]}),)
+    """A remark on the chunks that the language model did not read, with the reason of the first; none where it read all."""
+    met = [problem for problem in problems if problem]
+    return (Remark(RemarkCode.MODEL_DID_NOT_READ, {"count": len(met), "reason": met[0]}),) if met else ()
 
 
 def extract(text: str, extraction: Extraction) -> tuple[str, ...]:
@@ -260,26 +255,25 @@ def extract(text: str, extraction: Extraction) -> tuple[str, ...]:
     return tuple(word for word in words if len(word) <= KEYWORD_LENGTH)
 
 
-def _terms(chunk: Given, extraction: Extraction) -> Terms:
+def _terms(chunk: Source, extraction: Extraction) -> Terms:
     wants_keywords = extraction.keywords and chunk.keywords is None
-    wants_questions = extraction.questions and chunk.questions is None
-    read, problem = _read(
-        chunk.text, extraction, keywords=wants_keywords and extraction.by_model, questions=wants_questions
-    )
+    wants_questions = extraction.questions and not chunk.questions and not chunk.own_questions
+    read = Terms()
+    if (wants_keywords and extraction.by_model) or wants_questions:
+        read = _read(chunk.text, extraction, keywords=wants_keywords and extraction.by_model, questions=wants_questions)
     keywords = chunk.keywords or ()
     if wants_keywords:
-        keywords = read.keywords if extraction.by_model and not problem else extract(chunk.text, extraction)
-    return Terms(keywords, chunk.questions or read.questions, problem)
+        by_model = extraction.by_model and not read.problem
+        keywords = read.keywords if by_model else extract(chunk.text, extraction)
+    return Terms(keywords, chunk.questions or read.questions, read.problem)
 
 
-def _read(text: str, extraction: Extraction, *, keywords: bool, questions: bool) -> tuple[Read, str]:
-    """What the language model finds, and what kept it from that."""
-    if not keywords and not questions:
-        return Read(), ""
+def _read(text: str, extraction: Extraction, *, keywords: bool, questions: bool) -> Terms:
+    """What the language model finds, or the problem that kept it from that."""
     if extraction.reader is None:
-        return Read(), NOT_CONFIGURED
+        return Terms(problem=NOT_CONFIGURED)
     try:
-        return extraction.reader.read(text, keywords=keywords, questions=questions), ""
+        return extraction.reader.read(text, keywords=keywords, questions=questions)
     except GenerationFailed as error:
         logger.warning("a language model did not read a chunk: %s", error)
-        return Read(), message_of(error)
+        return Terms(problem=message_of(error))

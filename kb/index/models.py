@@ -1,4 +1,4 @@
-"""A chunk's tokens and character n-grams as PostgreSQL's full-text search holds them."""
+"""Rows of what is derived from chunks: postings, vectors, indexes, their versions, and the copies in other stores."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -28,9 +28,9 @@ class Reembedding(models.Model):
 
     Attributes:
         dimension: of the new vectors; None until a worker has loaded the model.
-        swaps: whether searches change over as soon as every chunk has its vector, and not only when they are told to.
+        swaps: whether searches change over as soon as every chunk has its vector, and not only on request.
         counted_from: how many chunks had their vector at `counted_at`, when this run of the work began.
-        told_at: when its process last told of progress; one that has been silent for long is dead.
+        told_at: when its process last reported progress; one that has been silent for long is dead.
         swapped_at: when searches changed over.
     """
 
@@ -181,6 +181,12 @@ def storable_lexemes(lexemes: Iterable[str]) -> list[str]:
             break
         kept[lexeme] = None
     return list(kept)
+
+
+def quoted_lexeme(lexeme: str) -> str:
+    """A lexeme in the text of a tsvector or tsquery, whatever it is made of."""
+    doubled = lexeme.replace("\\", "\\\\").replace("'", "''")
+    return f"'{doubled}'"
 
 
 class LexemesField(SearchVectorField):  # type: ignore[type-arg]

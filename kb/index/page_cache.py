@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -16,7 +17,7 @@ from redis.exceptions import RedisError
 from kb.base.db.connections import own_session, untimed_cursor
 from kb.base.db.transactions import Purpose, held_locks, try_lock
 from kb.base.models import installation_id
-from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, all_spaces, available_bytes, finished_indexes
+from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes, finished_indexes, vector_spaces
 
 logger = logging.getLogger(__name__)
 
@@ -116,13 +117,19 @@ def read_in() -> ReadIn | None:
     if not limit:
         return None
     with try_lock(Purpose.PAGE_CACHE, ALL) as taken:
-        if not taken or _is_noted():
+        if not taken:
             return None
+        with suppress(ConnectionInterrupted, RedisError):
+            if caches["bm25"].get(note_key()) is not None:
+                return None
         with untimed_cursor():  # on a cold disk to count takes long, too
             parts = list(_parts())
         with own_session(max_parallel_workers_per_gather=0) as session:
             done = _read(session, parts, limit)
-        _note()
+        try:
+            caches["bm25"].set(note_key(), b"1")
+        except (ConnectionInterrupted, RedisError) as error:
+            logger.warning("what was read into memory could not be noted, the next process reads it again: %s", error)
     logger.info(
         "read %s parts of %.1f GB into memory, left out %s", done.parts, done.bytes / SEGMENT_BYTES, done.left_out
     )
@@ -149,7 +156,7 @@ def _parts() -> Iterator[Part]:
     if may_read:
         yield from (Part(_size_of(name), name) for name in LOOKUPS)
     spaces: dict[int, list[VectorSpace]] = {}
-    for space in all_spaces():
+    for space in vector_spaces():
         if space.is_searched:
             spaces.setdefault(space.kb_id, []).append(space)
     for kb_id in knowledge_bases_by_use():
@@ -184,20 +191,6 @@ def note_key() -> str:
     """Under which the cache notes that it was done since PostgreSQL started."""
     [(seconds,)] = _fetch(connection, "SELECT extract(epoch FROM pg_postmaster_start_time())::bigint")
     return f"page-cache:{installation_id()}:{seconds}"
-
-
-def _is_noted() -> bool:
-    try:
-        return caches["bm25"].get(note_key()) is not None
-    except (ConnectionInterrupted, RedisError):
-        return False
-
-
-def _note() -> None:
-    try:
-        caches["bm25"].set(note_key(), b"1")
-    except (ConnectionInterrupted, RedisError) as error:
-        logger.warning("what was read into memory could not be noted, so the next process reads it again: %s", error)
 
 
 def _fetch(session: Any, statement: str, *values: Any) -> list[tuple[Any, ...]]:

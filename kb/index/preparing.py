@@ -13,8 +13,8 @@ from pgvector import HalfVector
 
 from kb.base.db.connections import vector_text
 from kb.content.models import Chunk
-from kb.index.keywords import Extraction, Given, find_terms
-from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, storable_lexemes
+from kb.index.keywords import Extraction, Source, find_terms
+from kb.index.models import NGRAM_PREFIX, ChunkEmbedding, ChunkPostings, LexemesField, quoted_lexeme, storable_lexemes
 from retrieval.postings import Postings, count_postings, ngrams
 from retrieval.protocols import Embedder, Tokenizer
 
@@ -52,45 +52,17 @@ def copy_rows(model: type[Row], rows: Sequence[Row], texts: Mapping[str, Callabl
         row._state.adding, row._state.db = False, connection.alias
 
 
-def lexemes_text(lexemes: Sequence[str]) -> str:
-    """Lexemes as the text of a tsvector."""
-    return " ".join(f"'{_doubled(lexeme)}'" for lexeme in storable_lexemes(lexemes))
-
-
-def _doubled(lexeme: str) -> str:
-    return lexeme.replace("\\", "\\\\").replace("'", "''")
-
-
 def _value(field: "models.Field[Any, Any]", row: models.Model, texts: Mapping[str, Callable[[Any], str]]) -> Any:
     value = field.pre_save(row, add=True)
     if field.name in texts:
         return texts[field.name](value)
     if isinstance(field, LexemesField):
-        return lexemes_text(value)
+        return " ".join(map(quoted_lexeme, storable_lexemes(value)))  # the text of a tsvector
     return field.get_db_prep_save(value, connection=connection)
 
 
 EMBED_BATCH = 64
 ROWS_A_STATEMENT = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """What the indexes are made of.
-
-    Attributes:
-        searchable: a chunk in its context, as `retrieval.rerankers.overlap` makes it.
-        text: the chunk alone, whose keywords are not those of its document.
-        questions: which it answers.
-        keywords: those that it is to have; None: they are looked for.
-        own_questions: whether its questions are a curator's, so that none are looked for where there are none either.
-    """
-
-    searchable: str
-    text: str
-    questions: tuple[str, ...] = ()
-    keywords: tuple[str, ...] | None = None
-    own_questions: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,16 +90,17 @@ class Prepared:
 
 def tokenize(texts: Sequence[str], tokenizers: Sequence[Tokenizer]) -> list[dict[str, Postings]]:
     """The postings of each text by tokenizer id, with lexemes for full-text search: tokens first, then n-grams."""
-    return [_postings_by_tokenizer(text, tokenizers) for text in texts]
-
-
-def _postings_by_tokenizer(text: str, tokenizers: Sequence[Tokenizer]) -> dict[str, Postings]:
-    grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
-    cut = {cutter.id: cutter(text) for cutter in tokenizers}
-    return {
-        tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
-        for tokenizer_id, tokens in cut.items()
-    }
+    found: list[dict[str, Postings]] = []
+    for text in texts:
+        grams = tuple(NGRAM_PREFIX + gram for gram in ngrams(text)) if tokenizers else ()
+        cut = {cutter.id: cutter(text) for cutter in tokenizers}
+        found.append(
+            {
+                tokenizer_id: replace(count_postings(tokens), lexemes=(*dict.fromkeys(tokens), *grams))
+                for tokenizer_id, tokens in cut.items()
+            }
+        )
+    return found
 
 
 def prepare(
@@ -145,11 +118,10 @@ def prepare(
         tokenizers: whose postings are wanted.
         embedder: the model.
         extraction: of the keywords and questions that are not given; None: of none.
-        on_embedded: told the share of the model's work that is done, from 0 to 1.
+        on_embedded: given the share of the model's work that is done, from 0 to 1.
     """
     postings = tokenize([source.searchable for source in sources], tokenizers)
-    given = [_given(source) for source in sources]
-    terms = find_terms(given, extraction, lambda: on_embedded(0.0))
+    terms = find_terms(sources, extraction, lambda: on_embedded(0.0))
     texts = [source.searchable for source in sources]
     texts += [" ".join(each.keywords) for each in terms if each.keywords]
     texts += [question for each in terms for question in each.questions]
@@ -166,11 +138,6 @@ def prepare(
     ]
 
 
-def _given(source: Source) -> Given:
-    has_questions = bool(source.questions) or source.own_questions
-    return Given(source.text, source.keywords, source.questions if has_questions else None)
-
-
 def embed(
     texts: Sequence[str], embedder: Embedder, on_batch: Callable[[int], None] = lambda _: None
 ) -> NDArray[np.float32]:
@@ -179,7 +146,7 @@ def embed(
     Args:
         texts: the documents.
         embedder: the model.
-        on_batch: told how many texts are done, after each batch.
+        on_batch: given how many texts are done, after each batch.
 
     Returns:
         Shape (len(texts), dimension).

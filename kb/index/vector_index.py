@@ -20,7 +20,6 @@ from django.db import DatabaseError, connection, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
-from kb.access.models import KnowledgeBase
 from kb.base.db.connections import own_session
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.models import VectorIndex
@@ -84,21 +83,18 @@ def build_options(memory_bytes: int) -> dict[str, int]:
 
 def available_bytes() -> int:
     """Memory of this host that is free, or would be without its page cache, within the limit of its control group."""
-    host = _meminfo().get("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    sizes = {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
+    host = sizes.get("MemAvailable") or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     try:
         limit = (CGROUP / "memory.max").read_text().strip()
         used = dict(line.split() for line in (CGROUP / "memory.stat").read_text().splitlines())
         return host if limit == "max" else max(0, min(host, int(limit) - int(used["anon"])))
     except (OSError, ValueError, KeyError):  # no control group, or one of the first version
         return host
-
-
-def _meminfo() -> dict[str, int]:
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: int(value.split()[0]) * 1024 for name, _, value in (line.partition(":") for line in lines)}
 
 
 logger = logging.getLogger(__name__)
@@ -193,11 +189,6 @@ class IndexChanges:
 OnProgress = Callable[[int, int], None]
 
 
-def ensure_vector_indexes(kb: KnowledgeBase) -> IndexChanges:
-    """As `maintain_vector_indexes`, for one knowledge base."""
-    return maintain_vector_indexes(kb.pk)
-
-
 def maintain_vector_indexes(
     kb_id: int | None = None, on_progress: OnProgress = lambda _done, _total: None
 ) -> IndexChanges:
@@ -207,7 +198,7 @@ def maintain_vector_indexes(
 
     Args:
         kb_id: the knowledge base; None: all, and what those that are gone have left behind.
-        on_progress: told how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
+        on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
     """
     with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:
         return _maintain(kb_id, on_progress) if taken else IndexChanges(is_done=False)
@@ -218,9 +209,9 @@ def builds_under_way() -> dict[str, int]:
     return dict(_fetch(BUILDS, None))
 
 
-def all_spaces() -> list[VectorSpace]:
-    """Those of every knowledge base whose vectors PostgreSQL searches."""
-    return _spaces(None)
+def vector_spaces(kb_id: int | None = None) -> list[VectorSpace]:
+    """The vectors of a knowledge base, or of all, that PostgreSQL searches."""
+    return [VectorSpace(*row) for row in _fetch(SPACES, {"kb": kb_id})]
 
 
 def finished_indexes() -> frozenset[str]:
@@ -231,17 +222,17 @@ def finished_indexes() -> frozenset[str]:
 def spaces_without_index(kb_id: int | None = None) -> list[VectorSpace]:
     """The vectors that are to have an index and have no finished one: of a knowledge base, or of all."""
     there = _indexes(kb_id)
-    return [space for space in _spaces(kb_id) if _is_wanted(space) and not there.get(space.index_name, False)]
+    return [space for space in vector_spaces(kb_id) if _is_wanted(space) and not there.get(space.index_name, False)]
 
 
 def spaces_with_index(kb_id: int | None = None) -> list[VectorSpace]:
     """The vectors that have a finished index: of a knowledge base, or of all."""
     there = _indexes(kb_id)
-    return [space for space in _spaces(kb_id) if there.get(space.index_name, False)]
+    return [space for space in vector_spaces(kb_id) if there.get(space.index_name, False)]
 
 
 def _maintain(kb_id: int | None, on_progress: OnProgress) -> IndexChanges:
-    spaces = {space.index_name: space for space in _spaces(kb_id)}
+    spaces = {space.index_name: space for space in vector_spaces(kb_id)}
     there = _indexes(kb_id)
     keep = {name for name, space in spaces.items() if name in there and _is_large(space, SHARE_TO_KEEP)}
     broken = [name for name, is_valid in there.items() if not is_valid]
@@ -267,10 +258,6 @@ def _is_wanted(space: VectorSpace) -> bool:
 
 def _is_large(space: VectorSpace, share: float = 1.0) -> bool:
     return space.vectors > share * settings.VECTOR_INDEX_MIN_ROWS and space.dimension <= MAX_DIMENSION
-
-
-def _spaces(kb_id: int | None) -> list[VectorSpace]:
-    return [VectorSpace(*row) for row in _fetch(SPACES, {"kb": kb_id})]
 
 
 def _indexes(kb_id: int | None) -> dict[str, bool]:

@@ -77,7 +77,10 @@ def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
 
 def measure(space: VectorSpace) -> VectorIndex | None:
     """Measures one index at rising efforts until it finds enough, and keeps the result; None where there is no vector."""
-    sample = _sample(space)
+    values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": SAMPLE}
+    with connection.cursor() as cursor:
+        cursor.execute(SAMPLED, values)
+        sample = [vector for (vector,) in cursor.fetchall()]
     exact = _search(space, sample, effort=None)
     if not exact.distances or not all(distances.size for distances in exact.distances):  # some are deleted under way
         return None
@@ -134,14 +137,6 @@ def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
     if row is None or row.method != chosen_method() or row.measured_at < timezone.now() - STALE_AFTER:
         return True
     return abs(space.vectors - row.vectors) > GROWN * row.vectors
-
-
-def _sample(space: VectorSpace) -> list[str]:
-    """Vectors of the space, the same ones as long as they are there."""
-    values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": SAMPLE}
-    with connection.cursor() as cursor:
-        cursor.execute(SAMPLED, values)
-        return [vector for (vector,) in cursor.fetchall()]
 
 
 def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> Found:

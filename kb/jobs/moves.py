@@ -6,8 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
 from django.utils.functional import Promise
 
 from kb.access.models import KnowledgeBase
@@ -31,13 +34,17 @@ class Move(ABC):
 
     Attributes:
         target: a field of KnowledgeBase.
+        fields: of KnowledgeBase that a change may set, with `target`.
+        stamp: the field of the time of the last progress, in the rows of `unfinished`.
         purpose: of the lock that keeps a second process from the same change.
-        busy: what a process is told that comes second.
+        busy: the error of a process that comes second.
         batches_followed: how many batches a command builds before it looks at what others have done.
         failures: the exceptions that stop a worker, and are noted by `note_failure`.
     """
 
     target: ClassVar[str]
+    fields: ClassVar[tuple[str, ...]]
+    stamp: ClassVar[str]
     purpose: ClassVar[Purpose]
     busy: ClassVar[str | Promise]
     batches_followed: ClassVar[int] = 10
@@ -104,8 +111,24 @@ class Move(ABC):
         """
 
     @abstractmethod
+    def unfinished(self) -> "QuerySet[Any]":
+        """Rows of moves that a worker has to go on with; their keys are those of the knowledge bases."""
+
     def sweep(self) -> list[int]:
         """The ids of knowledge bases whose task or worker was lost; noted, so that none comes twice."""
+        now, rows = timezone.now(), self.unfinished()
+        ids = list(rows.filter(**{f"{self.stamp}__lt": now - STOOD_STILL}).values_list("pk", flat=True))
+        rows.model._default_manager.filter(pk__in=ids).update(**{self.stamp: now})
+        return ids
+
+    @contextmanager
+    def changing(self, kb: KnowledgeBase) -> Iterator[KnowledgeBase]:
+        """A transaction that holds the knowledge base's row; afterwards `kb` has the row's `fields`."""
+        with transaction.atomic():
+            row = lock_row(kb)
+            yield row
+        for name in self.fields:
+            setattr(kb, name, getattr(row, name))
 
     def note_failure(self, kb_id: int, error: Exception) -> None:  # noqa: B027 - some have noted it by then
         """Stores why a worker could not go on."""

@@ -1,9 +1,4 @@
-"""Which embedding models a curator or a caller of the API may name: those that the operator has allowed or installed.
-
-The process's models, by the settings: each is made once, loaded at its first use, and guarded against hanging.
-
-How far this process is with loading its models.
-"""
+"""The models of this process by its settings, which of them a caller may choose, and how far their loading is."""
 
 import time
 from collections.abc import Iterable, Sequence

@@ -34,7 +34,7 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
         questions: in the words of those who asked them.
     """
 
-    from kb.index.vector_index import ensure_vector_indexes
+    from kb.index.vector_index import maintain_vector_indexes
     from kb.models import Chunk, Principal
     from kb.search.services.search import SearchRequest, search
     from retrieval.embedders.hashing import HashingEmbedder
@@ -44,7 +44,7 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
     note(f"embedded {len(corpus.passages)} passages in {seconds:.0f} s")
     kb = store_corpus(corpus)
     store_vectors(kb, list(Chunk.objects.filter(knowledge_base=kb).order_by("position")), vectors)
-    seconds, _ = timed(ensure_vector_indexes, kb)
+    seconds, _ = timed(maintain_vector_indexes, kb)
     note(f"built the vector index in {seconds:.0f} s")
     principal = Principal(kb.owner)
 

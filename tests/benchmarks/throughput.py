@@ -102,7 +102,7 @@ def bare_searches(vectors: dict[str, str], tokens: dict[str, str]) -> Callable[[
 
 def measure(corpus: Corpus, questions: list[str], folder: Path, seconds: float) -> list[Row]:
     """The rows; raises where an answer is missing, empty or worse than it should be."""
-    from kb.index.vector_index import ensure_vector_indexes
+    from kb.index.vector_index import maintain_vector_indexes
     from kb.models import Chunk
     from retrieval.embedders.hashing import HashingEmbedder
     from tests.factories import make_api_key
@@ -112,7 +112,7 @@ def measure(corpus: Corpus, questions: list[str], folder: Path, seconds: float) 
     note(f"embedded {len(corpus.passages)} passages in {taken:.0f} s")
     kb = store_corpus(corpus)
     store_vectors(kb, list(Chunk.objects.filter(knowledge_base=kb).order_by("position")), vectors)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
     store_bare(corpus, vectors)
     _key, secret = make_api_key(kb.owner)
     asked = {question: json.dumps(embedder.embed_query(question).round(5).tolist()) for question in questions}

@@ -38,7 +38,7 @@ def noise(count: int, random: np.random.Generator) -> np.ndarray:
 def measure(name: str, make, count: int) -> list[Row]:
     """The rows of one kind of vectors."""
     from kb.index.pgvector import PgVectorStore
-    from kb.index.vector_index import ensure_vector_indexes
+    from kb.index.vector_index import maintain_vector_indexes
     from kb.index.vector_recall import measure_due
     from kb.models import VectorIndex
     from tests.factories import make_kb
@@ -65,7 +65,7 @@ def measure(name: str, make, count: int) -> list[Row]:
     _execute("ANALYZE kb_chunkembedding")
     all_compared = search()[1]
     started = time.perf_counter()
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
     note(f"{name}: built the index over {count:,} vectors in {time.perf_counter() - started:.0f} s")
     measure_due()
     row = VectorIndex.objects.get(knowledge_base=kb)

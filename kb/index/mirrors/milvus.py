@@ -112,7 +112,8 @@ class MilvusMirror:
         is_filtered_here = self._is_lite and only is not None
         wanted, asked_for = (None, self.most) if is_filtered_here else (only, limit)
         scores: dict[int, float] = {}
-        for condition in _conditions(wanted):
+        # One condition for each piece of the ids: scores of the same collection can be put together.
+        for condition in [""] if wanted is None else map(_among, pieces(wanted, IDS_A_FILTER)):
             hits = self._search(
                 collection.name,
                 data=[_bounded(text)],
@@ -153,13 +154,14 @@ class MilvusMirror:
         self._create(collection.name, schema, indexes)
 
     def _create_texts(self, collection: TextCollection) -> None:
+        english = ENGLISH_WITHOUT_STEMS if self._is_lite else ENGLISH
         schema = _schema()
         schema.add_field(
             "text",
             DataType.VARCHAR,
             max_length=MAX_TEXT_BYTES,
             enable_analyzer=True,
-            analyzer_params=self._analyser(collection.language),
+            analyzer_params=CHINESE if collection.language == KnowledgeBase.Language.CHINESE else english,
         )
         schema.add_field("sparse", DataType.SPARSE_FLOAT_VECTOR)
         schema.add_function(Function("bm25", FunctionType.BM25, ["text"], ["sparse"]))
@@ -167,11 +169,6 @@ class MilvusMirror:
         parameters = {"bm25_k1": K1, "bm25_b": B}
         indexes.add_index("sparse", index_type="SPARSE_INVERTED_INDEX", metric_type="BM25", params=parameters)
         self._create(collection.name, schema, indexes)
-
-    def _analyser(self, language: str) -> dict[str, Any]:
-        if language == KnowledgeBase.Language.CHINESE:
-            return CHINESE
-        return ENGLISH_WITHOUT_STEMS if self._is_lite else ENGLISH
 
     def _create(self, name: str, schema: Any, indexes: Any) -> None:
         with _as_store_error(self._uri):
@@ -241,14 +238,6 @@ def _schema() -> Any:
 
 def _among(chunk_ids: Sequence[int]) -> str:
     return f"chunk_id in [{','.join(str(int(chunk_id)) for chunk_id in chunk_ids)}]"
-
-
-def _conditions(only: Sequence[int] | None) -> Iterator[str]:
-    """One for each piece of the ids: scores of the same collection can be put together."""
-    if only is None:
-        yield ""
-    else:
-        yield from map(_among, pieces(only, IDS_A_FILTER))
 
 
 def _bounded(text: str) -> str:

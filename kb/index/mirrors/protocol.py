@@ -70,32 +70,25 @@ class Mirror(Protocol):
     """A server with a collection for each knowledge base, model and kind, so that no search can reach another's.
 
     Every method raises StoreError where the server cannot be reached or refuses.
+
+    Attributes:
+        store: as in `KnowledgeBase.Store`.
+        has_keywords: whether it ranks texts by keywords.
+        most: how many results one search may ask for.
     """
 
-    @property
-    def store(self) -> str:
-        """As in `KnowledgeBase.Store`."""
-        ...
-
-    @property
-    def has_keywords(self) -> bool: ...
-
-    @property
-    def most(self) -> int:
-        """So many results one search may ask for."""
-        ...
+    store: str
+    has_keywords: bool
+    most: int
 
     def ping(self) -> str:
         """Returns what answers, and its version."""
-        ...
 
     def collections(self, kb_id: int) -> set[str]:
         """Returns the names of those that the knowledge base has."""
-        ...
 
     def counts(self, kb_id: int) -> dict[str, int]:
         """Returns how many vectors or texts each of its collections holds, by name."""
-        ...
 
     def nearest(
         self, collection: VectorCollection, vector: NDArray[np.float32], limit: int
@@ -104,17 +97,14 @@ class Mirror(Protocol):
 
         None where there is no such collection.
         """
-        ...
 
     def write_vectors(
         self, collection: VectorCollection, chunk_ids: Sequence[int], vectors: Sequence[StoredVector]
     ) -> None:
         """Makes the vectors those that the collection holds of the chunks."""
-        ...
 
     def write_texts(self, collection: TextCollection, chunk_ids: Sequence[int], texts: Mapping[int, str]) -> None:
         """Makes the texts those that the collection holds of the chunks."""
-        ...
 
     def search_texts(
         self, collection: TextCollection, text: str, limit: int, *, only: Sequence[int] | None = None
@@ -123,15 +113,12 @@ class Mirror(Protocol):
 
         None where there is no such collection.
         """
-        ...
 
     def delete_chunks(self, collection_name: str, chunk_ids: Sequence[int]) -> None:
         """Deletes all that a collection of any sort holds of the chunks."""
-        ...
 
     def drop(self, kb_id: int) -> None:
         """Deletes all collections of the knowledge base."""
-        ...
 
 
 def kb_prefix(kb_id: int) -> str:

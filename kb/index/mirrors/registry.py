@@ -101,7 +101,8 @@ def asked(store: str, ask: Callable[[Mirror], T]) -> T:
     Raises:
         ChannelUnavailable: its server cannot be reached or refuses, or has done so repeatedly a moment ago.
     """
-    breaker = _breaker(store)
+    closed = CircuitBreaker(failures_to_open=FAILURES_TO_PAUSE, seconds_open=SECONDS_PAUSED)
+    breaker = _of_this_process().breakers.setdefault(store, closed)
     if not breaker.allows():
         raise _unavailable(f"{Store(store).label} failed repeatedly and is not asked for {SECONDS_PAUSED:.0f} s")
     try:
@@ -128,12 +129,6 @@ def _of_this_process() -> _Held:
     if _held.pid != os.getpid():
         _held = _Held(os.getpid())
     return _held
-
-
-def _breaker(store: str) -> CircuitBreaker:
-    return _of_this_process().breakers.setdefault(
-        store, CircuitBreaker(failures_to_open=FAILURES_TO_PAUSE, seconds_open=SECONDS_PAUSED)
-    )
 
 
 def _class(store: str, driver: Driver) -> Callable[[str, str, float], Mirror]:

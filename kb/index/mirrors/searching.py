@@ -4,6 +4,8 @@ So deleted and disabled chunks never come back, scores and ties are PostgreSQL's
 in is found all the same.
 """
 
+from typing import Final
+
 import numpy as np
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
@@ -20,6 +22,14 @@ from retrieval.trace import DegradationCode
 WIDER = 4
 """A search that leaves too few candidates is asked for so many times as many."""
 LEAST_ASKED = 64
+BEHIND: Final = gettext_noop(
+    "{store} has many changes of this knowledge base to take in, so PostgreSQL answered, which may take longer: wait, "
+    "and see that a worker runs."
+)
+LOST: Final = gettext_noop(
+    "{store} has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
+    "anew within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
+)
 NOTHING: Found = np.empty(0, dtype=np.int64), np.empty(0)
 
 
@@ -49,12 +59,12 @@ class MirroredVectorStore:
             return self._exact.search(kb_id, model_id, vector, k, kind=kind, only=only)
         pending = pending_chunks(kb_id, self._store, ("", model_id))
         if pending is None:
-            raise behind(self._store)
+            raise outdated(self._store, BEHIND)
         collection = VectorCollection(kb_id, model_id, str(kind), vector.size)
         named = asked(self._store, lambda mirror: _named(mirror, collection, vector, k, pending, only))
         if named is None or not named.size:
             if named is not None and has_taken_in(self._store, collection):
-                raise lost(self._store)
+                raise outdated(self._store, LOST)
             return self._exact.search(kb_id, model_id, vector, k, kind=kind, only=only)
         among = np.union1d(named, pending if only is None else np.intersect1d(pending, only))
         found = self._exact.search(kb_id, model_id, vector, k, kind=kind, only=among)
@@ -91,7 +101,7 @@ class MirroredKeywordStore:
             return NOTHING
         pending = pending_chunks(kb_id, self.name, ("",))
         if pending is None:
-            raise behind(self.name)
+            raise outdated(self.name, BEHIND)
         if pending.size:
             return None
         collection = TextCollection(kb_id, self._language)
@@ -115,29 +125,14 @@ class MirroredKeywordStore:
 
         found = asked(self.name, ask)
         if found is None and has_taken_in(self.name, collection):
-            raise lost(self.name)
+            raise outdated(self.name, LOST)
         return found or NOTHING
 
 
-def behind(store: str) -> ChannelUnavailable:
-    """Says that a store has too many changes to take in to be asked."""
-    template = gettext_noop(
-        "{store} has many changes of this knowledge base to take in, so PostgreSQL answered, which may take longer: wait, "
-        "and see that a worker runs."
-    )
+def outdated(store: str, reason: str) -> ChannelUnavailable:
+    """Says that a store's copy cannot be asked; `reason` is BEHIND or LOST."""
     return ChannelUnavailable(
-        DegradationCode.STORE_BEHIND, Message(template, store=str(KnowledgeBase.Store(store).label))
-    )
-
-
-def lost(store: str) -> ChannelUnavailable:
-    """Says that a store does not hold what it has taken in."""
-    template = gettext_noop(
-        "{store} has lost its copy of this knowledge base, so PostgreSQL answered, which may take longer: a worker fills it "
-        "anew within the hour, or `manage.py migrate_store --kb NAME --rebuild` does at once."
-    )
-    return ChannelUnavailable(
-        DegradationCode.STORE_BEHIND, Message(template, store=str(KnowledgeBase.Store(store).label))
+        DegradationCode.STORE_BEHIND, Message(reason, store=str(KnowledgeBase.Store(store).label))
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
 from django.db import transaction
@@ -15,12 +15,13 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import Purpose
 from kb.base.errors import Rejected
 from kb.content.models import Chunk
+from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, Reembedding
-from kb.index.preparing import Source, add_vectors, prepare
+from kb.index.preparing import add_vectors, prepare
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
 from kb.index.signals import vectors_dropping
 from kb.index.vector_index import maintain_vector_indexes
-from kb.jobs.moves import LOOK_SECONDS, STOOD_STILL, Move, lock_row
+from kb.jobs.moves import LOOK_SECONDS, Move, lock_row
 from kb.profiles.services import starting_profile
 from kb.providers.embedding_models import embedder
 from retrieval.errors import RetrievalError
@@ -50,8 +51,7 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
     Raises:
         Rejected: the model is in use already, or the knowledge base is on its way to another one.
     """
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with REEMBED.changing(kb) as locked:
         if model_id == locked.embedding_model:
             raise Rejected("model_in_use", _("Searches use the model “%(model)s” already.") % {"model": model_id})
         if locked.target_embedding_model not in ("", model_id):
@@ -66,15 +66,13 @@ def reembedding_start(kb: KnowledgeBase, model_id: str, *, swaps: bool = False) 
             locked.save(update_fields=["target_embedding_model"])
         now = timezone.now()
         row.status, row.error, row.swaps = Status.BUILDING, "", swaps
-        row.counted_from, row.counted_at, row.told_at = _done(locked, model_id), now, now
+        row.counted_from, row.counted_at, row.told_at = REEMBED.done(locked, model_id), now, now
         row.save()
-    _follow(kb, locked)
 
 
 def reembedding_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target and its vectors; those that are kept for a return stay."""
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with REEMBED.changing(kb) as locked:
         target = locked.target_embedding_model
         if target:
             locked.target_embedding_model = ""
@@ -82,7 +80,6 @@ def reembedding_cancel(kb: KnowledgeBase) -> None:
             Reembedding.objects.filter(knowledge_base=locked).update(status=Status.CANCELLED, swaps=False)
             if target != locked.previous_embedding_model:
                 _vectors(locked, target).delete()
-    _follow(kb, locked)
 
 
 def reembedding_swap(kb: KnowledgeBase) -> bool:
@@ -123,7 +120,7 @@ def reembedding_rollback(kb: KnowledgeBase) -> bool:
 
 
 def reembedding_drop(kb: KnowledgeBase) -> int:
-    """Deletes the former model's vectors; there is no return to it then but by embedding anew.
+    """Deletes the former model's vectors; to return to it then means to embed again.
 
     Returns:
         How many vectors there were.
@@ -131,8 +128,7 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
     Raises:
         Rejected: there are none, or something may still be reading them.
     """
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with REEMBED.changing(kb) as locked:
         previous = locked.previous_embedding_model
         if not previous:
             raise Rejected("nothing_kept", _("There are no former vectors to drop."))
@@ -148,7 +144,6 @@ def reembedding_drop(kb: KnowledgeBase) -> int:
         locked.previous_embedding_model = ""
         locked.save(update_fields=["previous_embedding_model"])
         dropped, _by_model = _vectors(locked, previous).delete()
-    _follow(kb, locked)
     return dropped
 
 
@@ -178,6 +173,8 @@ class Reembed(Move):
     """The move of a knowledge base to another embedding model: its vectors are made beside those in use."""
 
     target = "target_embedding_model"
+    fields = ("profile", "embedding_model", "previous_embedding_model", "target_embedding_model", "dimension")
+    stamp = "told_at"
     purpose = Purpose.REEMBED
     busy = gettext_lazy("Another process is embedding this knowledge base: wait until it is done.")
     failures = (RetrievalError,)
@@ -192,7 +189,9 @@ class Reembed(Move):
         model = embedder(model_id)
         _update_status(kb, Status.BUILDING, dimension=model.dimension)  # loads the model, or says why not
         while True:
-            for batch in chunk_batches(kb, done=lambda ids: _embedded(model_id, ids)):
+            for batch in chunk_batches(
+                kb, done=lambda ids: _contents(model_id).filter(chunk__in=ids).values_list("chunk_id", flat=True)
+            ):
                 if next(left, None) is None:
                     return False
                 if not _embed(kb, model, batch):
@@ -212,8 +211,7 @@ class Reembed(Move):
         Returns:
             False where a chunk was written meanwhile.
         """
-        with transaction.atomic():
-            row = lock_row(kb)
+        with self.changing(kb) as row:
             if row.target_embedding_model != model_id:
                 return True
             if any_chunk_without(kb, _contents(model_id)):
@@ -224,23 +222,14 @@ class Reembed(Move):
             row.previous_embedding_model, row.embedding_model = row.embedding_model, model_id
             row.target_embedding_model = ""
             row.dimension = state.dimension or embedder(model_id).dimension
-            row.save(
-                update_fields=[
-                    "profile",
-                    "embedding_model",
-                    "previous_embedding_model",
-                    "target_embedding_model",
-                    "dimension",
-                ]
-            )
+            row.save(update_fields=self.fields)
             state.status, state.swaps, state.error, state.swapped_at = Status.SWAPPED, False, "", timezone.now()
             state.save()
         drop_unused_vectors(row)
-        _follow(kb, row)
         return True
 
     def done(self, kb: KnowledgeBase, target: str) -> int:
-        return _done(kb, target)
+        return _contents(target).filter(knowledge_base=kb).count()
 
     def has_ended(self, kb: KnowledgeBase, target: str) -> bool:  # noqa: ARG002
         row = Reembedding.objects.get(knowledge_base=kb)
@@ -250,13 +239,9 @@ class Reembed(Move):
             raise Rejected("reembedding_cancelled", _("The change of the embedding model was cancelled meanwhile."))
         return row.status == Status.SWAPPED
 
-    def sweep(self) -> list[int]:
-        now = timezone.now()
-        unfinished = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
-        still = unfinished.filter(told_at__lt=now - STOOD_STILL).exclude(knowledge_base__target_embedding_model="")
-        ids = list(still.values_list("pk", flat=True))
-        Reembedding.objects.filter(pk__in=ids).update(told_at=now)
-        return ids
+    def unfinished(self) -> QuerySet[Reembedding]:
+        rows = Reembedding.objects.filter(status__in=(Status.BUILDING, Status.INDEXING))
+        return rows.exclude(knowledge_base__target_embedding_model="")
 
     def note_failure(self, kb_id: int, error: Exception) -> None:
         """Stores why a worker could not go on; what it has made is used by the next try."""
@@ -269,7 +254,11 @@ REEMBED = Reembed()
 
 def _embed(kb: KnowledgeBase, model: Embedder, batch: Sequence[Chunk]) -> bool:
     """Writes the vectors of chunks, less those that have been edited meanwhile; False where the target has changed."""
-    prepared = prepare([_as_stored(kb, chunk) for chunk in batch], tokenizers=(), embedder=model)
+    sources = []
+    for chunk in batch:  # another model is no reason to look for other keywords and questions than the chunk has
+        keywords = tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else ()
+        sources.append(Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords))
+    prepared = prepare(sources, tokenizers=(), embedder=model)
     with holding_model(kb):
         if not KnowledgeBase.objects.filter(pk=kb.pk, target_embedding_model=model.model_id).exists():
             return False
@@ -285,12 +274,6 @@ def _indexed(kb: KnowledgeBase) -> bool:
             return True
         time.sleep(LOOK_SECONDS)
     return False
-
-
-def _as_stored(kb: KnowledgeBase, chunk: Chunk) -> Source:
-    """The keywords and questions are those that the chunk has: another model is no reason to look for others."""
-    keywords = tuple(chunk.keywords) if kb.keyword_vectors or chunk.own_keywords else ()
-    return Source(searchable_text_of(chunk), chunk.text, tuple(chunk.questions), keywords)
 
 
 def drop_unused_vectors(kb: KnowledgeBase) -> None:
@@ -312,23 +295,9 @@ def _update_status(kb: KnowledgeBase, status: Reembedding.Status, **fields: obje
     return own.first()
 
 
-def _follow(kb: KnowledgeBase, locked: KnowledgeBase) -> None:
-    """The caller's object tells what is stored now."""
-    for name in ("embedding_model", "target_embedding_model", "previous_embedding_model", "dimension", "profile"):
-        setattr(kb, name, getattr(locked, name))
-
-
 def _vectors(kb: KnowledgeBase, model_id: str) -> QuerySet[ChunkEmbedding]:
     return ChunkEmbedding.objects.filter(knowledge_base=kb, model=model_id)
 
 
 def _contents(model_id: str) -> QuerySet[ChunkEmbedding]:
     return ChunkEmbedding.objects.filter(model=model_id, kind=ChunkEmbedding.Kind.CONTENT)
-
-
-def _embedded(model_id: str, chunk_ids: Sequence[int]) -> Collection[int]:
-    return _contents(model_id).filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
-
-
-def _done(kb: KnowledgeBase, model_id: str) -> int:
-    return _contents(model_id).filter(knowledge_base=kb).count()

@@ -1,4 +1,4 @@
-"""Rebuilds what is derived from chunks, beside what searches go on using, and swaps at the end."""
+"""Rebuilds what is derived from chunks while searches go on."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -33,6 +33,7 @@ from kb.index.services.writing import (
 )
 from kb.index.vector_index import builds_under_way, maintain_vector_indexes, spaces_without_index
 from kb.index.vector_recall import measure_due
+from kb.jobs.moves import LOOK_SECONDS
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import tokenizer
 
@@ -40,14 +41,14 @@ from kb.providers.tokenizers import tokenizer
 def reindex_postings(
     kb: KnowledgeBase, *, resume: bool = False, on_progress: Callable[[int], None] = lambda _: None
 ) -> None:
-    """Tokenises chunks anew: for the target tokenizer, for a newer version of the active one, or in place.
+    """Tokenises chunks again: for the target tokenizer, for a newer version of the active one, or in place.
 
-    On the way to a target a worker may do its share, since it is told of every target too.
+    On the way to a target a worker may do its share, since it gets a task for every target too.
 
     Args:
         kb: the knowledge base.
         resume: in place, keep what an interrupted run has made; the other two always do.
-        on_progress: told how many further chunks are done.
+        on_progress: given how many further chunks are done.
 
     Raises:
         Rejected: the tokenizer's packages are missing.
@@ -60,7 +61,11 @@ def reindex_postings(
     if kb.target_tokenizer_id:
         TOKENIZING.follow(kb, on_progress=on_progress)
         return
-    finished = _with_postings(kb, cutter.id) if resume else set()
+    finished: set[int] = set()
+    if resume:  # chunks whose postings and lexemes are there
+        rows = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=cutter.id)
+        lacking = without_lexemes(rows).values_list("chunk_id", flat=True)
+        finished = set(rows.values_list("chunk_id", flat=True)).difference(lacking)
     for batch in chunk_batches(kb, done=finished.intersection):
         write_tokens(kb, batch, cutter)
         on_progress(len(batch))
@@ -83,7 +88,7 @@ def reindex_embeddings(
         model_id: blank: the one in use.
         resume: in place, keep the vectors that there are; a change to another model always goes on where it stood.
         swap: change searches over to another model when its vectors are complete.
-        on_progress: told how many further chunks are done.
+        on_progress: given how many further chunks are done.
 
     Raises:
         ModelUnavailable: the model cannot be loaded; nothing was changed.
@@ -111,13 +116,6 @@ def reindex_embeddings(
     drop_unused_vectors(kb)
 
 
-def _with_postings(kb: KnowledgeBase, tokenizer_id: str) -> set[int]:
-    """Chunks whose postings and lexemes are there."""
-    rows = ChunkPostings.objects.filter(knowledge_base=kb, tokenizer_id=tokenizer_id)
-    lacking = without_lexemes(rows).values_list("chunk_id", flat=True)
-    return set(rows.values_list("chunk_id", flat=True)).difference(lacking)
-
-
 def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
     """Chunks that have a vector of each kind that the knowledge base keeps for all."""
     kinds = [ChunkEmbedding.Kind.CONTENT] + ([ChunkEmbedding.Kind.KEYWORDS] if kb.keyword_vectors else [])
@@ -127,7 +125,6 @@ def _with_vectors(kb: KnowledgeBase, model_id: str) -> set[int]:
 
 TABLES: Final = ("kb_document", "kb_chunk", "kb_chunkpostings", "kb_chunkembedding")
 FULL_TEXT_INDEX: Final = "postings_lexemes"
-LOOK_SECONDS: Final = 0.5
 
 
 class Step(StrEnum):
@@ -152,7 +149,7 @@ def build_indexes(
 
     Args:
         knowledge_bases: that have changed.
-        on_step: told how far it is.
+        on_step: given how far it is.
     """
     if connection.in_atomic_block:
         return

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import SequenceMatcher
-from functools import partial
 from typing import Annotated, Any
 
 from django.db import transaction
@@ -23,7 +22,7 @@ from kb.content.models import Chunk
 from kb.index.models import ChunkPostings
 from kb.index.preparing import tokenize, write_postings
 from kb.index.services.writing import any_chunk_without, chunk_batches, holding_model, searchable_text_of, unchanged
-from kb.jobs.moves import STOOD_STILL, Move, lock_row
+from kb.jobs.moves import Move, lock_row
 from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer
 from retrieval.characters import CJK, LATIN
@@ -281,8 +280,7 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
     Returns:
         Whether there is anything to do: False where these are the active settings already.
     """
-    with transaction.atomic():
-        row = lock_row(kb)
+    with TOKENIZING.changing(kb) as row:
         wanted = settings.tokenizer_id
         written = {name: getattr(settings, name) for name in SETTINGS}
         TokenizerSettings.objects.update_or_create(knowledge_base=row, tokenizer_id=wanted, defaults=written)
@@ -292,18 +290,15 @@ def tokenizer_change(kb: KnowledgeBase, settings: TokenizerSettings) -> bool:
             ChunkPostings.objects.filter(knowledge_base=row, tokenizer_id=target).delete()
             row.target_tokenizer_id, row.tokenizing_at = target, timezone.now()
             row.save(update_fields=["target_tokenizer_id", "tokenizing_at"])
-    kb.target_tokenizer_id = row.target_tokenizer_id
     return bool(row.target_tokenizer_id)
 
 
 def tokenizer_change_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target tokenizer; the active one stays."""
-    with transaction.atomic():
-        row = lock_row(kb)
+    with TOKENIZING.changing(kb) as row:
         row.target_tokenizer_id = ""
         row.save(update_fields=["target_tokenizer_id"])
         _keep_only(row.pk, row.tokenizer_id)
-    kb.target_tokenizer_id = ""
 
 
 def tokenizing_progress(kb: KnowledgeBase) -> Progress | None:
@@ -318,6 +313,8 @@ class Tokenizing(Move):
     """The move of a knowledge base to another tokenizer: its postings are made beside those in use."""
 
     target = "target_tokenizer_id"
+    fields = ("target_tokenizer_id",)
+    stamp = "tokenizing_at"
     purpose = Purpose.TOKENIZE
     busy = gettext_lazy("Another process is tokenising this knowledge base: wait until it is done.")
 
@@ -337,7 +334,9 @@ class Tokenizing(Move):
         # An earlier run went by id too; what it left out stands before its last chunk, for the next round.
         after = target.filter(knowledge_base=kb).aggregate(last=Max("chunk_id"))["last"] or 0
         while True:
-            for batch in chunk_batches(kb, after=after, done=partial(_among, target)):
+            for batch in chunk_batches(
+                kb, after=after, done=lambda ids: target.filter(chunk__in=ids).values_list("chunk_id", flat=True)
+            ):
                 if next(left, None) is None:
                     return False
                 write_tokens(kb, batch, cutter)
@@ -366,12 +365,8 @@ class Tokenizing(Move):
     def has_ended(self, kb: KnowledgeBase, target: str) -> bool:  # noqa: ARG002 - it changes with an upgrade of a package
         return not kb.target_tokenizer_id
 
-    def sweep(self) -> list[int]:
-        now = timezone.now()
-        lost = KnowledgeBase.objects.exclude(target_tokenizer_id="").filter(tokenizing_at__lt=now - STOOD_STILL)
-        ids = list(lost.values_list("pk", flat=True))
-        KnowledgeBase.objects.filter(pk__in=ids).update(tokenizing_at=now)
-        return ids
+    def unfinished(self) -> QuerySet[KnowledgeBase]:
+        return KnowledgeBase.objects.exclude(target_tokenizer_id="")
 
 
 TOKENIZING = Tokenizing()
@@ -408,10 +403,6 @@ def drop_retired_postings() -> int:
             KnowledgeBase.objects.filter(pk=kb_id).update(tokenizer_swapped_at=None)
         cleared += 1
     return cleared
-
-
-def _among(postings: QuerySet[ChunkPostings], chunk_ids: Sequence[int]) -> QuerySet[ChunkPostings, int]:
-    return postings.filter(chunk__in=chunk_ids).values_list("chunk_id", flat=True)
 
 
 def lacks_postings(kb: KnowledgeBase, tokenizer_id: str) -> bool:

@@ -10,8 +10,8 @@ from django.db.models import OuterRef, QuerySet, Subquery
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Superseded
 from kb.content.models import Chunk
-from kb.index.keywords import Extraction, chunk_reader
-from kb.index.preparing import Prepared, Source, prepare
+from kb.index.keywords import Extraction, Source, chunk_reader
+from kb.index.preparing import Prepared, prepare
 from kb.providers.embedding_models import embedder
 from kb.providers.tokenizers import load_tokenizer, tokenizer
 from retrieval.keywords import Method

@@ -28,8 +28,8 @@ from kb.base.findings import Remark, RemarkCode
 from kb.base.metrics import observe_document
 from kb.base.telemetry import logs
 from kb.content.models import Chunk, Document
-from kb.index.keywords import unread
-from kb.index.preparing import Prepared, Source, prepare, replace_postings, replace_vectors, write_chunks
+from kb.index.keywords import Source, unread
+from kb.index.preparing import Prepared, prepare, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import extraction_of, source_of, tokenizers_of, unchanged, writing_chunks
 from kb.ingest.chunkers.drafts import ChunkSettings, Strategy
 from kb.ingest.chunkers.strategies import split

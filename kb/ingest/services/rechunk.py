@@ -11,8 +11,9 @@ from django.utils import timezone
 
 from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, ChunkParent, Document
+from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
-from kb.index.preparing import ROWS_A_STATEMENT, Prepared, Source, replace_postings, replace_vectors, write_chunks
+from kb.index.preparing import ROWS_A_STATEMENT, Prepared, replace_postings, replace_vectors, write_chunks
 from kb.index.services.writing import keyword_language, source_of, tokenizers_of
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs

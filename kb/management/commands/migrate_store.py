@@ -10,7 +10,6 @@ from kb.index.services.stores.applying import changes_apply
 from kb.index.services.stores.checking import copy_check
 from kb.index.services.stores.migration import (
     STORE_MOVE,
-    applied,
     migration_cancel,
     migration_start,
     store_rebuild,
@@ -58,7 +57,7 @@ class Command(KnowledgeBaseCommand):
             self.stdout.write(f"{kb.name}: a worker moves it to {Store(target).label}")
             return
         state = StoreState.objects.get(knowledge_base=kb, store=target)
-        begun = applied(kb, target)
+        begun = STORE_MOVE.done(kb, target)
         with self.progress_bar(total=state.total, unit="changes") as bar:
             bar.update(begun)
             STORE_MOVE.follow(kb, on_progress=lambda count: bar.update(count) if bar.n + count <= state.total else None)
@@ -83,7 +82,7 @@ class Command(KnowledgeBaseCommand):
                     is_done = changes_apply(kb.pk, kb.store, batches=iter(range(1)))
                 except AlreadyRunning:
                     raise CommandError("a worker is at it already: `--verify` shows when it is done") from None
-                done = applied(kb, kb.store)
+                done = STORE_MOVE.done(kb, kb.store)
                 bar.update(done - told)
                 told = done
         self._verify(kb)

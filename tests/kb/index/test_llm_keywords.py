@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, LlmReader, Read
+from kb.index.keywords import MOST_KEYWORDS, MOST_QUESTIONS, LlmReader, Terms
 from retrieval.errors import GenerationFailed
 from retrieval.generation import OpenAIGenerator
 from retrieval.trace import DegradationCode
@@ -30,7 +30,7 @@ def read(reader, *, keywords=True, questions=True):
 def test_the_model_is_shown_the_passage_as_data_and_the_schema_of_what_is_wanted(server, reader):
     server.always("chat", Reply('{"questions": ["多久?"]}'))
 
-    assert read(reader, keywords=False) == Read((), ("多久?",))
+    assert read(reader, keywords=False) == Terms((), ("多久?",))
 
     [request] = server.requests
     system, user = request.body["messages"]
@@ -42,7 +42,7 @@ def test_the_model_is_shown_the_passage_as_data_and_the_schema_of_what_is_wanted
 
 def test_a_fenced_answer_is_read(server, reader):
     server.always("chat", Reply('```json\n{"keywords": ["保修期"], "questions": []}\n```'))
-    assert read(reader) == Read(("保修期",))
+    assert read(reader) == Terms(("保修期",))
 
 
 def test_texts_are_cleaned_and_bounded(server, reader):

@@ -4,10 +4,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from kb.index.keywords import Extraction, LlmReader
+from kb.index.keywords import Extraction, LlmReader, Source
 from kb.index.preparing import (
     Prepared,
-    Source,
     add_vectors,
     prepare,
     rebuild_vectors,

@@ -6,7 +6,7 @@ from django.test.utils import CaptureQueriesContext
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index import vector_index as index_memory
 from kb.index.pgvector import PgVectorStore
-from kb.index.vector_index import IndexChanges, build_memory, ensure_vector_indexes, maintain_vector_indexes
+from kb.index.vector_index import IndexChanges, build_memory, maintain_vector_indexes
 from kb.models import ChunkEmbedding, KnowledgeBase
 from kb.tasks import sweep_vector_indexes
 from tests.factories import make_kb
@@ -57,7 +57,7 @@ def definition(name):
 def test_many_vectors_get_an_index_of_their_own(kb):
     fill(kb)
 
-    [name] = ensure_vector_indexes(kb).created
+    [name] = maintain_vector_indexes(kb.pk).created
 
     assert indexes() == {name: True}
     assert f"knowledge_base_id = {kb.pk}" in definition(name)
@@ -67,7 +67,7 @@ def test_many_vectors_get_an_index_of_their_own(kb):
 def test_few_vectors_get_none(kb):
     fill(kb, FEW)
 
-    assert ensure_vector_indexes(kb) == IndexChanges()
+    assert maintain_vector_indexes(kb.pk) == IndexChanges()
     assert indexes() == {}
 
 
@@ -75,36 +75,36 @@ def test_each_kind_gets_its_own(kb):
     chunk_ids = fill(kb)
     add_vectors(kb, chunk_ids, clustered(len(chunk_ids), dimension=DIMENSION), kind="keywords")
 
-    assert len(ensure_vector_indexes(kb).created) == 2
+    assert len(maintain_vector_indexes(kb.pk).created) == 2
 
 
 def test_an_index_that_is_there_stays(kb):
     fill(kb)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
 
-    assert ensure_vector_indexes(kb) == IndexChanges()
+    assert maintain_vector_indexes(kb.pk) == IndexChanges()
 
 
 def test_an_index_stays_while_half_of_the_vectors_are_left(kb):
     chunk_ids = fill(kb)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
     ChunkEmbedding.objects.filter(chunk__in=chunk_ids[: FEW // 2]).delete()
 
-    assert ensure_vector_indexes(kb) == IndexChanges()
+    assert maintain_vector_indexes(kb.pk) == IndexChanges()
 
 
 def test_an_index_goes_when_few_vectors_are_left(kb):
     chunk_ids = fill(kb)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
     ChunkEmbedding.objects.filter(chunk__in=chunk_ids[: FEW // 2 + 1]).delete()
 
-    assert len(ensure_vector_indexes(kb).dropped) == 1
+    assert len(maintain_vector_indexes(kb.pk).dropped) == 1
     assert indexes() == {}
 
 
 def test_the_index_of_a_knowledge_base_that_is_gone_goes(kb):
     fill(kb)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
     kb.delete()
 
     sweep_vector_indexes()
@@ -114,12 +114,12 @@ def test_the_index_of_a_knowledge_base_that_is_gone_goes(kb):
 
 def test_the_index_follows_the_model(kb):
     fill(kb)
-    [old] = ensure_vector_indexes(kb).created
+    [old] = maintain_vector_indexes(kb.pk).created
     fill(kb, model="new")
-    assert ensure_vector_indexes(kb) == IndexChanges()
+    assert maintain_vector_indexes(kb.pk) == IndexChanges()
     KnowledgeBase.objects.filter(pk=kb.pk).update(embedding_model="new")
 
-    changes = ensure_vector_indexes(kb)
+    changes = maintain_vector_indexes(kb.pk)
 
     assert changes.dropped == (old,)
     assert indexes() == dict.fromkeys(changes.created, True)
@@ -129,27 +129,27 @@ def test_one_knowledge_base_leaves_the_indexes_of_others_alone(kb):
     other = make_kb()
     fill(kb)
     fill(other)
-    [mine] = ensure_vector_indexes(kb).created
+    [mine] = maintain_vector_indexes(kb.pk).created
 
-    [theirs] = ensure_vector_indexes(other).created
+    [theirs] = maintain_vector_indexes(other.pk).created
 
     assert indexes() == {mine: True, theirs: True}
 
 
 def test_what_a_killed_build_has_left_is_made_anew(kb):
     fill(kb)
-    [name] = ensure_vector_indexes(kb).created
+    [name] = maintain_vector_indexes(kb.pk).created
     sql("UPDATE pg_index SET indisvalid = false WHERE indexrelid = %s::regclass", name)
     assert indexes() == {name: False}
 
-    assert ensure_vector_indexes(kb) == IndexChanges((name,), (name,))
+    assert maintain_vector_indexes(kb.pk) == IndexChanges((name,), (name,))
     assert indexes() == {name: True}
 
 
 def test_nothing_is_done_while_another_process_is_at_it(kb):
     fill(kb)
     with try_lock(Purpose.VECTOR_INDEX, 0):
-        [changes] = at_once(1, lambda: ensure_vector_indexes(kb))
+        [changes] = at_once(1, lambda: maintain_vector_indexes(kb.pk))
 
     assert changes == IndexChanges(is_done=False)
     assert indexes() == {}
@@ -176,7 +176,7 @@ def test_the_time_limit_of_statements_comes_back(kb):
 
     before = limit()
     fill(kb)
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
 
     assert limit() == before
 
@@ -191,7 +191,7 @@ def indexed(kb, vectors):
     """A knowledge base of some thousand vectors; chunk ids by the vectors' places."""
     chunk_ids = add_chunks(kb, len(vectors))
     add_vectors(kb, chunk_ids, vectors)
-    assert ensure_vector_indexes(kb).created
+    assert maintain_vector_indexes(kb.pk).created
     sql("ANALYZE kb_chunkembedding")
     return np.array(chunk_ids)
 
@@ -274,7 +274,7 @@ def test_a_build_has_memory_of_its_size_and_workers_for_its_session_only(kb, set
     fill(kb)
     before = rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")
 
-    ensure_vector_indexes(kb)
+    maintain_vector_indexes(kb.pk)
 
     assert build_settings() == [(build_memory(FEW + 1, DIMENSION).needed // 1024, 5, "0")]
     assert (rows("SHOW maintenance_work_mem"), rows("SHOW max_parallel_maintenance_workers")) == before
@@ -287,7 +287,7 @@ def test_a_build_beyond_the_memory_that_it_may_take_says_which_setting_is_too_sm
     monkeypatch.setattr(index_memory, "SPARE_BYTES", 100 * 1024**2)
     fill(kb)
 
-    assert ensure_vector_indexes(kb).created
+    assert maintain_vector_indexes(kb.pk).created
 
     assert [memory for memory, *_ in build_settings()] == [64 * 1024]
     assert "built slowly: set INDEX_BUILD_MEMORY_MB=101" in caplog.text
@@ -299,7 +299,7 @@ def test_where_shared_memory_is_short_one_process_builds(kb, settings, build_set
     fill(kb)
     sql("ALTER TABLE kb_chunkembedding SET (parallel_workers = 2)")
     try:
-        [name] = ensure_vector_indexes(kb).created
+        [name] = maintain_vector_indexes(kb.pk).created
     finally:
         sql("ALTER TABLE kb_chunkembedding RESET (parallel_workers)")
 

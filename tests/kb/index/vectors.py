@@ -8,7 +8,7 @@ from django.db import connection, connections
 from pgvector import HalfVector
 
 from kb.base.db.connections import own_session
-from kb.index.vector_index import builds_under_way, ensure_vector_indexes
+from kb.index.vector_index import builds_under_way, maintain_vector_indexes
 from kb.ingest.chunkers.drafts import hash_content
 from kb.models import Document
 from tests.kb.index.searching import until
@@ -46,7 +46,7 @@ def build_under_way(kb):
 
     def build():
         try:
-            ensure_vector_indexes(kb)
+            maintain_vector_indexes(kb.pk)
         finally:
             connections.close_all()
 

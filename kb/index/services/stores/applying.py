@@ -37,7 +37,7 @@ RETIRED_FOR = timedelta(minutes=1)
 """So long after a change of the store a search may be under way that asks the former one."""
 FIRST_PAUSE, LONGEST_PAUSE = timedelta(seconds=5), timedelta(minutes=5)
 
-ANEW = """
+REFILL = """
 INSERT INTO kb_storechange (knowledge_base_id, store, chunk_id)
 SELECT %s, %s, NULL UNION ALL (SELECT %s, %s, id FROM kb_chunk WHERE knowledge_base_id = %s ORDER BY id)
 """
@@ -53,13 +53,13 @@ class _Changes:
 
     Attributes:
         ids: of the rows.
-        begins_anew: all that the store holds goes first.
+        begins_again: all that the store holds goes first.
         chunk_ids: of chunks of which anything may have changed.
         by_model: of chunks of which only the vectors of a model may have.
     """
 
     ids: tuple[int, ...]
-    begins_anew: bool
+    begins_again: bool
     chunk_ids: tuple[int, ...]
     by_model: Mapping[str, tuple[int, ...]]
 
@@ -81,7 +81,7 @@ def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = Non
     """Has a store take in what has changed.
 
     Args:
-        kb_id: a knowledge base, which may be gone.
+        kb_id: a knowledge base, which may have been deleted.
         store: another one than PostgreSQL.
         batches: stop after as many as it has elements, so that a worker can take turns; None: never.
 
@@ -105,14 +105,14 @@ def changes_apply(kb_id: int, store: str, *, batches: Iterator[int] | None = Non
 
 
 def queue_all_chunks(kb_id: int, store: str) -> int:
-    """Notes that a store is to hold every chunk anew; belongs inside a transaction that holds the knowledge base.
+    """Notes that a store is to hold every chunk again; belongs inside a transaction that holds the knowledge base.
 
     Returns:
         How many changes that makes.
     """
     StoreChange.objects.filter(knowledge_base=kb_id, store=store).delete()
     with connection.cursor() as cursor:
-        cursor.execute(ANEW, [kb_id, store, kb_id, store, kb_id])
+        cursor.execute(REFILL, [kb_id, store, kb_id, store, kb_id])
         return int(cursor.rowcount)
 
 
@@ -128,15 +128,13 @@ def refill(kb_id: int, store: str) -> int:
 def waiting() -> list[tuple[int, str]]:
     """The knowledge bases and stores with changes to apply, less those that have failed a moment ago."""
     now = timezone.now()
-    rows = StoreChange.objects.filter(Q(chunk_id__isnull=False) | Q(created_at__lt=now - RETIRED_FOR) | _to_be_filled())
+    filling = KnowledgeBase.objects.exclude(target_store="").values("pk")
+    rows = StoreChange.objects.filter(
+        Q(chunk_id__isnull=False) | Q(created_at__lt=now - RETIRED_FOR) | Q(knowledge_base__in=filling)
+    )
     paused = set(StoreState.objects.filter(retry_at__gt=now).values_list("knowledge_base_id", "store"))
     found = rows.order_by("knowledge_base_id", "store").values_list("knowledge_base_id", "store").distinct()
     return [each for each in found if each not in paused and each[1] in DRIVERS]
-
-
-def _to_be_filled() -> Q:
-    filling = KnowledgeBase.objects.exclude(target_store="").values("pk")
-    return Q(knowledge_base__in=filling)
 
 
 def _apply_batch(kb_id: int, store: str) -> bool:
@@ -149,7 +147,7 @@ def _apply_batch(kb_id: int, store: str) -> bool:
     if kb is None or store not in (kb.store, kb.target_store):
         target.drop(kb_id)
     else:
-        if changes.begins_anew:
+        if changes.begins_again:
             target.drop(kb_id)
         try:
             _write(target, kb, changes)
@@ -180,7 +178,7 @@ def _oldest(kb_id: int, store: str) -> _Changes | None:
             by_model[model].add(chunk_id)
     return _Changes(
         ids=tuple(pk for pk, _, _ in rows),
-        begins_anew=any(chunk_id is None for _, chunk_id, _ in rows),
+        begins_again=any(chunk_id is None for _, chunk_id, _ in rows),
         chunk_ids=tuple(sorted(whole)),
         by_model={model: tuple(sorted(ids)) for model, ids in by_model.items()},
     )
@@ -194,7 +192,9 @@ def _write(target: Mirror, kb: KnowledgeBase, changes: _Changes) -> None:
         _write_vectors(target, kb, changes.chunk_ids, of_vectors, None)
         if target.has_keywords:
             _require_collection(target.store, text_collection, there)
-            target.write_texts(text_collection, changes.chunk_ids, _texts(changes.chunk_ids))
+            rows = Chunk.objects.filter(pk__in=changes.chunk_ids, enabled=True).select_related("document")
+            texts = {chunk.pk: searchable_text_of(chunk) for chunk in rows}
+            target.write_texts(text_collection, changes.chunk_ids, texts)
     for model_id, chunk_ids in changes.by_model.items():
         prefix = vectors_prefix(kb.pk, model_id)
         _write_vectors(target, kb, chunk_ids, {name for name in there if name.startswith(prefix)}, model_id)
@@ -226,11 +226,6 @@ def _vectors(kb_id: int, chunk_ids: Sequence[int], model_id: str | None) -> dict
         values = np.asarray(vector, dtype=np.float32)
         found[VectorCollection(kb_id, model, kind, values.size)].append(StoredVector(chunk_id, ordinal, values))
     return found
-
-
-def _texts(chunk_ids: Sequence[int]) -> dict[int, str]:
-    rows = Chunk.objects.filter(pk__in=chunk_ids, enabled=True).select_related("document")
-    return {chunk.pk: searchable_text_of(chunk) for chunk in rows}
 
 
 def _settle(kb_id: int, store: str, changes: _Changes) -> None:

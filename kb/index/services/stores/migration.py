@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import transaction
+from django.db.models import Exists, OuterRef, QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
@@ -18,7 +18,7 @@ from kb.index.services.stores.applying import changes_apply, note_failure, queue
 from kb.index.services.stores.checking import LEAST_RECALL, CopyCheck, measured, settled_count
 from kb.index.vector_index import maintain_vector_indexes, spaces_with_index, spaces_without_index
 from kb.index.vector_recall import measure_due
-from kb.jobs.moves import AlreadyRunning, Move, lock_row
+from kb.jobs.moves import AlreadyRunning, Move
 from retrieval.messages import Message
 
 Status = StoreState.Status
@@ -39,8 +39,7 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
         raise Rejected("store_not_configured", _not_configured(store))
     if store != Store.POSTGRES:
         mirror(store).ping()
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with STORE_MOVE.changing(kb) as locked:
         if store == locked.store:
             raise Rejected("store_in_use", _("Searches use %(store)s already.") % {"store": Store(store).label})
         if locked.target_store not in ("", store):
@@ -55,18 +54,15 @@ def migration_start(kb: KnowledgeBase, store: str) -> None:
         state.status, state.error, state.failures, state.retry_at = Status.FILLING, "", 0, None
         state.told_at = timezone.now()
         state.save()
-    kb.store, kb.target_store = locked.store, locked.target_store
 
 
 def migration_cancel(kb: KnowledgeBase) -> None:
     """Gives up the target; what it was filled with goes."""
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with STORE_MOVE.changing(kb) as locked:
         target, locked.target_store = locked.target_store, ""
         if target:
             locked.save(update_fields=["target_store"])
             _retire(locked, target)
-    kb.store, kb.target_store = locked.store, locked.target_store
 
 
 def store_rebuild(kb: KnowledgeBase) -> int:
@@ -78,8 +74,7 @@ def store_rebuild(kb: KnowledgeBase) -> int:
     Raises:
         Rejected: PostgreSQL is in use, which needs no copy.
     """
-    with transaction.atomic():
-        locked = lock_row(kb)
+    with STORE_MOVE.changing(kb) as locked:
         if locked.store == Store.POSTGRES:
             raise Rejected("nothing_to_rebuild", _("PostgreSQL holds everything itself: there is no copy to rebuild."))
         return refill(locked.pk, locked.store)
@@ -90,6 +85,7 @@ class StoreMove(Move):
     """The move of a knowledge base to another store: a copy is filled beside the store in use."""
 
     target = "target_store"
+    fields = ("store", "target_store")
     purpose = Purpose.STORE
     batches_followed = 2
     failures = (StoreError, Rejected)  # each noted where the page and the doctor read it
@@ -124,8 +120,7 @@ class StoreMove(Move):
 
     def swap(self, kb: KnowledgeBase, target: str, checked: dict[str, object]) -> bool:
         """Has searches use the target, all at one moment; what was written since is found from the log of changes."""
-        with transaction.atomic():
-            locked = lock_row(kb)
+        with self.changing(kb) as locked:
             if locked.target_store != target:
                 return True
             former, locked.store, locked.target_store = locked.store, target, ""
@@ -134,24 +129,29 @@ class StoreMove(Move):
                 status=Status.IN_USE, error="", checked=checked, told_at=timezone.now()
             )
             _retire(locked, former)
-        kb.store, kb.target_store = locked.store, locked.target_store
         return True
 
     def done(self, kb: KnowledgeBase, target: str) -> int:
-        return applied(kb, target)
+        """How many of the changes that the copy began with are applied."""
+        total = StoreState.objects.filter(knowledge_base=kb, store=target).values_list("total", flat=True).first() or 0
+        return max(0, int(total) - StoreChange.objects.filter(knowledge_base=kb, store=target).count())
 
     def has_ended(self, kb: KnowledgeBase, target: str) -> bool:
         if target not in (kb.target_store, kb.store):
             raise Rejected("migration_cancelled", _("The move to another store was cancelled meanwhile."))
         return kb.target_store != target
 
+    def unfinished(self) -> QuerySet[KnowledgeBase]:
+        """Without those that have failed, now or for good."""
+        states = StoreState.objects.filter(
+            knowledge_base=OuterRef("pk"), store=OuterRef("target_store"), status__in=(Status.FILLING, Status.CHECKING)
+        )
+        going_on = states.exclude(retry_at__gt=timezone.now())
+        return KnowledgeBase.objects.exclude(target_store="").filter(Exists(going_on))
+
     def sweep(self) -> list[int]:
-        """The knowledge bases on their way to another store, less those that have failed, now or for good."""
-        now = timezone.now()
-        states = StoreState.objects.filter(status__in=(Status.FILLING, Status.CHECKING)).exclude(retry_at__gt=now)
-        moving = KnowledgeBase.objects.exclude(target_store="").values_list("pk", "target_store")
-        waiting = set(states.values_list("knowledge_base_id", "store"))
-        return [kb_id for kb_id, target in moving if (kb_id, target) in waiting]
+        """All of them: to apply changes has locks of its own, so that a task too many does no harm."""
+        return list(self.unfinished().values_list("pk", flat=True))
 
     @contextmanager
     def _alone(self, kb: KnowledgeBase) -> Iterator[None]:  # noqa: ARG002
@@ -159,13 +159,6 @@ class StoreMove(Move):
 
 
 STORE_MOVE = StoreMove()
-
-
-def applied(kb: KnowledgeBase, store: str) -> int:
-    """How many of the changes that a copy began with are applied."""
-    total = StoreState.objects.filter(knowledge_base=kb, store=store).values_list("total", flat=True).first() or 0
-    left = StoreChange.objects.filter(knowledge_base=kb, store=store).count()
-    return max(0, int(total) - left)
 
 
 def _indexed(kb: KnowledgeBase) -> dict[str, object]:
@@ -222,11 +215,11 @@ def _bad(check: CopyCheck) -> str:
 
 
 def _not_configured(store: str) -> str:
-    message = _(
-        "%(store)s is not set up here: set %(variable)s, start the web and worker processes anew, and try again."
-    )
     driver = DRIVERS.get(store)
     if driver is None:
         known = ", ".join(Store.values)
         return _("There is no store “%(store)s”: choose one of %(known)s.") % {"store": store[:40], "known": known}
+    message = _(
+        "%(store)s is not set up here: set %(variable)s, start the web and worker processes anew, and try again."
+    )
     return message % {"store": Store(store).label, "variable": driver.address}

@@ -7,7 +7,6 @@ from django.utils import timezone
 
 from kb.base.db.transactions import Purpose, try_lock
 from kb.base.errors import Rejected
-from kb.index.services import reembedding
 from kb.index.services.reembedding import (
     REEMBED,
     reembedding_cancel,
@@ -17,6 +16,7 @@ from kb.index.services.reembedding import (
     reembedding_swap,
 )
 from kb.ingest.services.chunks import chunk_update
+from kb.jobs import moves
 from kb.jobs.moves import AlreadyRunning
 from kb.models import Chunk, ChunkEmbedding, EvalRun, KnowledgeBase, Principal, Reembedding
 from kb.quality.runs.services import execute_run
@@ -141,7 +141,7 @@ class TestBuilding:
     def test_the_sweep_finds_what_stands_still_once(self, kb):
         reembedding_start(kb, TARGET)
         assert REEMBED.sweep() == []
-        Reembedding.objects.update(told_at=timezone.now() - 2 * reembedding.STOOD_STILL)
+        Reembedding.objects.update(told_at=timezone.now() - 2 * moves.STOOD_STILL)
 
         assert REEMBED.sweep() == [kb.pk]
         assert REEMBED.sweep() == []
