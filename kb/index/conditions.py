@@ -220,14 +220,14 @@ class Matching:
         if not isinstance(value, Mapping) or not set(value) <= {"logic", "conditions"}:
             raise InvalidFilter(field, _("“%(field)s”: give an object with “logic” and “conditions”."))
         logic = read_choice(f"{field}.logic", value.get("logic") or Logic.AND, list(Logic))
-        conditions = read_conditions(f"{field}.conditions", value.get("conditions") or (), lenient=True)
+        conditions = parse_conditions(f"{field}.conditions", value.get("conditions") or (), lenient=True)
         return cls(conditions, Logic(logic)) if conditions else None
 
     def as_dict(self) -> dict[str, Any]:
         return {"conditions": [each.as_dict() for each in self.conditions], "logic": self.logic}
 
 
-def read_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[Condition, ...]:
+def parse_conditions(field: str, value: Any, *, lenient: bool = False) -> tuple[Condition, ...]:
     """Reads a list of conditions; raises as `Condition.parse`."""
     given = read_list(field, value, MAX_CONDITIONS)
     return tuple(Condition.parse(f"{field}[{place}]", each, lenient=lenient) for place, each in enumerate(given))

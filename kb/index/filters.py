@@ -9,24 +9,22 @@ from datetime import datetime
 from typing import Any, Final, Self
 
 import numpy as np
-from django.db import connection
 from django.utils.translation import gettext as _
 from numpy.typing import NDArray
 
 from kb.access.models import Principal, visible_knowledge_bases
-from kb.base.db.connections import array_text
+from kb.base.db.connections import array_text, fetch_all
 from kb.base.filter_values import InvalidFilter, read_choice, read_each, read_id, read_id_or_text, read_text, read_time
 from kb.base.text import normalized_key
 from kb.content.models import Document
-from kb.index.conditions import Clause, Condition, Logic, Matching, Operator, joined
-from kb.index.conditions import read_conditions as _read_conditions
+from kb.index.conditions import Clause, Condition, Logic, Matching, Operator, joined, parse_conditions
 
 _PARSERS: Mapping[str, Callable[[str, Any], Any]] = {
     "document_ids": read_each(read_id),
     "tags": read_each(read_text),
     "concepts": read_each(read_id_or_text),
     "source_types": read_each(lambda field, value: read_choice(field, value, Document.SourceType.values)),
-    "metadata": _read_conditions,
+    "metadata": parse_conditions,
     "created_after": read_time,
     "created_before": read_time,
     "matching": Matching.parse,
@@ -121,9 +119,7 @@ def chunk_ids(kb_id: int, principal: Principal, filters: Filters) -> NDArray[np.
         concepts, concept_values = CONCEPTS, [kb_id, ids, kb_id, keys]
     conditions, values = joined(list(_clauses(filters)), Logic.AND)
     statement = CHUNK_IDS.format(concepts=concepts, visible=visible, conditions=conditions)
-    with connection.cursor() as cursor:
-        cursor.execute(statement, [*concept_values, kb_id, *visible_values, *values])
-        (found,) = cursor.fetchone()
+    [(found,)] = fetch_all(statement, [*concept_values, kb_id, *visible_values, *values])
     return np.sort(np.frombuffer(found or b"", dtype=">i8").astype(np.int64))
 
 
@@ -216,8 +212,7 @@ def enabled_among(kb_id: int, chunk_ids: NDArray[np.int64]) -> NDArray[np.bool_]
     """Which of the chunks are enabled ones of the knowledge base, shape (n_chunks,)."""
     if not chunk_ids.size:
         return np.empty(0, dtype=bool)
-    with connection.cursor() as cursor:
-        cursor.execute(ENABLED, [kb_id, array_text(chunk_ids.tolist())])
-        there = np.array([chunk_id for (chunk_id,) in cursor.fetchall()], dtype=np.int64)
+    rows = fetch_all(ENABLED, [kb_id, array_text(chunk_ids.tolist())])
+    there = np.array([chunk_id for (chunk_id,) in rows], dtype=np.int64)
     found: NDArray[np.bool_] = np.isin(chunk_ids, there)
     return found

@@ -3,14 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
 
 import numpy as np
-from django.db import connection
 from django.db.models import F, Func, IntegerField, QuerySet
 from numpy.typing import NDArray
 
-from kb.base.db.connections import binary_cursor, streaming_cursor
+from kb.base.db.connections import binary_cursor, fetch_all, streaming_cursor
 from kb.index.models import NGRAM_PREFIX, ChunkPostings, quoted_lexeme, storable_lexemes
 from retrieval.bm25 import OkapiIndex, okapi_parameters
 from retrieval.errors import ScopeOutdated
@@ -116,9 +114,8 @@ def _candidates(k: int) -> int:
 
 
 def _holders(kb_id: int, tokenizer_id: str, lexemes: Sequence[str], only: NDArray[np.int64] | None) -> _Holders:
-    with connection.cursor() as cursor:
-        cursor.execute(HOLDERS, [list(map(quoted_lexeme, lexemes)), kb_id, tokenizer_id])
-        found = {place - 1: np.frombuffer(ids, dtype=">i8").astype(np.int64) for place, ids in cursor.fetchall()}
+    rows = fetch_all(HOLDERS, [list(map(quoted_lexeme, lexemes)), kb_id, tokenizer_id])
+    found = {place - 1: np.frombuffer(ids, dtype=">i8").astype(np.int64) for place, ids in rows}
     lists = [found.get(place, np.empty(0, dtype=np.int64)) for place in range(len(lexemes))]
     counts = np.array([ids.size for ids in lists], dtype=np.int64)
     held, places = np.concatenate([*lists, np.empty(0, dtype=np.int64)]), np.repeat(np.arange(counts.size), counts)
@@ -271,19 +268,15 @@ def changes_since(kb_id: int, tokenizer_id: str, version: int, *, limit: int) ->
 
 def log_start(kb_id: int) -> int:
     """The oldest version of an index from which the change log leads to the present."""
-    with connection.cursor() as cursor:
-        cursor.execute(LOG_START, [kb_id])
-        (version,) = cursor.fetchone()
+    [(version,)] = fetch_all(LOG_START, [kb_id])
     return int(version)
 
 
 def long_change_logs(kb_ids: Sequence[int] | None = None) -> list[int]:
     """The knowledge bases, or those of the given ones, of which so much has changed that a new base is due."""
-    with connection.cursor() as cursor:
-        only = None if kb_ids is None else list(kb_ids)
-        values: dict[str, Any] = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
-        cursor.execute(LONG_LOGS, values)
-        return [kb_id for (kb_id,) in cursor.fetchall()]
+    only = None if kb_ids is None else list(kb_ids)
+    values = {"min": MIN_CHANGES_TO_MERGE, "share": CHANGED_SHARE_TO_MERGE, "only": only}
+    return [kb_id for (kb_id,) in fetch_all(LONG_LOGS, values)]
 
 
 def _require_tokenizer(active: str, wanted: str) -> None:

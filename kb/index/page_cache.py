@@ -9,12 +9,11 @@ from typing import Any, Final
 
 from django.conf import settings
 from django.core.cache import caches
-from django.db import connection
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django_redis.exceptions import ConnectionInterrupted
 from redis.exceptions import RedisError
 
-from kb.base.db.connections import own_session, untimed_cursor
+from kb.base.db.connections import fetch_all, own_session, untimed_cursor
 from kb.base.db.transactions import Purpose, held_locks, try_lock
 from kb.base.models import installation_id
 from kb.index.vector_index import SHARE_OF_MEMORY, VectorSpace, available_bytes, finished_indexes, vector_spaces
@@ -85,7 +84,7 @@ class ReadIn:
 
 def knowledge_bases_by_use() -> list[int]:
     """All ids; those that were searched lately come first, the largest of them before the others."""
-    return [kb_id for (kb_id,) in _fetch(connection, BY_USE, DAYS)]
+    return [kb_id for (kb_id,) in fetch_all(BY_USE, [DAYS])]
 
 
 def is_reading() -> bool:
@@ -95,7 +94,7 @@ def is_reading() -> bool:
 
 def reads_indexes() -> bool:
     """Whether this server lets indexes be read block by block: by pg_prewarm, or by its own files."""
-    return any(_fetch(connection, statement)[0][0] for statement in (HAS_PREWARM, MAY_READ_FILES))
+    return any(fetch_all(statement)[0][0] for statement in (HAS_PREWARM, MAY_READ_FILES))
 
 
 def most_bytes() -> int:
@@ -104,7 +103,7 @@ def most_bytes() -> int:
         return int(settings.WARM_UP_BYTES)
     if settings.EMBEDDED:
         return int(SHARE_OF_MEMORY * available_bytes())
-    [(cache_bytes,)] = _fetch(connection, "SELECT pg_size_bytes(current_setting('effective_cache_size'))")
+    [(cache_bytes,)] = fetch_all("SELECT pg_size_bytes(current_setting('effective_cache_size'))")
     return int(SHARE_OF_MEMORY * cache_bytes)
 
 
@@ -145,7 +144,7 @@ def _read(session: BaseDatabaseWrapper, wanted: Sequence[Part], limit: int) -> R
         if part.index:
             _read_index(session, part)
         else:
-            _fetch(session, part.statement, *part.values)
+            fetch_all(part.statement, part.values, session)
         parts, size = parts + 1, size + part.size
     return ReadIn(parts, size, left_out)
 
@@ -165,36 +164,29 @@ def _parts() -> Iterator[Part]:
                 yield Part(_size_of(space.index_name), space.index_name)
             values = (kb_id, space.model_id, space.kind)
             yield Part(space.vectors * (2 * space.dimension + ROW_BYTES), statement=VECTORS, values=values)
-        [(size,)] = _fetch(connection, CHUNK_BYTES, kb_id)
+        [(size,)] = fetch_all(CHUNK_BYTES, [kb_id])
         yield Part(int(size), statement=CHUNKS, values=(kb_id,))
 
 
 def _read_index(session: BaseDatabaseWrapper, part: Part) -> None:
-    has_prewarm = _fetch(session, HAS_PREWARM)[0][0]
-    [(path,)] = _fetch(session, "SELECT pg_relation_filepath(to_regclass(%s))", part.index)
+    has_prewarm = fetch_all(HAS_PREWARM, session=session)[0][0]
+    [(path,)] = fetch_all("SELECT pg_relation_filepath(to_regclass(%s))", [part.index], session)
     blocks = part.size // BLOCK_BYTES
     for first in range(0, blocks if path else 0, PIECE_BLOCKS):
         if has_prewarm:
-            _fetch(session, PREWARM, part.index, first, min(first + PIECE_BLOCKS, blocks) - 1)
+            fetch_all(PREWARM, [part.index, first, min(first + PIECE_BLOCKS, blocks) - 1], session)
             continue
         segment, within = divmod(first * BLOCK_BYTES, SEGMENT_BYTES)
         name = f"{path}.{segment}" if segment else path
-        _fetch(session, READ_FILE, name, within, PIECE_BLOCKS * BLOCK_BYTES)
+        fetch_all(READ_FILE, [name, within, PIECE_BLOCKS * BLOCK_BYTES], session)
 
 
 def _size_of(relation: str) -> int:
-    [(size,)] = _fetch(connection, "SELECT coalesce(pg_relation_size(to_regclass(%s)), 0)", relation)
+    [(size,)] = fetch_all("SELECT coalesce(pg_relation_size(to_regclass(%s)), 0)", [relation])
     return int(size)
 
 
 def note_key() -> str:
     """Under which the cache notes that it was done since PostgreSQL started."""
-    [(seconds,)] = _fetch(connection, "SELECT extract(epoch FROM pg_postmaster_start_time())::bigint")
+    [(seconds,)] = fetch_all("SELECT extract(epoch FROM pg_postmaster_start_time())::bigint")
     return f"page-cache:{installation_id()}:{seconds}"
-
-
-def _fetch(session: Any, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    with session.cursor() as cursor:
-        cursor.execute(statement, values)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows

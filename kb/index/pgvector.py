@@ -13,7 +13,7 @@ from django.db import connection
 from numpy.typing import NDArray
 from pgvector import HalfVector
 
-from kb.base.db.connections import array_text, vector_text
+from kb.base.db.connections import array_text, fetch_all, vector_text
 from kb.index.models import ChunkEmbedding, VectorIndex
 from kb.index.vector_index import VectorSpace
 
@@ -261,9 +261,7 @@ def exact_place(
     among = "" if only is None else AMONG
     compared, own = (distances.format(dimension=len(vector), among=among + each) for each in ("", OWN))
     statement = RANK.format(compared=compared, own=own)
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        distance, above, total, is_indexed = cursor.fetchone()
+    [(distance, above, total, is_indexed)] = fetch_all(statement, values)
     if distance is None:
         return ExactPlace(None, None, total, is_indexed)
     return ExactPlace(above + 1, 1.0 - distance, total, is_indexed)

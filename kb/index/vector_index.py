@@ -13,14 +13,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any, Final
+from typing import Final
 
 from django.conf import settings
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
-from kb.base.db.connections import own_session
+from kb.base.db.connections import fetch_all, own_session
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.models import VectorIndex
 
@@ -67,16 +67,11 @@ def most_build_bytes() -> int:
     return max(LEAST_BYTES, int(SHARE_OF_MEMORY * available_bytes())) if settings.EMBEDDED else REMOTE_BYTES
 
 
-def build_workers() -> int | None:
-    """Processes beside the one that builds; None: as the server is set."""
-    if settings.INDEX_BUILD_WORKERS is not None:
-        return int(settings.INDEX_BUILD_WORKERS)
-    return min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1)) if settings.EMBEDDED else None
-
-
 def build_options(memory_bytes: int) -> dict[str, int]:
     """The settings of a session that builds with so much memory."""
-    workers = build_workers()
+    workers = settings.INDEX_BUILD_WORKERS  # beside the process that builds; None: as the server is set
+    if workers is None and settings.EMBEDDED:
+        workers = min(MOST_WORKERS, max(1, (os.cpu_count() or 2) - 1))
     parallel = {} if workers is None else {"max_parallel_maintenance_workers": workers}
     return {"maintenance_work_mem": memory_bytes // 1024, **parallel}
 
@@ -206,12 +201,12 @@ def maintain_vector_indexes(
 
 def builds_under_way() -> dict[str, int]:
     """The indexes over vectors that are built at this moment, by name, with how many vectors each holds so far."""
-    return dict(_fetch(BUILDS, None))
+    return dict(fetch_all(BUILDS))
 
 
 def vector_spaces(kb_id: int | None = None) -> list[VectorSpace]:
     """The vectors of a knowledge base, or of all, that PostgreSQL searches."""
-    return [VectorSpace(*row) for row in _fetch(SPACES, {"kb": kb_id})]
+    return [VectorSpace(*row) for row in fetch_all(SPACES, {"kb": kb_id})]
 
 
 def finished_indexes() -> frozenset[str]:
@@ -263,7 +258,7 @@ def _is_large(space: VectorSpace, share: float = 1.0) -> bool:
 def _indexes(kb_id: int | None) -> dict[str, bool]:
     """By name, whether the index was finished."""
     prefixes = [prefix if kb_id is None else f"{prefix}{kb_id}_" for prefix in PREFIXES.values()]
-    return dict(_fetch(INDEXES, [prefixes]))
+    return dict(fetch_all(INDEXES, [prefixes]))
 
 
 def _create(session: BaseDatabaseWrapper, space: VectorSpace) -> bool:
@@ -344,10 +339,3 @@ def _set(session: BaseDatabaseWrapper, options: dict[str, int]) -> None:
 def _run(session: BaseDatabaseWrapper, statement: "sql.SQL | sql.Composed") -> None:
     with session.cursor() as cursor:
         cursor.execute(statement.as_string(session.connection))
-
-
-def _fetch(statement: str, values: Any) -> list[tuple[Any, ...]]:
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        rows: list[tuple[Any, ...]] = cursor.fetchall()
-    return rows

@@ -3,7 +3,6 @@
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ from django.conf import settings
 from django.db import connection, transaction
 from django.utils import timezone
 
+from kb.base.db.connections import fetch_all
 from kb.base.db.transactions import Purpose, try_lock
 from kb.index.models import VectorIndex
 from kb.index.pgvector import DEFAULT_EF_SEARCH, Effort, forget_efforts
@@ -43,19 +43,6 @@ ORDER BY distance LIMIT %(count)s
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """The nearest of each sampled vector.
-
-    Attributes:
-        distances: ascending, one array a vector, each of at most DEPTH.
-        median_ms: of one search.
-    """
-
-    distances: Sequence[np.ndarray]
-    median_ms: float
-
-
 def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
     """Measures the indexes that are new, of another method, older than a week, or a fifth larger or smaller than measured.
 
@@ -78,19 +65,17 @@ def measure_due(kb_id: int | None = None) -> list[VectorIndex]:
 def measure(space: VectorSpace) -> VectorIndex | None:
     """Measures one index at rising efforts until it finds enough, and keeps the result; None where there is no vector."""
     values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": SAMPLE}
-    with connection.cursor() as cursor:
-        cursor.execute(SAMPLED, values)
-        sample = [vector for (vector,) in cursor.fetchall()]
-    exact = _search(space, sample, effort=None)
-    if not exact.distances or not all(distances.size for distances in exact.distances):  # some are deleted under way
+    sample = [vector for (vector,) in fetch_all(SAMPLED, values)]
+    exact, exact_ms = _search(space, sample, effort=None)
+    if not exact or not all(distances.size for distances in exact):  # some are deleted under way
         return None
-    sample = sample[: len(exact.distances)]
+    sample = sample[: len(exact)]
     for effort in _efforts(space):
-        found = _search(space, sample, effort)
-        recall = recall_of(found.distances, exact.distances)
+        found, index_ms = _search(space, sample, effort)
+        recall = recall_of(found, exact)
         if recall >= settings.VECTOR_RECALL_TARGET:
             break
-    is_used = recall >= settings.VECTOR_RECALL_TARGET or exact.median_ms > EXACT_AT_MOST_MS
+    is_used = recall >= settings.VECTOR_RECALL_TARGET or exact_ms > EXACT_AT_MOST_MS
     row, _created = VectorIndex.objects.update_or_create(
         knowledge_base_id=space.kb_id,
         model=space.model_id,
@@ -101,9 +86,9 @@ def measure(space: VectorSpace) -> VectorIndex | None:
             "is_used": is_used,
             "vectors": space.vectors,
             "recall": recall,
-            "sampled": len(exact.distances),
-            "exact_ms": exact.median_ms,
-            "index_ms": found.median_ms,
+            "sampled": len(exact),
+            "exact_ms": exact_ms,
+            "index_ms": index_ms,
         },
     )
     forget_efforts()
@@ -139,10 +124,13 @@ def _is_due(space: VectorSpace, row: VectorIndex | None) -> bool:
     return abs(space.vectors - row.vectors) > GROWN * row.vectors
 
 
-def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> Found:
+def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) -> tuple[list[np.ndarray], float]:
     """Searches by the index at an effort, or, without one, compares all.
 
     Where the planner would rather compare all, it is kept from it: once the table has grown it will not.
+
+    Returns:
+        The distances of the nearest of each vector, ascending, at most DEPTH; and the median time of a search in ms.
     """
     values: dict[str, Any] = {"kb": space.kb_id, "model": space.model_id, "kind": space.kind, "count": DEPTH}
     distances, milliseconds = [], []
@@ -161,4 +149,4 @@ def _search(space: VectorSpace, sample: Sequence[str], effort: Effort | None) ->
             rows = cursor.fetchall()
             milliseconds.append((time.perf_counter() - started) * 1_000)
             distances.append(np.array([distance for (distance,) in rows]))
-    return Found(distances, float(np.median(milliseconds)) if milliseconds else 0.0)
+    return distances, float(np.median(milliseconds)) if milliseconds else 0.0

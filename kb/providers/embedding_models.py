@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from threading import Lock
 from typing import Final
 
 from django.conf import settings
@@ -228,16 +227,13 @@ class Warmth:
     failed: tuple[str, ...] = ()
 
 
-_lock = Lock()
 _now = Warmth()
 
 
 def warmth() -> Warmth:
-    with _lock:
-        return _now
+    return _now
 
 
 def note(stage: Stage, failed: tuple[str, ...] = ()) -> None:
     global _now  # noqa: PLW0603 - one a process, as the models are
-    with _lock:
-        _now = Warmth(stage, failed)
+    _now = Warmth(stage, failed)

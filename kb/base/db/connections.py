@@ -93,6 +93,14 @@ class ConnectionReturningExecutor(ThreadPoolExecutor):
         return super().submit(contextvars.copy_context().run, job)
 
 
+def fetch_all(statement: str, values: Any = None, session: Any = connection) -> list[tuple[Any, ...]]:
+    """The rows of a statement."""
+    with session.cursor() as cursor:
+        cursor.execute(statement, values)
+        rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
 def vector_text(vector: NDArray[np.float32]) -> str:
     """A vector as text; to write a thousand numbers one by one takes longer than many a search."""
     return f"[{','.join(_texts()[np.asarray(vector, dtype=np.float16).view(np.uint16)].tolist())}]"

@@ -9,10 +9,10 @@ from typing import TypeVar
 
 import numpy as np
 from django.conf import settings
-from django.db import connection
 from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.connections import fetch_all
 from kb.index.mirrors.protocol import Mirror, StoreError, StoreNotConfigured, TextCollection, VectorCollection
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
@@ -209,21 +209,18 @@ def pending_chunks(kb_id: int, store: str, models: tuple[str, ...]) -> NDArray[n
         models: of the vectors in question; "" for the chunks themselves and their texts.
     """
     limit = ROWS_A_CHUNK * MOST_PENDING
-    with connection.cursor() as cursor:
-        cursor.execute(PENDING, [kb_id, store, list(models), limit])
-        chunk_ids, rows, is_anew = cursor.fetchone()
-    if is_anew or rows == limit or len(chunk_ids) > MOST_PENDING:
+    [(chunk_ids, rows, starts_over)] = fetch_all(PENDING, [kb_id, store, list(models), limit])
+    if starts_over or rows == limit or len(chunk_ids) > MOST_PENDING:
         return None
     return np.array(chunk_ids, dtype=np.int64)
 
 
 def has_taken_in(store: str, collection: TextCollection | VectorCollection) -> bool:
-    """Whether a collection was told of anything that it should hold still; one that is not there then was lost."""
+    """Whether a collection has been given anything that it should still hold; one that is not there then was lost."""
     values: tuple[int | str, ...]
     if isinstance(collection, TextCollection):
         rows, values = TEXTS, (collection.kb_id,)
     else:
         rows, values = VECTORS, (collection.kb_id, collection.model_id, collection.kind, collection.dimension)
-    with connection.cursor() as cursor:
-        cursor.execute(TAKEN_IN.format(rows=rows), [*values, collection.kb_id, store])
-        return bool(cursor.fetchone()[0])
+    [(is_there,)] = fetch_all(TAKEN_IN.format(rows=rows), [*values, collection.kb_id, store])
+    return bool(is_there)

@@ -119,11 +119,7 @@ class MirroredKeywordStore:
 
     def _asked(self, collection: TextCollection, text: str, k: int, only: NDArray[np.int64] | None) -> Found:
         ids = None if only is None else only.tolist()
-
-        def ask(mirror: Mirror) -> Found | None:
-            return mirror.search_texts(collection, text, min(k, mirror.most), only=ids)
-
-        found = asked(self.name, ask)
+        found = asked(self.name, lambda mirror: mirror.search_texts(collection, text, min(k, mirror.most), only=ids))
         if found is None and has_taken_in(self.name, collection):
             raise outdated(self.name, LOST)
         return found or NOTHING

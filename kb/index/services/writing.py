@@ -36,11 +36,6 @@ def tokenizers_of(kb: KnowledgeBase) -> list[Tokenizer]:
     return list({cutter.id: cutter for cutter in (active, target) if cutter is not None}.values())
 
 
-def keyword_language(kb: KnowledgeBase) -> str | None:
-    """The language whose keywords are embedded beside the content; None where none are."""
-    return kb.language if kb.keyword_vectors else None
-
-
 def extraction_of(kb: KnowledgeBase) -> Extraction | None:
     """How the keywords and questions of its chunks are found; None where it has neither."""
     if not kb.keyword_vectors and not kb.ask_questions:

@@ -14,7 +14,7 @@ from kb.content.models import Chunk, ChunkParent, Document
 from kb.index.keywords import Source
 from kb.index.models import ChunkEmbedding, ChunkPostings
 from kb.index.preparing import ROWS_A_STATEMENT, Prepared, replace_postings, replace_vectors, write_chunks
-from kb.index.services.writing import keyword_language, source_of, tokenizers_of
+from kb.index.services.writing import source_of, tokenizers_of
 from kb.ingest.chunkers.drafts import ChunkDraft, ParentDraft, hash_content, stream
 from kb.ingest.chunkers.matching import edited_part, holders, pairs
 from kb.ingest.chunkers.pinning import Pin, pin_texts
@@ -311,7 +311,7 @@ def _complete(kb: KnowledgeBase, chunk_ids: Sequence[int]) -> set[int]:
     vectors = ChunkEmbedding.objects.filter(chunk__in=chunk_ids, model=kb.embedding_model)
     held |= {*vectors.values_list("chunk_id", "kind")}
     wanted = [str(cutter.id) for cutter in tokenizers_of(kb)] + [ChunkEmbedding.Kind.CONTENT.value]
-    if keyword_language(kb):
+    if kb.keyword_vectors:
         wanted.append(ChunkEmbedding.Kind.KEYWORDS.value)
     return {pk for pk in chunk_ids if all((pk, each) in held for each in wanted)}
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass, replace
 
 import numpy as np
-from django.db import connection
 from django.db.models import Count, Min
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.connections import fetch_all
 from kb.content.models import Chunk
 from kb.index.mirrors.protocol import TextCollection, VectorCollection
 from kb.index.mirrors.registry import configured_stores, mirror
@@ -116,9 +116,7 @@ def measured(check: CopyCheck, kb: KnowledgeBase, store: str) -> CopyCheck:
 
 
 def _spaces(kb_id: int) -> dict[VectorCollection, int]:
-    with connection.cursor() as cursor:
-        cursor.execute(SPACES, [kb_id])
-        rows = cursor.fetchall()
+    rows = fetch_all(SPACES, [kb_id])
     return {VectorCollection(kb_id, model, kind, dimension): count for model, kind, dimension, count in rows}
 
 
