@@ -132,7 +132,7 @@ class RedisTier:
 class DatabaseTier:
     """The table bm25_indexes: one row a knowledge base, which only a newer version replaces.
 
-    What is stored here is the base that every process can read, so the change log starts anew behind it.
+    What is stored here is the base that every process can read, so the change log restarts behind it.
     """
 
     name = "database"
@@ -223,7 +223,7 @@ def index_fingerprint() -> str:
 
 
 def most_changes(chunk_count: int) -> int:
-    """How many changed chunks are read over a base of so many chunks; with more of them it is built anew."""
+    """How many changed chunks are read over a base of so many chunks; with more of them it is rebuilt."""
     return max(MIN_CHANGES_TO_BUILD, int(chunk_count * CHANGED_SHARE_TO_BUILD))
 
 
@@ -232,7 +232,7 @@ class BM25Store:
 
     The version moves with every committed change and stands in every key, so an entry answers for exactly what its
     version says, in every process, whatever happens to Redis. An entry of the past is a base: the chunks that have
-    changed since are read from the change log and laid over it. Only where there is no base is an index built anew,
+    changed since are read from the change log and laid over it. Only where there is no base is an index rebuilt,
     once, however many ask for it.
     """
 
@@ -272,7 +272,7 @@ class BM25Store:
         self._cache.drop(kb_id)
 
     def invalidate(self, kb_id: int) -> None:
-        """Clears all three tiers, takes a new version and ends the change log, so that every process builds anew."""
+        """Clears all three tiers, takes a new version and ends the change log, so that every process rebuilds."""
         with transaction.atomic(), connection.cursor() as cursor:
             # First, as every writer and whoever deletes it does.
             cursor.execute("SELECT 1 FROM kb_knowledgebase WHERE id = %s FOR KEY SHARE", [kb_id])
@@ -343,7 +343,7 @@ class BM25Store:
         land(answer)
 
     def _publish(self, built: Answer) -> None:
-        """Offers a base to all, unless its knowledge base is gone or the change log has ended behind it meanwhile."""
+        """Offers a base to all, unless its knowledge base was deleted or the change log has ended behind it meanwhile."""
         if built.key.version >= max(1, log_start(built.key.kb_id)):
             self._cache.publish(built.key, built.value)
 

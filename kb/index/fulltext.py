@@ -232,7 +232,7 @@ class Changes:
 
 
 def build_index(kb_id: int, tokenizer_id: str) -> tuple[int, OkapiIndex]:
-    """The index of everything, and the version that it holds; 0 for a knowledge base that is gone.
+    """The index of everything, and the version that it holds; 0 for a knowledge base that was deleted.
 
     Raises:
         ScopeOutdated: the knowledge base has another tokenizer by now, so these postings are no longer complete.

@@ -179,7 +179,7 @@ class Extraction:
     Attributes:
         language: of most of its chunks.
         keywords: whether they are wanted.
-        method: of extraction; also what stands in where the language model fails.
+        method: of extraction; also the fallback where the language model fails.
         by_model: whether the language model gives the keywords.
         questions: whether it asks questions.
         reader: the language model; None: none is set up.

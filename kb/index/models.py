@@ -289,7 +289,7 @@ class ChunkChange(models.Model):
 class ChunkEmbedding(models.Model):
     """A vector of a chunk in the space of one model; vectors of different models are never compared.
 
-    `ordinal` tells a chunk's questions apart. `enabled` follows the chunk's by trigger, so that a search reads this table
+    `ordinal` numbers a chunk's questions. `enabled` follows the chunk's by trigger, so that a search reads this table
     alone.
     """
 
@@ -363,7 +363,7 @@ class VectorIndex(models.Model):
 
 
 class BM25Index(models.Model):
-    """The third tier of the BM25 cache: one sealed payload a knowledge base, written by the newest version only."""
+    """The third tier of the BM25 cache: one signed payload a knowledge base, written by the newest version only."""
 
     is_derived = True
 

@@ -172,7 +172,7 @@ def write_chunks(chunks: Sequence[Chunk], prepared: Sequence[Prepared], *, model
 def replace_vectors(pairs: Iterable[tuple[Chunk, Prepared]], model_id: str) -> None:
     """Writes the terms of changed chunks and their vectors of one model; all former ones go.
 
-    Those of other models too, since they are of what a chunk was before: whoever needs them makes them anew.
+    Those of other models too, since they are of what a chunk was before: whoever needs them makes them again.
     """
     pairs = list(pairs)
     others = ChunkEmbedding.objects.filter(chunk__in=[chunk.pk for chunk, _ in pairs])
@@ -258,7 +258,7 @@ def write_vectors(
     model_id: str,
     kind: ChunkEmbedding.Kind = ChunkEmbedding.Kind.CONTENT,
 ) -> None:
-    """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are told apart by their order."""
+    """Inserts vectors of chunks, or replaces those of the same model; several of one chunk are numbered in their order."""
     ChunkEmbedding.objects.bulk_create(
         _vector_rows(pairs, model_id, kind),
         batch_size=ROWS_A_STATEMENT,

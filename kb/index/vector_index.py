@@ -192,7 +192,7 @@ def maintain_vector_indexes(
     Searches and writes go on meanwhile. Nothing is done while another process does this.
 
     Args:
-        kb_id: the knowledge base; None: all, and what those that are gone have left behind.
+        kb_id: the knowledge base; None: all, and what deleted ones have left behind.
         on_progress: given how many vectors the indexes hold so far, and how many they will, twice a second while one is built.
     """
     with try_lock(Purpose.VECTOR_INDEX, ALL) as taken:

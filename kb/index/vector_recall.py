@@ -23,7 +23,7 @@ DEPTH: Final = 25
 SAMPLE: Final = 40
 LEAST_SAMPLE: Final = 10
 MOST_SECONDS: Final = 60.0
-"""For the exact answers of one knowledge base; so many of the sample as can be had within it are compared."""
+"""For the exact answers of one knowledge base; as much of the sample is compared as fits into it."""
 EXACT_AT_MOST_MS: Final = 250.0
 """An index that finds too few is not used where to compare all vectors takes no longer."""
 EF_SEARCHES: Final = (DEFAULT_EF_SEARCH, 256, 512, 1_000)

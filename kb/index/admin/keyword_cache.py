@@ -194,7 +194,7 @@ def stores_url(kb: KnowledgeBase) -> str:
 
 
 def stores_progress_view(request: HttpRequest, kb: KnowledgeBase) -> HttpResponse:
-    """How far the move is, for a page that polls; once nothing goes on any more, the page is loaded anew."""
+    """How far the move is, for a page that polls; once nothing goes on any more, the page is reloaded."""
     state = stores_state(kb)
     response = render(request, "index/stores/progress.html", {"kb": kb, "state": state})
     if state.target is None or state.target.status == StoreState.Status.FAILED:

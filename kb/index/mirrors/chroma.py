@@ -114,7 +114,7 @@ class ChromaMirror:
         raise NotImplementedError("ChromaDB has no ranked keyword search: has_keywords says so")
 
     def _open(self, name: str) -> Any:
-        """Asked of the server each time: a collection that was dropped and made anew has another id."""
+        """Asked of the server each time: a collection that was dropped and made again has another id."""
         return self._client.get_collection(name, embedding_function=None)
 
     def _names(self) -> Iterator[str]:

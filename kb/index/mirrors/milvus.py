@@ -125,7 +125,7 @@ class MilvusMirror:
             )
             if hits is None:
                 return None
-            # Milvus Lite tells the negative of a score.
+            # Milvus Lite returns the negative of a score.
             scores |= {hit["entity"]["chunk_id"]: abs(float(hit["distance"])) for hit in hits}
         if is_filtered_here:
             scores = {chunk_id: scores[chunk_id] for chunk_id in only or () if chunk_id in scores}
@@ -187,7 +187,7 @@ class MilvusMirror:
             return bool(self._client.has_collection(name, timeout=self._timeout_s))
 
     def _load(self, name: str) -> None:
-        """A server that was started anew may hold a collection that nobody has loaded."""
+        """A server that was restarted may hold a collection that nobody has loaded."""
         if name not in self._ready:
             with _as_store_error(self._uri):
                 self._client.load_collection(name, timeout=self._timeout_s)
@@ -195,7 +195,7 @@ class MilvusMirror:
 
     @contextmanager
     def _using(self, name: str) -> Iterator[None]:
-        """A collection that fails may have been dropped, or its server started anew: it is looked for again."""
+        """A collection that fails may have been dropped, or its server restarted: it is looked for again."""
         try:
             with _as_store_error(self._uri):
                 yield

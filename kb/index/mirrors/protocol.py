@@ -55,7 +55,7 @@ class TextCollection:
 
 @dataclass(frozen=True, slots=True)
 class StoredVector:
-    """A vector of a chunk; `ordinal` tells a chunk's questions apart."""
+    """A vector of a chunk; `ordinal` numbers a chunk's questions."""
 
     chunk_id: int
     ordinal: int

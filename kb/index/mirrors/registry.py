@@ -29,7 +29,7 @@ SECONDS_PAUSED = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """How a store is had: its module and class, its settings, and the extra that brings its package."""
+    """How a store is reached: its module and class, its settings, and the extra that brings its package."""
 
     module: str
     name: str
@@ -115,7 +115,7 @@ def asked(store: str, ask: Callable[[Mirror], T]) -> T:
 
 
 def forget() -> None:
-    """Has the next use open every client anew."""
+    """Has the next use open every client again."""
     global _held  # noqa: PLW0603 - one for the process
     for each in _held.mirrors.values():
         close = getattr(each, "close", None)

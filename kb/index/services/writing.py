@@ -104,7 +104,7 @@ def writing_chunks(kb: KnowledgeBase) -> Iterator[None]:
 def unchanged(pairs: Iterable[tuple[Chunk, T]]) -> list[tuple[Chunk, T]]:
     """Locks chunks and leaves out those that have changed or gone since what stands beside them was derived from them.
 
-    Belongs inside a transaction. The chunks returned are read anew, with their present `enabled`.
+    Belongs inside a transaction. The chunks returned are read again, with their present `enabled`.
     """
     pairs = list(pairs)
     rows = (

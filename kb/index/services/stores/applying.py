@@ -2,9 +2,8 @@
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from itertools import count
 
@@ -47,21 +46,9 @@ class _CopyLost(Exception):
     """A collection that has taken something in is not there."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Changes:
-    """Rows of the log that are applied together.
-
-    Attributes:
-        ids: of the rows.
-        begins_again: all that the store holds goes first.
-        chunk_ids: of chunks of which anything may have changed.
-        by_model: of chunks of which only the vectors of a model may have.
-    """
-
-    ids: tuple[int, ...]
-    begins_again: bool
-    chunk_ids: tuple[int, ...]
-    by_model: Mapping[str, tuple[int, ...]]
+_Change = tuple[
+    int, int | None, str
+]  # the id of a row of the log, the chunk (None: all that the store holds), the model
 
 
 @contextmanager
@@ -140,14 +127,14 @@ def waiting() -> list[tuple[int, str]]:
 def _apply_batch(kb_id: int, store: str) -> bool:
     """Applies the oldest changes; False where there are none that are due."""
     changes = _oldest(kb_id, store)
-    if changes is None:
+    if not changes:
         return False
     kb = KnowledgeBase.objects.filter(pk=kb_id).first()
     target = mirror(store)
     if kb is None or store not in (kb.store, kb.target_store):
         target.drop(kb_id)
     else:
-        if changes.begins_again:
+        if any(chunk_id is None for _, chunk_id, _ in changes):
             target.drop(kb_id)
         try:
             _write(target, kb, changes)
@@ -163,41 +150,33 @@ def _apply_batch(kb_id: int, store: str) -> bool:
     return True
 
 
-def _oldest(kb_id: int, store: str) -> _Changes | None:
+def _oldest(kb_id: int, store: str) -> list[_Change]:
     log = StoreChange.objects.filter(knowledge_base=kb_id, store=store).order_by("pk")
     if not KnowledgeBase.objects.filter(Q(store=store) | Q(target_store=store), pk=kb_id).exists():
         is_gone = not KnowledgeBase.objects.filter(pk=kb_id).exists()
         log = log if is_gone else log.filter(created_at__lt=timezone.now() - RETIRED_FOR)
-    rows = list(log.values_list("pk", "chunk_id", "model")[:CHANGES_A_BATCH])
-    if not rows:
-        return None
-    whole = {chunk_id for _, chunk_id, model in rows if chunk_id is not None and not model}
+    return list(log.values_list("pk", "chunk_id", "model")[:CHANGES_A_BATCH])
+
+
+def _write(target: Mirror, kb: KnowledgeBase, changes: Sequence[_Change]) -> None:
+    """Brings what the store holds of changed chunks up to date; of some only the vectors of a model have changed."""
+    whole = sorted({chunk_id for _, chunk_id, model in changes if chunk_id is not None and not model})
     by_model: dict[str, set[int]] = defaultdict(set)
-    for _, chunk_id, model in rows:
-        if chunk_id is not None and model and chunk_id not in whole:
+    for _, chunk_id, model in changes:
+        if chunk_id is not None and model:
             by_model[model].add(chunk_id)
-    return _Changes(
-        ids=tuple(pk for pk, _, _ in rows),
-        begins_again=any(chunk_id is None for _, chunk_id, _ in rows),
-        chunk_ids=tuple(sorted(whole)),
-        by_model={model: tuple(sorted(ids)) for model, ids in by_model.items()},
-    )
-
-
-def _write(target: Mirror, kb: KnowledgeBase, changes: _Changes) -> None:
     there = target.collections(kb.pk)
     text_collection = TextCollection(kb.pk, kb.language)
-    if changes.chunk_ids:
-        of_vectors = {name for name in there if name != text_collection.name}
-        _write_vectors(target, kb, changes.chunk_ids, of_vectors, None)
+    if whole:
+        _write_vectors(target, kb, whole, there - {text_collection.name}, None)
         if target.has_keywords:
             _require_collection(target.store, text_collection, there)
-            rows = Chunk.objects.filter(pk__in=changes.chunk_ids, enabled=True).select_related("document")
-            texts = {chunk.pk: searchable_text_of(chunk) for chunk in rows}
-            target.write_texts(text_collection, changes.chunk_ids, texts)
-    for model_id, chunk_ids in changes.by_model.items():
+            rows = Chunk.objects.filter(pk__in=whole, enabled=True).select_related("document")
+            target.write_texts(text_collection, whole, {chunk.pk: searchable_text_of(chunk) for chunk in rows})
+    for model_id, chunk_ids in by_model.items():
         prefix = vectors_prefix(kb.pk, model_id)
-        _write_vectors(target, kb, chunk_ids, {name for name in there if name.startswith(prefix)}, model_id)
+        if others := sorted(chunk_ids.difference(whole)):
+            _write_vectors(target, kb, others, {name for name in there if name.startswith(prefix)}, model_id)
 
 
 def _write_vectors(
@@ -228,16 +207,16 @@ def _vectors(kb_id: int, chunk_ids: Sequence[int], model_id: str | None) -> dict
     return found
 
 
-def _settle(kb_id: int, store: str, changes: _Changes) -> None:
+def _settle(kb_id: int, store: str, changes: Sequence[_Change]) -> None:
     """Deletes the rows that were applied.
 
-    Where some are gone already, another process was at it too, since the lock went with the connection that held it. Either
+    Where some were deleted already, another process was at it too, since the lock went with the connection that held it. Either
     may have written what it read first over what the other read later, so the chunks are noted again.
     """
     with transaction.atomic():
-        deleted, _by_model = StoreChange.objects.filter(pk__in=changes.ids).delete()
-        if deleted < len(changes.ids):
-            again = {*changes.chunk_ids, *(each for ids in changes.by_model.values() for each in ids)}
+        deleted, _by_model = StoreChange.objects.filter(pk__in=[pk for pk, _, _ in changes]).delete()
+        if deleted < len(changes):
+            again = {chunk_id for _, chunk_id, _ in changes if chunk_id is not None}
             StoreChange.objects.bulk_create(
                 StoreChange(knowledge_base_id=kb_id, store=store, chunk_id=chunk_id, model="")
                 for chunk_id in sorted(again)
@@ -260,7 +239,9 @@ def note_failure(kb_id: int, store: str, reason: str) -> None:
     logger.warning("the copy of knowledge base %s was not brought up to date: %s", kb_id, reason)
     now = timezone.now()
     state = StoreState.objects.filter(knowledge_base=kb_id, store=store).first()
-    if state is None:  # it is gone or has moved, and what it had there is to be dropped: due again as if that were now
+    if (
+        state is None
+    ):  # it was deleted or has moved, and what it had there is to be dropped: due again as if that were now
         StoreChange.objects.filter(knowledge_base=kb_id, store=store).update(created_at=now)
         return
     pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.failures, 10))

@@ -66,7 +66,7 @@ def migration_cancel(kb: KnowledgeBase) -> None:
 
 
 def store_rebuild(kb: KnowledgeBase) -> int:
-    """Has the store in use hold everything anew; PostgreSQL answers until it does.
+    """Fills the store in use again; PostgreSQL answers until it is complete.
 
     Returns:
         How many changes that makes.

@@ -278,7 +278,7 @@ def test_two_processes_at_one_copy_leave_what_both_touched_to_be_applied_again(k
     move(kb, "chroma")
     Chunk.objects.filter(text=TEXTS[0]).update(enabled=False)
     changes = applying._oldest(kb.pk, "chroma")
-    StoreChange.objects.filter(pk=changes.ids[0]).delete()  # as another process would
+    StoreChange.objects.filter(pk=changes[0][0]).delete()  # as another process would
 
     applying._settle(kb.pk, "chroma", changes)
 
