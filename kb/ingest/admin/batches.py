@@ -174,7 +174,10 @@ class IngestBatchAdmin(ScopedModelAdmin):
             "stages": [(stages.get(stage, "–"), count) for stage, count in progress.stages.items()],
             "time_left": time_text(progress.seconds_left),
             "rows": [_row(each) for each in documents],
-            "notes": [note_text(each) for each in batch.notes[:SHOWN_NOTES]],
+            "notes": [
+                {"name": each["name"], "why": note_message(each), "document": each.get("document")}
+                for each in batch.notes[:SHOWN_NOTES]
+            ],
             "failed": progress.counts.get(Document.Status.FAILED, 0),
             "cancelled": progress.counts.get(Document.Status.CANCELLED, 0),
             "may_change": self.has_change_permission(request, batch),
@@ -213,11 +216,6 @@ def time_text(seconds: int | None) -> str:
         return ngettext("%(count)d minute left", "%(count)d minutes left", minutes) % {"count": minutes}
     hours = round(minutes / 60)
     return ngettext("%(count)d hour left", "%(count)d hours left", hours) % {"count": hours}
-
-
-def note_text(note: dict[str, Any]) -> dict[str, Any]:
-    """A file that became no document, and why, in the reader's language."""
-    return {"name": note["name"], "why": note_message(note), "document": note.get("document")}
 
 
 def _row(document: Document) -> dict[str, Any]:

@@ -39,8 +39,8 @@ from kb.ingest.services.chunks import (
     sentence_starts,
 )
 from kb.ingest.services.duplicates import (
+    DuplicateGroup,
     Found,
-    Group,
     duplicate_scan_request,
     duplicates_of,
     near_duplicates,
@@ -148,7 +148,7 @@ def duplicates_url(kb: KnowledgeBase) -> str:
     return f"{reverse('admin:kb_chunk_duplicates')}?kb={kb.pk}"
 
 
-def _shown(kb: KnowledgeBase, groups: Sequence[Group]) -> list[dict[str, Any]]:
+def _shown(kb: KnowledgeBase, groups: Sequence[DuplicateGroup]) -> list[dict[str, Any]]:
     """Groups with their first chunks as they are now; one of which fewer than two are left enabled is left out."""
     ids = [chunk_id for group in groups for chunk_id in group.chunk_ids[:MEMBERS_SHOWN]]
     rows = Chunk.objects.filter(knowledge_base=kb, pk__in=ids, enabled=True).select_related("document")
@@ -182,15 +182,6 @@ def marked(first: str, second: str) -> list[Run]:
 
 
 NEIGHBOUR_CHARACTERS = 300
-
-
-def alike(chunk: Chunk) -> dict[str, Any]:
-    """What the part of the page needs that waits for a search: the near-duplicates of a chunk."""
-    return {
-        "chunk": chunk,
-        "neighbour_characters": NEIGHBOUR_CHARACTERS,
-        "duplicates": [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)],
-    }
 
 
 def percent(similarity: float) -> int:
@@ -434,7 +425,9 @@ class ChunkAdmin(ScopedModelAdmin):
     def alike_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """The near-duplicates of a chunk; its page asks for them when it is there, since they take a search."""
         chunk = self.get_object_or_404(request, str(object_id))
-        return render(request, "ingest/chunk_alike.html", alike(chunk))
+        duplicates = [(other, percent(similarity)) for other, similarity in duplicates_of(chunk)]
+        context = {"chunk": chunk, "neighbour_characters": NEIGHBOUR_CHARACTERS, "duplicates": duplicates}
+        return render(request, "ingest/chunk_alike.html", context)
 
     def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Merges a chunk with the one before or after it."""

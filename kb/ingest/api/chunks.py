@@ -11,9 +11,10 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
+from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
 from kb.ingest.api.knowledge_bases import ChunkingSerializer
-from kb.ingest.services.chunk_preview import MOST_CHARACTERS, preview_document, preview_text
+from kb.ingest.services.chunk_preview import MOST_CHARACTERS, Preview, preview_document, preview_text
 from kb.ingest.services.chunks import (
     KEYWORD_CHARACTERS,
     MOST_ENTRIES,
@@ -27,8 +28,8 @@ from kb.ingest.services.chunks import (
     chunks_merge,
     neighbours_of,
 )
-from kb.ingest.services.duplicates import duplicate_scan_request, duplicates_of, near_duplicates
-from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.ingest.services.duplicates import Found, duplicate_scan_request, duplicates_of, near_duplicates
+from kb.web.api.fields import MAX_ID, StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer, shape
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.lists import Flag, ListFilters, Text, Whole
 from kb.web.api.schema import CHUNK_EXAMPLES, NOT_MODIFIED, answers
@@ -139,19 +140,6 @@ class DuplicateSerializer(serializers.Serializer[Any]):
 
 class DuplicatesSerializer(serializers.Serializer[Any]):
     duplicates = DuplicateSerializer(many=True, help_text="The most alike first.")
-
-
-class DuplicateGroupSerializer(serializers.Serializer[Any]):
-    chunk_ids = serializers.ListField(child=serializers.IntegerField())
-    similarity = serializers.FloatField(help_text="Of the least alike of the pairs that were compared, from 0.8 to 1.")
-
-
-class NearDuplicatesSerializer(serializers.Serializer[Any]):
-    groups = DuplicateGroupSerializer(many=True, help_text="The most alike first; of very many the first.")
-    group_count = serializers.IntegerField(help_text="Of all.")
-    is_current = serializers.BooleanField(help_text="Whether no chunk has changed since.")
-    is_awaited = serializers.BooleanField(help_text="Whether a worker is looking for them.")
-    was_looked = serializers.BooleanField(help_text="False: nobody has looked yet; send a POST.")
 
 
 @extend_schema_view(
@@ -292,12 +280,12 @@ class BulkChunksViewSet(ApiViewSet):
         summary="List the near-duplicates of a knowledge base",
         description="Among its enabled chunks, by the terms that they have in common. Those of a large one are as a worker "
         "found them last.",
-        responses=answers({200: NearDuplicatesSerializer}, 404),
+        responses=answers({200: shape(Found, "NearDuplicates")}, 404),
     ),
     create=extend_schema(
         summary="Have a worker look for the near-duplicates of a knowledge base",
         request=None,
-        responses=answers({202: NearDuplicatesSerializer}, 403, 404),
+        responses=answers({202: shape(Found, "NearDuplicates")}, 403, 404),
     ),
 )
 class NearDuplicatesViewSet(ApiViewSet):
@@ -305,12 +293,12 @@ class NearDuplicatesViewSet(ApiViewSet):
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)
-        return Response(NearDuplicatesSerializer(near_duplicates(kb)).data)
+        return Response(as_values(near_duplicates(kb)))
 
     def create(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), pk)
         duplicate_scan_request(kb)
-        return Response(NearDuplicatesSerializer(near_duplicates(kb)).data, status=status.HTTP_202_ACCEPTED)
+        return Response(as_values(near_duplicates(kb)), status=status.HTTP_202_ACCEPTED)
 
 
 class ChunkFilters(ListFilters):
@@ -340,42 +328,6 @@ class ChunkPreviewRequestSerializer(ChunkingSerializer):
         return attrs
 
 
-class ShownChunkSerializer(serializers.Serializer[Any]):
-    number = serializers.IntegerField(help_text="From 1.")
-    text = serializers.CharField()
-    overlap = serializers.IntegerField(
-        help_text="How many characters at its beginning repeat the end of the one before."
-    )
-    page = serializers.IntegerField(allow_null=True)
-    heading_path = serializers.ListField(child=serializers.CharField())
-    tokens = serializers.IntegerField()
-    questions = serializers.ListField(child=serializers.CharField())
-    parent = serializers.IntegerField(  # type: ignore[assignment]  # not the serializer that holds this one
-        allow_null=True, help_text="Number from 1 of the longer passage that is returned in its place."
-    )
-    survives = serializers.BooleanField(help_text="A chunk of this text is there already, and would stay.")
-
-
-class SurvivalSerializer(serializers.Serializer[Any]):
-    kept = serializers.IntegerField(help_text="Chunks that stay, with their indexes.")
-    new = serializers.IntegerField()
-    gone = serializers.IntegerField()
-    edits = serializers.IntegerField(help_text="Chunks whose text was changed by hand.")
-    edits_kept = serializers.IntegerField()
-    disabled = serializers.IntegerField()
-    disabled_kept = serializers.IntegerField()
-
-
-class ChunkPreviewSerializer(serializers.Serializer[Any]):
-    chunks = ShownChunkSerializer(many=True, help_text="The first ones.")
-    total = serializers.IntegerField()
-    parents = serializers.IntegerField()
-    most_tokens = serializers.IntegerField()
-    is_partial = serializers.BooleanField(help_text="Only the beginning of the document was cut.")
-    present = serializers.IntegerField(allow_null=True, help_text="How many chunks the document has now.")
-    survival = SurvivalSerializer(allow_null=True, help_text="What becomes of the chunks that the document has now.")
-
-
 @extend_schema_view(
     create=extend_schema(
         operation_id="chunk_preview",
@@ -383,7 +335,7 @@ class ChunkPreviewSerializer(serializers.Serializer[Any]):
         description="Nothing is written. Settings that are left out are those of the knowledge base. A key with the "
         "scope read suffices.",
         request=ChunkPreviewRequestSerializer,
-        responses=answers({200: ChunkPreviewSerializer}, 400, 404, 413, 415),
+        responses=answers({200: shape(Preview, "ChunkPreview")}, 400, 404, 413, 415),
     )
 )
 class ChunkPreviewViewSet(ApiViewSet):
@@ -398,4 +350,4 @@ class ChunkPreviewViewSet(ApiViewSet):
         else:
             documents = Document.objects.visible_to(self.principal).filter(knowledge_base=kb)
             preview = preview_document(kb, one(documents, fields["document_id"]), fields)
-        return Response(ChunkPreviewSerializer(preview).data)
+        return Response(as_values(preview))

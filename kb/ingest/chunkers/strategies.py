@@ -108,8 +108,9 @@ def split_recursively(document: ParsedDocument, settings: ChunkSettings) -> list
     drafts: list[ChunkDraft] = []
     for section in by_page(document):
         for text in split_text(section.text, settings):
-            tokens = settings.token_counter(text)
-            drafts.append(ChunkDraft(text, len(drafts), section.page, section.heading_path, tokens))
+            drafts.append(
+                ChunkDraft(text, len(drafts), section.page, section.heading_path, settings.token_counter(text))
+            )
     return drafts
 
 
@@ -147,8 +148,11 @@ def split_by_headings(document: ParsedDocument, settings: ChunkSettings) -> list
     drafts: list[ChunkDraft] = []
     for passage in by_heading(document):
         for start, text in located(passage.text, list(split_text(passage.text, settings))):
-            tokens = settings.token_counter(text)
-            drafts.append(ChunkDraft(text, len(drafts), passage.page_at(start), passage.heading_path, tokens))
+            drafts.append(
+                ChunkDraft(
+                    text, len(drafts), passage.page_at(start), passage.heading_path, settings.token_counter(text)
+                )
+            )
     return drafts
 
 
@@ -166,8 +170,9 @@ def split_with_parents(document: ParsedDocument, settings: ChunkSettings) -> lis
                 parents += 1
             for start, child in children:
                 page = passage.page_at(begin + start)
-                tokens = settings.token_counter(child)
-                drafts.append(ChunkDraft(child, len(drafts), page, passage.heading_path, tokens, parent))
+                drafts.append(
+                    ChunkDraft(child, len(drafts), page, passage.heading_path, settings.token_counter(child), parent)
+                )
     return drafts
 
 
@@ -182,8 +187,9 @@ def split_by_tokens(document: ParsedDocument, settings: ChunkSettings) -> list[C
     drafts: list[ChunkDraft] = []
     for section in by_page(document):
         for text in _windows(section.text, settings):
-            tokens = settings.token_counter(text)
-            drafts.append(ChunkDraft(text, len(drafts), section.page, section.heading_path, tokens))
+            drafts.append(
+                ChunkDraft(text, len(drafts), section.page, section.heading_path, settings.token_counter(text))
+            )
     return drafts
 
 
@@ -256,8 +262,9 @@ def split_by_questions(document: ParsedDocument, settings: ChunkSettings) -> lis
     for path, pairs in _pairs(document):
         for pair in pairs:
             for text in _pieces(pair, settings):
-                tokens = settings.token_counter(text)
-                drafts.append(ChunkDraft(text, len(drafts), pair.page, path, tokens, None, pair.questions))
+                drafts.append(
+                    ChunkDraft(text, len(drafts), pair.page, path, settings.token_counter(text), None, pair.questions)
+                )
     return drafts
 
 

@@ -11,7 +11,7 @@ from typing import Final
 import filetype
 
 from kb.ingest.formats.decode import UTF16_MARKS, is_binary
-from kb.ingest.formats.qa import is_pair
+from kb.ingest.formats.qa import pair_of
 from kb.ingest.parser.parsed import (
     LEGACY_EXTENSIONS,
     PROGRAM_EXTENSIONS,
@@ -168,7 +168,7 @@ def _begins_with_pair(data: bytes) -> bool:
     if not line.startswith(b"{"):
         return False
     try:
-        return is_pair(json.loads(line))
+        return pair_of(json.loads(line)) is not None
     except (ValueError, RecursionError):
         return False
 

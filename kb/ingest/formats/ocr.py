@@ -32,7 +32,9 @@ _PARAMETERS: Final = {
 
 def recognise(page: Page) -> list[Line]:
     """The lines that can be read on the picture of a page; none without RapidOCR, or once the time is nearly up."""
-    if not is_installed() or not _has_time():
+    allowed = resource.getrlimit(resource.RLIMIT_CPU)[0]
+    has_time = allowed == resource.RLIM_INFINITY or time.process_time() < _SHARE_OF_TIME * allowed
+    if not is_installed() or not has_time:
         return []
     found = _recogniser()(page.render(scale=_SCALE).to_numpy())
     height = page.get_size()[1]
@@ -50,11 +52,6 @@ def _recogniser() -> Any:
     rapidocr = importlib.import_module("rapidocr")  # most files need none, and it takes a second
 
     return rapidocr.RapidOCR(params=dict(_PARAMETERS))
-
-
-def _has_time() -> bool:
-    allowed = resource.getrlimit(resource.RLIMIT_CPU)[0]
-    return allowed == resource.RLIM_INFINITY or time.process_time() < _SHARE_OF_TIME * allowed
 
 
 def _line(box: Any, text: str, page_height: float) -> Line:

@@ -88,12 +88,8 @@ def is_bomb(entries: list[zipfile.ZipInfo]) -> bool:
         len(entries) > _MAX_ENTRIES
         or sum(entry.file_size for entry in entries) > _MAX_UNPACKED
         or sum(entry.file_size for entry in entries if is_xml(entry)) > _MAX_XML
-        or any(has_bomb_ratio(entry) for entry in entries)
+        or any(entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size) for entry in entries)
     )
-
-
-def has_bomb_ratio(entry: zipfile.ZipInfo) -> bool:
-    return entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size)
 
 
 def is_xml(entry: zipfile.ZipInfo) -> bool:

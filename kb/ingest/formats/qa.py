@@ -8,10 +8,6 @@ ANSWER_NAMES: Final = ("answer", "answers", "a", "response", "output", "completi
 ALTERNATIVE_NAMES: Final = ("alternatives", "similar_questions", "similar questions", "相似问题", "相似问", "扩展问题")
 
 
-def is_pair(value: Any) -> bool:
-    return pair_of(value) is not None
-
-
 def pair_of(value: Any) -> tuple[tuple[str, ...], str] | None:
     """The questions (the first is the main one) and the answer of a decoded JSON object; None for anything else."""
     if not isinstance(value, Mapping):

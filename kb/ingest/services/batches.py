@@ -2,11 +2,10 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,7 +25,7 @@ from kb.content.models import Document, FileDetails, IngestBatch
 from kb.content.signals import batch_waiting, documents_waiting
 from kb.index.bm25 import BM25Store
 from kb.index.preparing import copy_rows
-from kb.ingest.parser.archives import ArchiveLimits, Member, Unpacked, unpack
+from kb.ingest.parser.archives import ArchiveLimits, unpack
 from kb.ingest.parser.parsed import MESSAGES
 from kb.ingest.services.documents import document_add, source_of_name, waiting
 from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
@@ -271,9 +270,13 @@ def batch_add_many(
         hold: called first in the transaction; what it raises keeps the files out.
     """
     described = details_of(batch, [file.name for file in files])
-    digests = [_digest(file.path) for file in files]
+    digests = []
+    for file in files:
+        with file.path.open("rb") as opened:
+            digests.append(sha256_of(File(opened)))
+    same = Document.objects.filter(knowledge_base=batch.knowledge_base_id, sha256__in=digests)
     for attempt in range(MOST_TRIES):
-        known = _known(batch, digests)
+        known = dict(same.values_list("sha256", "pk"))
         first = {digest: file for digest, file in reversed([*zip(digests, files, strict=True)]) if digest not in known}
         drafts = [
             _draft(batch, file, digest, described.get(file.name), user, source_type) for digest, file in first.items()
@@ -288,16 +291,6 @@ def batch_add_many(
     held = known | {document.sha256: document.pk for document in drafts}
     again = {file.name: held[digest] for digest, file in zip(digests, files, strict=True) if first.get(digest) != file}
     return Taken(tuple(document.pk for document in drafts), again)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return sha256_of(File(file))
-
-
-def _known(batch: IngestBatch, digests: Sequence[str]) -> dict[str, int]:
-    rows = Document.objects.filter(knowledge_base=batch.knowledge_base_id, sha256__in=digests)
-    return dict(rows.values_list("sha256", "pk"))
 
 
 def _draft(
@@ -410,15 +403,25 @@ def expand_archive(job: DocumentJob) -> None:
     batch = _batch_of(archive)
     with _folder(archive) as folder:
         with local_file(archive.file) as path:
-            unpacked = unpack(path, Path(folder), limits=_limits())
+            limits = ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
+            unpacked = unpack(path, Path(folder), limits=limits)
         notes: list[dict[str, Any]] = [
             {"name": each.name, "code": each.reason.code, "params": dict(each.reason.params)}
             for each in unpacked.skipped
         ]
-        for done, members in _pieces(unpacked):
+        for start in range(0, len(unpacked.members), PIECE):
+            members = unpacked.members[start : start + PIECE]
             taken = batch_add_many(
                 batch,
-                [_file(archive, member) for member in members],
+                [
+                    NewFile(
+                        member.name,
+                        member.path,
+                        metadata={**archive.metadata, "archive": archive.source, "path": member.name},
+                        tags=archive.tags,
+                    )
+                    for member in members
+                ],
                 user=archive.created_by,
                 source_type=archive.source_type,
                 hold=job.update,  # cancelled meanwhile, it brings nothing in
@@ -430,7 +433,7 @@ def expand_archive(job: DocumentJob) -> None:
                 for name, document_id in taken.known.items()
                 if document_id in rows and not _is_of(rows[document_id], archive, name)
             ]
-            job.report(Document.Stage.PARSE, 100 * done // len(unpacked.members))
+            job.report(Document.Stage.PARSE, 100 * (start + len(members)) // len(unpacked.members))
     with transaction.atomic():
         note(batch, notes)
         job.update()
@@ -453,10 +456,6 @@ def note(batch: IngestBatch, notes: Sequence[dict[str, Any]]) -> None:
     row.save(update_fields=["notes", "note_count"])
 
 
-def _limits() -> ArchiveLimits:
-    return ArchiveLimits(file_bytes=settings.MAX_UPLOAD_BYTES, archive_bytes=settings.MAX_ZIP_BYTES)
-
-
 def _batch_of(archive: Document) -> IngestBatch:
     """The archive's upload; one of its own where it came alone."""
     if archive.batch is not None:
@@ -467,22 +466,6 @@ def _batch_of(archive: Document) -> IngestBatch:
     Document.objects.filter(pk=archive.pk).update(batch=batch)
     archive.batch = batch
     return batch
-
-
-def _pieces(unpacked: Unpacked) -> Iterator[tuple[int, list[Member]]]:
-    """Pieces with how many members they and those before hold."""
-    members, done = iter(unpacked.members), 0
-    while piece := list(islice(members, PIECE)):
-        done += len(piece)
-        yield done, piece
-
-
-def _file(archive: Document, member: Member) -> NewFile:
-    return NewFile(member.name, member.path, metadata=_origin(archive, member.name), tags=archive.tags)
-
-
-def _origin(archive: Document, name: str) -> dict[str, Any]:
-    return {**archive.metadata, "archive": archive.source, "path": name}
 
 
 def _is_of(document: Document, archive: Document, name: str) -> bool:

@@ -5,10 +5,11 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from django.conf import settings
 from django.utils.translation import gettext as _
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
@@ -21,7 +22,7 @@ from kb.ingest.parser.parsed import MESSAGES, ParsedDocument, ParseError
 from kb.ingest.parser.sandbox import Limits, parse_file
 from kb.ingest.services.documents import PASTED_NAME
 from kb.ingest.services.indexing import chunk_settings
-from kb.ingest.services.rechunk import RechunkStats, chunks_of, recut
+from kb.ingest.services.rechunk import Survival, chunks_of, recut
 from retrieval.errors import RetrievalError
 
 CHUNKING = ("chunk_strategy", "chunk_size", "chunk_overlap", "chunk_unit", "parent_size")
@@ -34,28 +35,17 @@ SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class ShownChunk:
-    """A chunk as it would be.
+    """A chunk as it would be."""
 
-    Attributes:
-        number: from 1.
-        overlap: how many characters at its beginning repeat the end of the one before.
-        parent: number from 1 of the longer passage that is given in its place; None: itself.
-        survives: a chunk of this text is there already, and would stay.
-    """
-
-    number: int
+    number: Annotated[int, Doc("From 1.")]
     text: str
-    overlap: int
+    overlap: Annotated[int, Doc("How many characters at its beginning repeat the end of the one before.")]
     page: int | None
     heading_path: tuple[str, ...]
     tokens: int
     questions: tuple[str, ...]
-    parent: int | None
-    survives: bool
-
-    @property
-    def repeated(self) -> str:
-        return self.text[: self.overlap]
+    parent: Annotated[int | None, Doc("Number from 1 of the longer passage that is returned in its place.")]
+    survives: Annotated[bool, Doc("A chunk of this text is there already, and would stay.")]
 
     @property
     def rest(self) -> str:
@@ -64,25 +54,15 @@ class ShownChunk:
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """What settings make of a text.
+    """What settings make of a text."""
 
-    Attributes:
-        chunks: the first ones.
-        total: how many there are.
-        parents: how many longer passages there are.
-        most_tokens: of the longest chunk.
-        is_partial: only the beginning of the document was cut.
-        present: how many chunks the document has now; None for a text that is none.
-        survival: what becomes of these; None where that is not known.
-    """
-
-    chunks: tuple[ShownChunk, ...]
+    chunks: Annotated[list[ShownChunk], Doc("The first ones.")]
     total: int
     parents: int
     most_tokens: int
-    is_partial: bool
-    present: int | None = None
-    survival: RechunkStats | None = None
+    is_partial: Annotated[bool, Doc("Only the beginning of the document was cut.")]
+    present: Annotated[int | None, Doc("How many chunks the document has now.")] = None
+    survival: Annotated[Survival | None, Doc("What becomes of the chunks that the document has now.")] = None
 
     @property
     def unshown(self) -> int:
@@ -171,7 +151,7 @@ def _preview(
     shown = drafts[:MOST_SHOWN]
     before = ["", *(draft.text for draft in shown)]
     return Preview(
-        chunks=tuple(
+        chunks=[
             ShownChunk(
                 number=draft.position + 1,
                 text=draft.text,
@@ -184,7 +164,7 @@ def _preview(
                 survives=draft.position in kept,
             )
             for previous, draft in zip(before, shown, strict=False)
-        ),
+        ],
         total=len(drafts),
         parents=len({draft.parent.position for draft in drafts if draft.parent}),
         most_tokens=max((draft.token_count for draft in drafts), default=0),

@@ -320,12 +320,11 @@ def error_sentence(document: Document) -> str:
 def remark_sentences(document: Document) -> list[str]:
     """What the reader of a document's file left out or guessed, in the reader's language."""
     templates: Mapping[str, str] = {code.value: message for code, message in REMARKS.items()}
-    told = [(templates.get(remark["code"]), remark["params"]) for remark in document.remarks]
-    return [shown(_remark(template, params)) for template, params in told if template is not None]
-
-
-def _remark(template: str, params: Mapping[str, Any]) -> Message:
-    return Message.from_dict({"template": template, "arguments": params})
+    return [
+        shown(Message.from_dict({"template": templates[remark["code"]], "arguments": remark["params"]}))
+        for remark in document.remarks
+        if remark["code"] in templates
+    ]
 
 
 T = TypeVar("T")

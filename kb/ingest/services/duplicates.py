@@ -1,15 +1,17 @@
 """Chunks of a knowledge base that say almost the same; see `retrieval.dedupe`."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 from django.db import connection, transaction
 from django.db.models import Q
 from django.utils import timezone
 from numpy.typing import NDArray
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.connections import streaming_cursor
@@ -42,35 +44,24 @@ GROUP BY content_hash HAVING count(*) > 1
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
-    """Chunks that say almost the same.
-
-    Attributes:
-        chunk_ids: ascending.
-        similarity: of the least alike of the pairs that were compared, from ALIKE to 1.
-    """
+class DuplicateGroup:
+    """Chunks that say almost the same, by ascending ids."""
 
     chunk_ids: tuple[int, ...]
-    similarity: float
+    similarity: Annotated[float, Doc("Of the least alike of the pairs that were compared, from 0.8 to 1.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What is known of a knowledge base's near-duplicates.
+    """What is known of a knowledge base's near-duplicates."""
 
-    Attributes:
-        groups: the most alike first; of very many the first.
-        group_count: of all.
-        is_current: whether no chunk has changed since.
-        is_awaited: whether a worker is to look, or does so.
-        was_looked: whether there has been a look at all.
-    """
-
-    groups: tuple[Group, ...] = ()
-    group_count: int = 0
-    is_current: bool = False
-    is_awaited: bool = False
-    was_looked: bool = False
+    groups: Annotated[list[DuplicateGroup], Doc("The most alike first; of very many the first.")] = field(
+        default_factory=list
+    )
+    group_count: Annotated[int, Doc("Of all.")] = 0
+    is_current: Annotated[bool, Doc("Whether no chunk has changed since.")] = False
+    is_awaited: Annotated[bool, Doc("Whether a worker is looking for them.")] = False
+    was_looked: Annotated[bool, Doc("False: nobody has looked yet; send a POST.")] = False
 
 
 def near_duplicates(kb: KnowledgeBase) -> Found:
@@ -79,9 +70,9 @@ def near_duplicates(kb: KnowledgeBase) -> Found:
     scan, version = getattr(row.knowledge_base, "duplicate_scan", None), row.version
     if scan is not None and scan.found_at and scan.version == version:
         return _found(scan, is_current=True)
-    if not _is_large(kb):
+    if not Chunk.objects.filter(knowledge_base=kb)[AT_ONCE : AT_ONCE + 1].exists():
         groups = look_for_duplicates(kb)
-        return Found(tuple(groups[:MOST_GROUPS]), len(groups), is_current=True, was_looked=True)
+        return Found(groups[:MOST_GROUPS], len(groups), is_current=True, was_looked=True)
     return _found(scan, is_current=False) if scan is not None else Found()
 
 
@@ -102,7 +93,7 @@ def duplicate_scan_run(kb_id: int) -> None:
     kb = KnowledgeBase.objects.filter(pk=kb_id).first()
     if kb is None:
         return
-    version = _version(kb)
+    version = KnowledgeBaseVersion.objects.values_list("version", flat=True).get(pk=kb.pk)
     groups = look_for_duplicates(kb)
     kept = [{"chunk_ids": each.chunk_ids[:MOST_IN_GROUP], "similarity": each.similarity} for each in groups]
     DuplicateScan.objects.filter(pk=kb_id).update(
@@ -114,7 +105,7 @@ def duplicate_scan_run(kb_id: int) -> None:
     )
 
 
-def look_for_duplicates(kb: KnowledgeBase) -> list[Group]:
+def look_for_duplicates(kb: KnowledgeBase) -> list[DuplicateGroup]:
     """Groups of near-duplicates among the enabled chunks, the most alike first.
 
     Terms are read once, in batches; what is kept of a chunk is its sketch of 168 bytes. Only candidate pairs are
@@ -133,7 +124,7 @@ def look_for_duplicates(kb: KnowledgeBase) -> list[Group]:
     for members in groups:
         first[members] = members[0]
     np.minimum.at(least, first[pairs[:, 0]], similarity)
-    found = [Group(tuple(ids[members].tolist()), float(least[members[0]])) for members in groups]
+    found = [DuplicateGroup(tuple(ids[members].tolist()), float(least[members[0]])) for members in groups]
     return sorted(found, key=lambda group: (-group.similarity, group.chunk_ids))
 
 
@@ -216,17 +207,9 @@ def _same_text(kb: KnowledgeBase, ids: Ids) -> Ids:
     return np.searchsorted(ids, texts).astype(np.int64)
 
 
-def _version(kb: KnowledgeBase) -> int:
-    return int(KnowledgeBaseVersion.objects.values_list("version", flat=True).get(pk=kb.pk))
-
-
-def _is_large(kb: KnowledgeBase) -> bool:
-    return Chunk.objects.filter(knowledge_base=kb)[AT_ONCE : AT_ONCE + 1].exists()
-
-
 def _found(scan: DuplicateScan, *, is_current: bool) -> Found:
     return Found(
-        tuple(Group(tuple(each["chunk_ids"]), each["similarity"]) for each in scan.groups),
+        [DuplicateGroup(tuple(each["chunk_ids"]), each["similarity"]) for each in scan.groups],
         scan.group_count,
         is_current=is_current,
         is_awaited=scan.asked_at is not None,

@@ -5,9 +5,11 @@ import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from django.db.models import QuerySet
 from django.utils import timezone
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.content.models import Chunk, ChunkParent, Document
@@ -25,30 +27,22 @@ DISABLED_SHARE = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class RechunkStats:
-    """What becomes of the chunks that a document has.
+class Survival:
+    """How many of a document's chunks stay, are written or go, and how much of a curator's work survives."""
 
-    Attributes:
-        kept: stay as rows, with their indexes.
-        new: are written.
-        gone: their text is in no chunk of its own any more.
-        edits_kept: of the texts that a curator had changed.
-        disabled_kept: of the chunks that were switched off.
-    """
-
-    kept: int = 0
+    kept: Annotated[int, Doc("Chunks that stay, with their indexes.")] = 0
     new: int = 0
     gone: int = 0
-    edits: int = 0
+    edits: Annotated[int, Doc("Chunks whose text was changed by hand.")] = 0
     edits_kept: int = 0
     disabled: int = 0
     disabled_kept: int = 0
 
 
-def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> RechunkStats:
+def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> Survival:
     """Gives new chunks what a curator did to those that go, and counts where that was possible."""
     if not any(map(is_touched, lost)):
-        return RechunkStats(new=len(fresh))
+        return Survival(new=len(fresh))
     cut = [chunk.cut_text or chunk.text for chunk in lost]
     texts = [chunk.text for chunk in fresh]
     inside: dict[int, list[int]] = defaultdict(list)
@@ -65,7 +59,7 @@ def carry_over(lost: Sequence[Chunk], fresh: Sequence[Chunk]) -> RechunkStats:
         _split_edits(lost[position], [fresh[each] for each in members])
     carried = {each for members in inside.values() for each in members}.union(parts)
     off = {each for position, members in inside.items() if not fresh[position].enabled for each in members}.union(parts)
-    return RechunkStats(
+    return Survival(
         new=len(fresh),
         edits_kept=sum(bool(lost[each].cut_text) for each in carried),
         disabled_kept=sum(not lost[each].enabled for each in off),
@@ -146,7 +140,7 @@ class Recut:
     chunks: tuple[Chunk, ...]
     drafts: tuple[ChunkDraft, ...]
     parents: Mapping[int, ParentDraft]
-    survival: RechunkStats = field(default_factory=RechunkStats)
+    survival: Survival = field(default_factory=Survival)
 
 
 def chunks_of(document: Document) -> list[Chunk]:
@@ -181,7 +175,16 @@ def recut(document: Document, before: Sequence[Chunk], drafts: Sequence[ChunkDra
     carried = carry_over([before[each] for each in lost], [chunks[each] for each in fresh])
     for chunk in chunks:
         chunk.document = document
-    survival = _rechunk_stats(before, [before[each] for each in paired.values()], carried)
+    kept = [before[each] for each in paired.values()]
+    survival = Survival(
+        kept=len(kept),
+        new=carried.new,
+        gone=len(before) - len(kept),
+        edits=sum(bool(chunk.cut_text) for chunk in before),
+        edits_kept=carried.edits_kept + sum(bool(chunk.cut_text) for chunk in kept),
+        disabled=sum(not chunk.enabled for chunk in before),
+        disabled_kept=carried.disabled_kept + sum(not chunk.enabled for chunk in kept),
+    )
     return Recut(
         {chunk.pk: chunk for chunk in before},
         tuple(chunks),
@@ -238,18 +241,6 @@ def _new_chunk(document: Document, draft: ChunkDraft) -> Chunk:
 
 def stored_path(heading_path: Iterable[str]) -> list[str]:
     return [heading[:HEADING_LENGTH] for heading in heading_path]
-
-
-def _rechunk_stats(before: Sequence[Chunk], kept: Sequence[Chunk], carried: RechunkStats) -> RechunkStats:
-    return RechunkStats(
-        kept=len(kept),
-        new=carried.new,
-        gone=len(before) - len(kept),
-        edits=sum(bool(chunk.cut_text) for chunk in before),
-        edits_kept=carried.edits_kept + sum(bool(chunk.cut_text) for chunk in kept),
-        disabled=sum(not chunk.enabled for chunk in before),
-        disabled_kept=carried.disabled_kept + sum(not chunk.enabled for chunk in kept),
-    )
 
 
 logger = logging.getLogger(__name__)
@@ -367,7 +358,17 @@ def _write_parents(document: Document, plan: Recut) -> QuerySet[ChunkParent]:
     """Points the plan's chunks to their parents, of which those of the same text stay; the others are returned."""
     drafts = {draft.position: draft for draft in plan.parents.values()}
     present = list(ChunkParent.objects.filter(document=document).order_by("position", "pk"))
-    wanted = [_parent(document, draft) for _position, draft in sorted(drafts.items())]
+    wanted = [
+        ChunkParent(
+            knowledge_base_id=document.knowledge_base_id,
+            document=document,
+            position=position,
+            text=draft.text,
+            page=draft.page,
+            heading_path=stored_path(draft.heading_path),
+        )
+        for position, draft in sorted(drafts.items())
+    ]
     again = pairs([_text_of(each) for each in present], [_text_of(each) for each in wanted])
     for position, former in again.items():
         wanted[position].pk = present[former].pk
@@ -379,17 +380,6 @@ def _write_parents(document: Document, plan: Recut) -> QuerySet[ChunkParent]:
         draft = plan.parents.get(chunk.position)
         chunk.parent = rows[draft.position] if draft else None
     return ChunkParent.objects.filter(document=document).exclude(pk__in=[each.pk for each in wanted])
-
-
-def _parent(document: Document, draft: ParentDraft) -> ChunkParent:
-    return ChunkParent(
-        knowledge_base_id=document.knowledge_base_id,
-        document=document,
-        position=draft.position,
-        text=draft.text,
-        page=draft.page,
-        heading_path=stored_path(draft.heading_path),
-    )
 
 
 def _text_of(parent: ChunkParent) -> tuple[object, ...]:
