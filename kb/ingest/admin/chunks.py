@@ -312,38 +312,41 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
         return values
 
 
-class EditedFilter(DropdownFilter):  # type: ignore[misc]
+class ConditionFilter(DropdownFilter):  # type: ignore[misc]
+    """Narrows to the rows of which a named condition holds.
+
+    Attributes:
+        conditions: by the value of the parameter, each with its label.
+    """
+
+    conditions: ClassVar[dict[str, tuple[Any, Q]]]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
+        return [(name, label) for name, (label, _condition) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> QuerySet[Chunk]:  # noqa: ARG002
+        chosen = self.conditions.get(self.value() or "")
+        return queryset.filter(chosen[1]) if chosen else queryset
+
+
+class EditedFilter(ConditionFilter):
     title = gettext_lazy("changed by hand")
     parameter_name = "changed"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
-        return [
-            ("text", _("text edited")),
-            ("cut", _("merged or split")),
-            ("keywords", _("keywords given")),
-            ("questions", _("questions given")),
-        ]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> QuerySet[Chunk]:  # noqa: ARG002
-        conditions = {
-            "text": ~Q(cut_text=""),
-            "cut": Q(own_cut=True),
-            "keywords": Q(own_keywords=True),
-            "questions": Q(own_questions=True),
-        }
-        return queryset.filter(conditions.get(self.value() or "", Q()))
+    conditions = {
+        "text": (gettext_lazy("text edited"), ~Q(cut_text="")),
+        "cut": (gettext_lazy("merged or split"), Q(own_cut=True)),
+        "keywords": (gettext_lazy("keywords given"), Q(own_keywords=True)),
+        "questions": (gettext_lazy("questions given"), Q(own_questions=True)),
+    }
 
 
-class QuestionsFilter(DropdownFilter):  # type: ignore[misc]
+class QuestionsFilter(ConditionFilter):
     title = gettext_lazy("questions")
     parameter_name = "questions"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
-        return [("yes", _("has questions")), ("no", _("has no questions"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> QuerySet[Chunk]:  # noqa: ARG002
-        conditions = {"yes": ~Q(questions=[]), "no": Q(questions=[])}
-        return queryset.filter(conditions.get(self.value() or "", Q()))
+    conditions = {
+        "yes": (gettext_lazy("has questions"), ~Q(questions=[])),
+        "no": (gettext_lazy("has no questions"), Q(questions=[])),
+    }
 
 
 @admin.register(Chunk)

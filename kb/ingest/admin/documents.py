@@ -32,6 +32,7 @@ from kb.base.errors import AlreadyThere, Rejected
 from kb.base.files import has_file, largest_upload_bytes
 from kb.content.models import Chunk, Document
 from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
+from kb.ingest.services.batches import UNFINISHED
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -161,9 +162,6 @@ class UploadView(IntoKnowledgeBaseView):
             messages.error(self.request, str(error))
             return False
         return True
-
-
-UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
 
 def unfinished_ids(documents: Sequence[Document]) -> str:

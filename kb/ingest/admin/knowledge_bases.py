@@ -195,29 +195,6 @@ def _fingerprint(kb: KnowledgeBase) -> str:
     return chunk_settings(kb).fingerprint(kb.embedding_model)
 
 
-def panel_of(kb: Any) -> dict[str, Any]:
-    """The context of ingest/knowledge_base_panel.html.
-
-    Args:
-        kb: with the counts of the list, and its index's state.
-    """
-    return {
-        "kb": kb,
-        "index_state": index_state_text(state_of_index(kb), kb.changes),
-        "tokenizer": tokenizer_text(kb.tokenizer_id),
-        "tokenizer_url": tokenizer_url(kb),
-        "stores_url": stores_url(kb),
-        "outdated": outdated_count(kb),
-        "chunk_preview_url": chunk_preview_url(kb),
-        "recut_url": recut_url(kb),
-        "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
-        "profile_description": _(kb.profile.description) if kb.profile.description else "",
-        "vector_index": _measured_index(kb),
-        "due_index": _due_index(kb),
-        "recommended_model": recommended_embedding_model(kb.language),
-    }
-
-
 def _due_index(kb: Any) -> dict[str, Any] | None:
     """What is known of an index that is missing; None where none is due."""
     if kb.chunk_count <= SHARE_TO_KEEP * settings.VECTOR_INDEX_MIN_ROWS:
@@ -444,7 +421,20 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         kb = kwargs.get("obj")
         if kb is not None:
-            context |= panel_of(kb) | {
+            context |= {
+                "kb": kb,
+                "index_state": index_state_text(state_of_index(kb), kb.changes),
+                "tokenizer": tokenizer_text(kb.tokenizer_id),
+                "tokenizer_url": tokenizer_url(kb),
+                "stores_url": stores_url(kb),
+                "outdated": outdated_count(kb),
+                "chunk_preview_url": chunk_preview_url(kb),
+                "recut_url": recut_url(kb),
+                "is_hashing": kb.embedding_model == HASHING_MODEL_ID,
+                "profile_description": _(kb.profile.description) if kb.profile.description else "",
+                "vector_index": _measured_index(kb),
+                "due_index": _due_index(kb),
+                "recommended_model": recommended_embedding_model(kb.language),
                 "may_edit": context.get("has_change_permission"),
                 "may_share": self.is_granted(request, kb, "owned_by"),
                 "may_leave": kb.owner_id != request.user.pk
@@ -510,17 +500,11 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("documents"), ordering="document_count")
     def documents(self, kb: Any) -> str:
-        url = reverse("admin:kb_document_changelist")
-        return format_html(
-            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.document_count
-        )
+        return _list_link("document", kb, kb.document_count)
 
     @column(gettext_lazy("chunks"), ordering="chunk_count")
     def chunks(self, kb: Any) -> str:
-        url = reverse("admin:kb_chunk_changelist")
-        return format_html(
-            '<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, kb.chunk_count
-        )
+        return _list_link("chunk", kb, kb.chunk_count)
 
     @column(gettext_lazy("failed"), ordering="failed_count")
     def failed(self, kb: Any) -> str:
@@ -534,3 +518,8 @@ class KnowledgeBaseAdmin(ScopedModelAdmin):
         if kb.embedding_model == HASHING_MODEL_ID:
             return HASHING_MODEL_ID, _("hashing: degraded")
         return kb.embedding_model, kb.embedding_model
+
+
+def _list_link(model: str, kb: KnowledgeBase, count: int) -> str:
+    url = reverse(f"admin:kb_{model}_changelist")
+    return format_html('<a href="{}?knowledge_base__id__exact={}" class="kb-link">{}</a>', url, kb.pk, count)

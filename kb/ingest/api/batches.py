@@ -1,7 +1,6 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from django.db.models import QuerySet
 from django.http.response import HttpResponseBase
 from django.utils.translation import gettext as _
 from drf_spectacular.utils import OpenApiExample, extend_schema, extend_schema_field, extend_schema_view
@@ -248,7 +247,7 @@ class BatchFilters(Created, ListFilters):
 )
 class KnowledgeBaseBatchViewSet(_FormOfFiles):
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(self._knowledge_bases(), kb_id)
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         rows = IngestBatch.objects.visible_to(self.principal).filter(knowledge_base=kb)
         batches = self.found(rows, BatchFilters)
         progress = progress_of(batches)
@@ -257,7 +256,7 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
         return self.get_paginated_response(BatchSerializer(batches, many=True).data)
 
     def create(self, request: Request, kb_id: int) -> HttpResponseBase:
-        return self._begin(request, self.editable(self._knowledge_bases(), kb_id))
+        return self._begin(request, self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id))
 
     @idempotent()
     def _begin(self, request: Request, kb: KnowledgeBase) -> Response:
@@ -268,9 +267,6 @@ class KnowledgeBaseBatchViewSet(_FormOfFiles):
         batch = batch_create(knowledge_base=kb, name=name, user=user_of(request))
         batch_describe(batch, described)
         return self.taken(batch, fields, status.HTTP_201_CREATED)
-
-    def _knowledge_bases(self) -> QuerySet[KnowledgeBase]:
-        return KnowledgeBase.objects.visible_to(self.principal)
 
 
 @extend_schema_view(

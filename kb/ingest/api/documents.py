@@ -24,6 +24,7 @@ from kb.content.selectors import document_overview
 from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
+from kb.ingest.services.batches import UNFINISHED
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -146,7 +147,18 @@ class DocumentChangeSerializer(DocumentDetailsSerializer):
     )
 
 
-UNFINISHED = (Document.Status.PENDING.value, Document.Status.PROCESSING.value)
+class DescribesDocuments(ApiViewSet):
+    queryset = Document.objects.none()
+
+    def described(self, pk: int) -> dict[str, Any]:
+        return DocumentSerializer(one(document_overview(self.principal), pk)).data
+
+    def tagged(self, pk: int, code: int = status.HTTP_200_OK) -> Response:
+        """A document with its ETag as a header too."""
+        described = self.described(pk)
+        return Response(described, status=code, headers={"ETag": described["etag"]})
+
+
 AGAIN = {"Retry-After": "1"}
 
 
@@ -182,7 +194,7 @@ class DocumentFilters(Created, ListFilters):
         responses=answers({201: DocumentSerializer}, 400, 403, 404, 409, 411, 413, 415, 422),
     ),
 )
-class KnowledgeBaseDocumentViewSet(ApiViewSet):
+class KnowledgeBaseDocumentViewSet(DescribesDocuments):
     """Documents of one knowledge base.
 
     Attributes:
@@ -190,17 +202,16 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
     """
 
     rate_limit_kind = UPLOAD
-    queryset = Document.objects.none()
     parser_classes = [ShallowJSONParser, MultiPartParser]
     read_url: Callable[..., dict[str, Any]] | None = None
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(self._knowledge_bases(), kb_id)
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         rows = document_overview(self.principal).filter(knowledge_base=kb)
         return self.page(rows, DocumentSerializer, DocumentFilters)
 
     def create(self, request: Request, kb_id: int) -> HttpResponseBase:
-        return self._add(request, self.editable(self._knowledge_bases(), kb_id))
+        return self._add(request, self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id))
 
     def _to_add(self, request: Request) -> Callable[..., Document]:
         """What puts the document into a knowledge base; a page of the web has been read then."""
@@ -215,11 +226,7 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
     @idempotent(before=_to_add)
     def _add(self, request: Request, kb: KnowledgeBase, add: Callable[..., Document]) -> Response:
         document = add(knowledge_base=kb, user=user_of(request))
-        described = DocumentSerializer(one(document_overview(self.principal), document.pk)).data
-        return Response(described, status=status.HTTP_201_CREATED, headers={"ETag": described["etag"]})
-
-    def _knowledge_bases(self) -> QuerySet[KnowledgeBase]:
-        return KnowledgeBase.objects.visible_to(self.principal)
+        return self.tagged(document.pk, status.HTTP_201_CREATED)
 
 
 @extend_schema_view(
@@ -260,50 +267,41 @@ class KnowledgeBaseDocumentViewSet(ApiViewSet):
         responses=answers({200: ChunkSerializer(many=True)}, 400, 404),
     ),
 )
-class DocumentViewSet(ApiViewSet):
-    queryset = Document.objects.none()
-
+class DocumentViewSet(DescribesDocuments):
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        told = self._described(pk)
+        told = self.described(pk)
         return conditional(self.request, told, AGAIN if told["status"] in UNFINISHED else None)
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        document = self.editable(self._documents(), pk)
+        document = self.editable(Document.objects.visible_to(self.principal), pk)
         return self._updated(document, self.checked(DocumentChangeSerializer, partial=True))
 
     def update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        document = self.editable(self._documents(), pk)
+        document = self.editable(Document.objects.visible_to(self.principal), pk)
         return self._updated(document, self.checked(DocumentReplaceSerializer))
 
     def destroy(self, request: Request, pk: int) -> Response:
-        with document_held(self.editable(self._documents(), pk)) as document:
-            require_match(request, self._described(pk))
+        with document_held(self.editable(Document.objects.visible_to(self.principal), pk)) as document:
+            require_match(request, self.described(pk))
             document_delete(document)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        document_requeue(self.editable(self._documents(), pk))
-        return Response(self._described(pk), status=status.HTTP_202_ACCEPTED)
+        document_requeue(self.editable(Document.objects.visible_to(self.principal), pk))
+        return Response(self.described(pk), status=status.HTTP_202_ACCEPTED)
 
     @action(detail=True)
     def chunks(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        document = one(self._documents(), pk)
+        document = one(Document.objects.visible_to(self.principal), pk)
         rows = Chunk.objects.visible_to(self.principal).filter(document=document)
         return self.page(rows, ChunkSerializer, ChunkFilters)
 
     def _updated(self, document: Document, changes: dict[str, Any]) -> Response:
         with document_held(document) as held:
-            require_match(self.request, self._described(held.pk))
+            require_match(self.request, self.described(held.pk))
             document_update(held, **changes)
-        told = self._described(held.pk)
-        return Response(told, headers={"ETag": told["etag"]})
-
-    def _documents(self) -> QuerySet[Document]:
-        return Document.objects.visible_to(self.principal)
-
-    def _described(self, pk: int) -> dict[str, Any]:
-        return DocumentSerializer(one(document_overview(self.principal), pk)).data
+        return self.tagged(held.pk)
 
 
 @extend_schema_view(
@@ -322,9 +320,8 @@ class DocumentViewSet(ApiViewSet):
         responses=answers({200: DocumentSerializer}, 400, 403, 404, 409, 411, 412, 413, 415),
     ),
 )
-class DocumentFileView(ApiViewSet):
+class DocumentFileView(DescribesDocuments):
     rate_limit_kind = UPLOAD
-    queryset = Document.objects.none()
     parser_classes = [MultiPartParser]
     content_negotiation_class = AnyAccept
 
@@ -350,8 +347,6 @@ class DocumentFileView(ApiViewSet):
         if is_archive_name(file.name):
             raise Rejected("unsupported_type", _("An archive is many documents: upload it as a new one."))
         with document_held(document) as held:
-            told = DocumentSerializer(one(document_overview(self.principal), pk)).data
-            require_match(request, told)
+            require_match(request, self.described(pk))
             document_replace_file(document=held, file=file, name=file.name)
-        told = DocumentSerializer(one(document_overview(self.principal), pk)).data
-        return Response(told, headers={"ETag": told["etag"]})
+        return self.tagged(pk)

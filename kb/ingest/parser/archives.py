@@ -3,7 +3,6 @@
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Final
@@ -175,12 +174,9 @@ def _check(entries: list[tuple[str, zipfile.ZipInfo]], limits: ArchiveLimits) ->
         if entry.flag_bits & _ENCRYPTED_FLAG:
             raise ParseError(ErrorCode.PROTECTED, format="ZIP")
     total = sum(entry.file_size for _, entry in entries)
-    if total > limits.total_bytes or any(_is_bomb(entry) for _, entry in entries):
+    is_bomb = any(entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size) for _, entry in entries)
+    if total > limits.total_bytes or is_bomb:
         raise _too_much(limits)
-
-
-def _is_bomb(entry: zipfile.ZipInfo) -> bool:
-    return entry.file_size > max(_RATIO_FROM, _MAX_RATIO * entry.compress_size)
 
 
 def _reason_to_skip(name: str, entry: zipfile.ZipInfo, limits: ArchiveLimits) -> ParseError | None:
@@ -198,17 +194,12 @@ def _write(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, most: i
     """Counts what comes out, since the directory may lie."""
     written = 0
     with archive.open(entry) as source, path.open("xb") as target:
-        for piece in _pieces(source):
+        while piece := source.read(_PIECE):
             written += len(piece)
             if written > most:
                 raise _too_much(limits)
             target.write(piece)
     return written
-
-
-def _pieces(source: Any) -> Iterator[bytes]:
-    while piece := source.read(_PIECE):
-        yield piece
 
 
 def _too_much(limits: ArchiveLimits) -> ParseError:

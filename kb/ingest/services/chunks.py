@@ -138,19 +138,6 @@ def prepared_chunks(kb: KnowledgeBase, chunks: Sequence[Chunk]) -> list[Prepared
         raise Rejected("model_unavailable", str(error)) from error
 
 
-def unchanged_chunk(chunk: Chunk) -> Chunk:
-    """As `locked_chunks`, of one, which may have moved only: what a change begins with is what it was made from.
-
-    Raises:
-        NotVisible: it is gone.
-        Rejected: it has changed.
-    """
-    [locked] = locked_chunks(chunk.document, [chunk])
-    if (own_to_chunk(locked), locked.heading_path) != (own_to_chunk(chunk), chunk.heading_path):
-        raise changed_meanwhile()
-    return locked
-
-
 def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
     """The chunks of a document as they are now, in their order, until the transaction ends, which holds the knowledge base.
 
@@ -167,28 +154,24 @@ def locked_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
     return [found[chunk.pk] for chunk in chunks]
 
 
-def require_there(chunk: Chunk) -> Chunk:
-    """The chunk as it is now.
-
-    Raises:
-        NotVisible: it is gone.
-    """
-    if (found := Chunk.objects.filter(pk=chunk.pk).first()) is None:
-        raise _gone()
-    present: Chunk = found
-    return present
-
-
-def unchanged_chunks(document: Document, chunks: Sequence[Chunk]) -> list[Chunk]:
+def unchanged_chunks(document: Document, chunks: Sequence[Chunk], *, may_move: bool = False) -> list[Chunk]:
     """As `locked_chunks`, and they are as they were read.
+
+    Args:
+        document: theirs.
+        chunks: in their order.
+        may_move: whether position and parent may be others by now.
 
     Raises:
         NotVisible: one is gone.
         Rejected: one has changed.
     """
     locked = locked_chunks(document, chunks)
-    if any(_state(now) != _state(then) for now, then in zip(locked, chunks, strict=True)):
-        raise changed_meanwhile()
+    for now, then in zip(locked, chunks, strict=True):
+        if (own_to_chunk(now), now.heading_path) != (own_to_chunk(then), then.heading_path):
+            raise changed_meanwhile()
+        if not may_move and (now.position, now.parent_id) != (then.position, then.parent_id):
+            raise changed_meanwhile()
     return locked
 
 
@@ -203,10 +186,6 @@ def changed_meanwhile() -> Rejected:
 
 def _gone() -> NotVisible:
     return NotVisible(_("The chunk is gone: its document was processed again meanwhile."))
-
-
-def _state(chunk: Chunk) -> tuple[object, ...]:
-    return (*own_to_chunk(chunk), chunk.position, chunk.parent_id, chunk.heading_path)
 
 
 def chunk_update(
@@ -234,12 +213,21 @@ def chunk_update(
         Superseded: the knowledge base moved to another model meanwhile; nothing was changed.
         NotVisible: the chunk was deleted or replaced meanwhile.
     """
-    wanted = _changed(chunk, text, questions, keywords)
+    wanted = copy.copy(chunk)
+    wanted.text = text
+    if questions is not None and (asked := entries(questions)) != chunk.questions:
+        wanted.questions, wanted.own_questions = asked, True
+    if keywords is not None and (words := entries(keywords)) != chunk.keywords:
+        wanted.keywords, wanted.own_keywords = words, bool(words)
+    check_chunk(wanted)
     names = ("text", "questions", "own_questions", "keywords", "own_keywords")
     if not any(getattr(chunk, name) != getattr(wanted, name) for name in names):
         with transaction.atomic():
             lock_knowledge_bases([chunk.knowledge_base_id])
-            require(require_there(chunk))
+            found = Chunk.objects.filter(pk=chunk.pk).first()
+            if found is None:
+                raise _gone()
+            require(found)
             chunks_set_enabled(chunk_ids=[chunk.pk], enabled=enabled)
         return
     _rewrite_chunk(chunk, wanted, enabled=enabled, require=require)
@@ -260,7 +248,7 @@ def _rewrite_chunk(
     model = embedder(chunk.knowledge_base.embedding_model)
     [prepared] = prepared_chunks(chunk.knowledge_base, [wanted])
     with writing_chunks(chunk.knowledge_base):
-        locked = unchanged_chunk(chunk)
+        [locked] = unchanged_chunks(chunk.document, [chunk], may_move=True)
         require(locked)
         if wanted.text != locked.text:
             cut = locked.cut_text or locked.text
@@ -272,22 +260,6 @@ def _rewrite_chunk(
         locked.save()
         replace_postings([(locked, prepared.postings)])
         replace_vectors([(locked, prepared)], model.model_id)
-
-
-def _changed(chunk: Chunk, text: str, questions: Sequence[str] | None, keywords: Sequence[str] | None) -> Chunk:
-    """The chunk as it is to be; nothing is written.
-
-    Raises:
-        Rejected: it cannot be so.
-    """
-    wanted = copy.copy(chunk)
-    wanted.text = text
-    if questions is not None and (asked := entries(questions)) != chunk.questions:
-        wanted.questions, wanted.own_questions = asked, True
-    if keywords is not None and (words := entries(keywords)) != chunk.keywords:
-        wanted.keywords, wanted.own_keywords = words, bool(words)
-    check_chunk(wanted)
-    return wanted
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,13 +360,6 @@ def chunks_merge(*, document: Document, chunk_ids: Collection[int]) -> Chunk:
     chunks = list(Chunk.objects.filter(document=document, pk__in=wanted).order_by("position"))
     if len(chunks) < len(wanted):
         raise NotVisible(_("Some of these chunks are not in the document: only chunks of one document are merged."))
-    _require_mergeable(document, chunks)
-    merged = _merged(chunks)
-    replace_chunks(document, chunks, [merged])
-    return merged
-
-
-def _require_mergeable(document: Document, chunks: Sequence[Chunk]) -> None:
     places = (chunks[0].position, chunks[-1].position)
     if Chunk.objects.filter(document=document, position__range=places).count() != len(chunks):
         raise Rejected(
@@ -406,6 +371,9 @@ def _require_mergeable(document: Document, chunks: Sequence[Chunk]) -> None:
             "or choose a chunking strategy without longer passages."
         )
         raise Rejected("different_parents", message)
+    merged = _merged(chunks)
+    replace_chunks(document, chunks, [merged])
+    return merged
 
 
 def _merged(chunks: Sequence[Chunk]) -> Chunk:
