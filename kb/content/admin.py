@@ -1,4 +1,4 @@
-"""The invitations to the user: a page to accept or decline them, and a notice that leads there."""
+"""Sharing of knowledge bases in the admin: members, leaving, and the invitations to a user."""
 
 from typing import Any
 

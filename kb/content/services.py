@@ -91,8 +91,8 @@ def _save(kb: KnowledgeBase, update_fields: list[str] | None = None) -> None:
 def prepare_knowledge_base(kb: KnowledgeBase) -> None:
     """Fills in what follows from the rest, before a new knowledge base is saved."""
     kb.embedding_model = kb.embedding_model or default_embedding_model()
-    cutter = tokenizer()
-    kb.tokenizer_id = cutter.id if cutter else ""
+    active = tokenizer()
+    kb.tokenizer_id = active.id if active else ""
     if kb.profile_id is None:
         kb.profile = starting_profile(kb.embedding_model)
 

@@ -1,4 +1,4 @@
-"""What happens to knowledge bases, documents and chunks that other features have to know of."""
+"""Signals of knowledge bases, documents and chunks, for features above."""
 
 from django.dispatch import Signal
 

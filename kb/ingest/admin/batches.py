@@ -133,14 +133,14 @@ class IngestBatchAdmin(ScopedModelAdmin):
         batch = self.get_object_or_404(request, str(object_id), to_change=True)
         table = request.FILES.get("table")
         try:
-            told = batch_describe(batch, read_table(table.read() if table else b""))
+            count = batch_describe(batch, read_table(table.read() if table else b""))
         except Rejected as error:
             messages.error(request, str(error))
         else:
             message = ngettext(
-                "The table has described %(count)d document.", "The table has described %(count)d documents.", told
+                "The table has described %(count)d document.", "The table has described %(count)d documents.", count
             )
-            messages.success(request, message % {"count": told})
+            messages.success(request, message % {"count": count})
         return HttpResponseRedirect(reverse("admin:kb_ingestbatch_change", args=[batch.pk]))
 
     # -- How far it is, and its buttons -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The page that lists the near-duplicates of a knowledge base, with the words in which they differ."""
+"""Chunks in the admin: list and form, splitting and merging, and the near-duplicates of a knowledge base."""
 
 import re
 from collections.abc import Sequence

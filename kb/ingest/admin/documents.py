@@ -1,4 +1,4 @@
-"""The upload page: files or pasted text into a knowledge base."""
+"""Documents in the admin: list, form, progress, and the upload page for files and pasted text."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar

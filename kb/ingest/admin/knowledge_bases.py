@@ -1,7 +1,4 @@
-"""What stands above the form of a knowledge base: figures, state, and the ways to its pages.
-
-How a knowledge base cuts its documents: a preview of settings before they are saved, and cutting all of them anew.
-"""
+"""Knowledge bases in the admin: list, form with its panel, preview of chunk settings, and re-chunking."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast

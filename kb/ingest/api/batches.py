@@ -92,7 +92,7 @@ class BatchProgressSerializer(serializers.Serializer[BatchProgress]):
     done = serializers.IntegerField(help_text="Ready, failed or cancelled.")
     percent = serializers.IntegerField()
     rate = serializers.FloatField(help_text="Documents a second, of late.")
-    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be told.")
+    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be described.")
 
 
 class BatchSerializer(serializers.ModelSerializer[IngestBatch]):
@@ -209,8 +209,8 @@ class _FormOfFiles(ApiViewSet):
         """An upload with its progress and what has failed."""
         batch: IngestBatch = one(IngestBatch.objects.visible_to(self.principal), pk)
         rows = Document.objects.visible_to(self.principal).filter(batch=batch, status=Document.Status.FAILED)
-        told: Any = batch
-        told.progress, told.failed = batch_progress(batch), list(rows.order_by("pk")[:FAILED_SHOWN])
+        described: Any = batch
+        described.progress, described.failed = batch_progress(batch), list(rows.order_by("pk")[:FAILED_SHOWN])
         return batch
 
     def taken(self, batch: IngestBatch, fields: Mapping[str, Any], status_code: int) -> Response:
@@ -219,9 +219,9 @@ class _FormOfFiles(ApiViewSet):
         files = list(zip(names, fields["files"], strict=True))
         kind = fields.get("source_type", Document.SourceType.BOOK)
         refused: list[Refused] = batch_add_files(batch, files, user=user_of(self.request), source_type=kind)
-        told: Any = self.described(batch.pk)
-        told.refused = refused
-        return Response(BatchTakenSerializer(told).data, status=status_code)
+        described: Any = self.described(batch.pk)
+        described.refused = refused
+        return Response(BatchTakenSerializer(described).data, status=status_code)
 
 
 class BatchFilters(Created, ListFilters):

@@ -188,7 +188,7 @@ class ChunkViewSet(ApiViewSet):
         return conditional(request, ChunkSerializer(one(Chunk.objects.visible_to(self.principal), pk)).data)
 
     def partial_update(self, request: Request, pk: int) -> Response:
-        chunk = self._editable(pk)
+        chunk = self.editable(self._visible(), pk)
         changes = self.checked(ChunkChangeSerializer, partial=True)
         require_match(request, ChunkSerializer(chunk).data)  # before a model runs for nothing
         chunk_update(
@@ -196,11 +196,11 @@ class ChunkViewSet(ApiViewSet):
             **{"text": chunk.text, "enabled": chunk.enabled, **changes},
             require=lambda locked: require_match(request, ChunkSerializer(locked).data),
         )
-        told = ChunkSerializer(one(self._visible(), pk)).data
-        return Response(told, headers={"ETag": told["etag"]})
+        described = ChunkSerializer(one(self._visible(), pk)).data
+        return Response(described, headers={"ETag": described["etag"]})
 
     def destroy(self, request: Request, pk: int) -> Response:
-        chunk = self._editable(pk)
+        chunk = self.editable(self._visible(), pk)
         with transaction.atomic():
             lock_knowledge_bases([chunk.knowledge_base_id])
             require_match(request, ChunkSerializer(one(self._visible(), pk)).data)
@@ -209,7 +209,7 @@ class ChunkViewSet(ApiViewSet):
 
     @action(detail=True, methods=["post"])
     def split(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        chunk = self._editable(pk)
+        chunk = self.editable(self._visible(), pk)
         parts = chunk_split(chunk=chunk, **self.checked(ChunkSplitSerializer))
         return Response(ChunkSerializer(parts, many=True).data)
 
@@ -228,9 +228,6 @@ class ChunkViewSet(ApiViewSet):
     def _visible(self) -> QuerySet[Chunk]:
         rows: QuerySet[Chunk] = Chunk.objects.visible_to(self.principal).select_related("document", "knowledge_base")
         return rows
-
-    def _editable(self, pk: int) -> Chunk:
-        return self.editable(self._visible(), pk)
 
 
 @extend_schema_view(

@@ -269,8 +269,8 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
 )
 class DocumentViewSet(DescribesDocuments):
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        told = self.described(pk)
-        return conditional(self.request, told, AGAIN if told["status"] in UNFINISHED else None)
+        described = self.described(pk)
+        return conditional(self.request, described, AGAIN if described["status"] in UNFINISHED else None)
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         document = self.editable(Document.objects.visible_to(self.principal), pk)

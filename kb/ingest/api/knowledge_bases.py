@@ -194,8 +194,8 @@ class KnowledgeBaseViewSet(ApiViewSet):
             require_match(request, self._described(pk))
             kb.refresh_from_db()
             knowledge_base_update(kb, by=self.principal, **changes)
-        told = self._described(pk)
-        return Response(told, headers={"ETag": told["etag"]})
+        described = self._described(pk)
+        return Response(described, headers={"ETag": described["etag"]})
 
     def destroy(self, request: Request, pk: int) -> Response:
         kb = one(KnowledgeBase.objects.visible_to(self.principal), pk)

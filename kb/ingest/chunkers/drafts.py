@@ -1,7 +1,4 @@
-"""What every strategy is given and gives back.
-
-Chunks as one text: what two neighbours have in common is there once, and white space, which cutting changes, is not.
-"""
+"""What every strategy takes and returns, and how the texts of neighbouring chunks overlap."""
 
 import hashlib
 import re

@@ -1,17 +1,4 @@
-"""By headings: what stands under one is one chunk, over page breaks, and its path goes with it as context.
-
-By paragraphs and sentences: chunks end where sentences end, in Chinese and in English.
-
-Small to search, large to return: a chunk of few sentences is found, and the passage around it is given.
-
-Sections put together again where a strategy does not mind what divides them.
-
-Fixed numbers of the embedding model's own tokens, whatever the text says there.
-
-Questions and answers: a pair is a chunk, and its question is what it is found by.
-
-The strategies by the names that knowledge bases choose them by.
-"""
+"""The strategies that cut a parsed document into chunk drafts, by the names that knowledge bases choose them by."""
 
 import re
 from bisect import bisect_right

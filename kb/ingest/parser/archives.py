@@ -80,7 +80,7 @@ def unpack(archive: Path, folder: Path, *, limits: ArchiveLimits = DEFAULT_LIMIT
     """Unpacks a ZIP archive in a child process.
 
     The files get numbers for names, so that no name of the archive reaches the file system. Files that no reader is
-    named for, too large ones and archives inside the archive are skipped and told.
+    named for, too large ones and archives inside the archive are skipped and reported.
 
     Args:
         archive: the stored archive.

@@ -1,4 +1,4 @@
-"""What is done to many chunks at once: one statement a table, whatever their number; versions are the database's."""
+"""Edits of chunks: text, state, deletion, merging and splitting; the database's triggers keep the versions."""
 
 import copy
 import re

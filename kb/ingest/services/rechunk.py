@@ -1,4 +1,4 @@
-"""What a curator did, where a document's text is cut otherwise: edits, questions, keywords, and what is switched off."""
+"""Re-chunking: pairs new drafts with the chunks of a document, and carries a curator's edits over."""
 
 import copy
 import logging
