@@ -92,7 +92,7 @@ class BatchProgressSerializer(serializers.Serializer[BatchProgress]):
     done = serializers.IntegerField(help_text="Ready, failed or cancelled.")
     percent = serializers.IntegerField()
     rate = serializers.FloatField(help_text="Documents a second, of late.")
-    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be described.")
+    seconds_left = serializers.IntegerField(allow_null=True, help_text="Null where that cannot be told.")
 
 
 class BatchSerializer(serializers.ModelSerializer[IngestBatch]):

@@ -48,6 +48,10 @@ class ShownChunk:
     survives: Annotated[bool, Doc("A chunk of this text is there already, and would stay.")]
 
     @property
+    def repeated(self) -> str:
+        return self.text[: self.overlap]
+
+    @property
     def rest(self) -> str:
         return self.text[self.overlap :]
 
