@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from django.db.models import QuerySet
@@ -17,14 +18,11 @@ from kb.graph.services.entities import (
     MOST_TERMS,
     NAME_CHARACTERS,
     concept_create,
-    concept_delete,
     concept_update,
     entity_create,
-    entity_delete,
     entity_merge,
     entity_update,
     fact_create,
-    fact_delete,
     fact_update,
     facts_of,
 )
@@ -41,16 +39,15 @@ COLUMNS_IN_WORDS = "; ".join(f"{table.value}: {', '.join(columns)}" for table, c
 
 
 class EntitySerializer(serializers.ModelSerializer[Entity]):
-    aliases = serializers.SerializerMethodField(help_text="Other names that mean it.")
+    aliases = serializers.ListField(
+        child=serializers.CharField(), read_only=True, help_text="Other names that mean it."
+    )
     origin = serializers.CharField(help_text=f"One of: {ORIGINS}.")
 
     class Meta:
         model = Entity
         fields = ("id", "knowledge_base_id", "name", "aliases", "kind", "description", "origin")
         read_only_fields = fields
-
-    def get_aliases(self, entity: Entity) -> list[str]:
-        return [name.text for name in entity.names.all() if name.text != entity.name]
 
 
 class EntityChangeSerializer(StrictSerializer):
@@ -98,14 +95,10 @@ class ConceptSerializer(serializers.ModelSerializer[Concept]):
         read_only_fields = fields
 
     def get_synonyms(self, concept: Concept) -> list[str]:
-        return _texts(concept, ConceptTerm.Kind.SYNONYM)
+        return [term.text for term in concept.other_terms if term.kind == ConceptTerm.Kind.SYNONYM]
 
     def get_abbreviations(self, concept: Concept) -> list[str]:
-        return _texts(concept, ConceptTerm.Kind.ABBREVIATION)
-
-
-def _texts(concept: Concept, kind: ConceptTerm.Kind) -> list[str]:
-    return [term.text for term in concept.terms.all() if term.kind == kind]
+        return [term.text for term in concept.other_terms if term.kind == ConceptTerm.Kind.ABBREVIATION]
 
 
 class TermsField(serializers.ListField):
@@ -142,6 +135,55 @@ class PlannedRowSerializer(serializers.Serializer[Any]):
 class ImportPlanSerializer(serializers.Serializer[Any]):
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="Lines by their effect.")
     bad_lines = PlannedRowSerializer(many=True, source="errors", help_text="Lines with errors.")
+
+
+class GraphViewSet(ApiViewSet):
+    """Rows of knowledge bases' graphs: listed and added below their knowledge base, read and changed by their ids.
+
+    Attributes:
+        model: whose rows they are.
+        row_class: the serializer of a row.
+        fields_class: the serializer of what a caller may give of a row.
+        filters: of the list.
+        related: what is read with the rows.
+        add, change: the services that write a row.
+    """
+
+    model: ClassVar[Any]
+    row_class: ClassVar[type[serializers.ModelSerializer[Any]]]
+    fields_class: ClassVar[type[StrictSerializer]]
+    filters: ClassVar[type[ListFilters]]
+    related: ClassVar[tuple[str, ...]] = ()
+    add: ClassVar[Callable[..., Any]]
+    change: ClassVar[Callable[..., Any]]
+
+    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        return self.page(self.visible().filter(knowledge_base=kb), self.row_class, self.filters)
+
+    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
+        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
+        row = self.add(knowledge_base=kb, **self.checked(self.fields_class))
+        return Response(self.described(row.pk), status=status.HTTP_201_CREATED)
+
+    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        return Response(self.described(pk))
+
+    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        self.change(self.editable(self.visible(), pk), **self.checked(self.fields_class, partial=True))
+        return Response(self.described(pk))
+
+    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
+        self.editable(self.visible(), pk).delete()
+        return Response(status=status.HTTP_204_NO_CONTENT)
+
+    def visible(self) -> QuerySet[Any]:
+        """The rows that the caller may see."""
+        rows: QuerySet[Any] = self.model.objects.visible_to(self.principal).prefetch_related(*self.related)
+        return rows
+
+    def described(self, pk: int) -> Any:
+        return self.row_class(one(self.visible(), pk)).data
 
 
 class EntityFilters(ListFilters):
@@ -184,54 +226,30 @@ class EntityFilters(ListFilters):
         responses=answers({200: EntitySerializer}, 400, 403, 404, 413, 415),
     ),
 )
-class EntityViewSet(ApiViewSet):
+class EntityViewSet(GraphViewSet):
     queryset = Entity.objects.none()
-
-    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        return self.page(self._entities().filter(knowledge_base=kb), EntitySerializer, EntityFilters)
-
-    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        entity = entity_create(knowledge_base=kb, **self.checked(EntityChangeSerializer))
-        return Response(self._described(entity.pk), status=status.HTTP_201_CREATED)
-
-    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(self._described(pk))
-
-    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        entity_update(self.editable(self._entities(), pk), **self.checked(EntityChangeSerializer, partial=True))
-        return Response(self._described(pk))
-
-    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        entity_delete(self.editable(self._entities(), pk))
-        return Response(status=status.HTTP_204_NO_CONTENT)
+    model = Entity
+    related = ("names",)
+    row_class = EntitySerializer
+    fields_class = EntityChangeSerializer
+    filters = EntityFilters
+    add = staticmethod(entity_create)
+    change = staticmethod(entity_update)
 
     @action(detail=True, methods=["post"])
     def merge(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kept = self.editable(self._entities(), pk)
-        entity_merge(kept, one(self._entities(), self.checked(EntityMergeSerializer)["entity_id"]))
-        return Response(self._described(pk))
-
-    def _entities(self) -> QuerySet[Entity]:
-        rows: QuerySet[Entity] = Entity.objects.visible_to(self.principal).prefetch_related("names")
-        return rows
-
-    def _described(self, pk: int) -> dict[str, Any]:
-        return EntitySerializer(one(self._entities(), pk)).data
-
-
-def entities_of(principal: Any) -> QuerySet[Any]:
-    return Entity.objects.visible_to(principal)
-
-
-def facts_naming(rows: QuerySet[Any], entity: Entity) -> QuerySet[Any]:
-    return rows.filter(pk__in=facts_of(entity).order_by().values("pk"))
+        kept = self.editable(self.visible(), pk)
+        entity_merge(kept, one(self.visible(), self.checked(EntityMergeSerializer)["entity_id"]))
+        return Response(self.described(pk))
 
 
 class FactFilters(ListFilters):
     orders: ClassVar = ("subject", "-subject", "id", "-id")
-    entity_id = Related(entities_of, facts_naming, help_text="Only facts that name it, by any of its names.")
+    entity_id = Related(
+        Entity.objects.visible_to,
+        lambda rows, entity: rows.filter(pk__in=facts_of(entity).order_by().values("pk")),
+        help_text="Only facts that name it, by any of its names.",
+    )
     subject = Text()
     predicate = Text()
     object = Text()
@@ -258,33 +276,14 @@ class FactFilters(ListFilters):
     ),
     destroy=extend_schema(summary="Delete a fact", responses=answers({204: None}, 403, 404)),
 )
-class FactViewSet(ApiViewSet):
+class FactViewSet(GraphViewSet):
     queryset = GraphFact.objects.none()
-
-    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        return self.page(self._facts().filter(knowledge_base=kb), GraphFactSerializer, FactFilters)
-
-    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        fact = fact_create(knowledge_base=kb, **self.checked(FactCreateSerializer))
-        return Response(GraphFactSerializer(fact).data, status=status.HTTP_201_CREATED)
-
-    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(GraphFactSerializer(one(self._facts(), pk)).data)
-
-    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        fact = self.editable(self._facts(), pk)
-        fact_update(fact, **self.checked(FactCreateSerializer, partial=True))
-        return Response(GraphFactSerializer(fact).data)
-
-    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        fact_delete(self.editable(self._facts(), pk))
-        return Response(status=status.HTTP_204_NO_CONTENT)
-
-    def _facts(self) -> QuerySet[GraphFact]:
-        rows: QuerySet[GraphFact] = GraphFact.objects.visible_to(self.principal)
-        return rows
+    model = GraphFact
+    row_class = GraphFactSerializer
+    fields_class = FactCreateSerializer
+    filters = FactFilters
+    add = staticmethod(fact_create)
+    change = staticmethod(fact_update)
 
 
 class ConceptFilters(ListFilters):
@@ -318,35 +317,15 @@ class ConceptFilters(ListFilters):
         summary="Delete a concept; those that are narrower stay", responses=answers({204: None}, 403, 404)
     ),
 )
-class ConceptViewSet(ApiViewSet):
+class ConceptViewSet(GraphViewSet):
     queryset = Concept.objects.none()
-
-    def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = one(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        return self.page(self._concepts().filter(knowledge_base=kb), ConceptSerializer, ConceptFilters)
-
-    def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
-        kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        concept = concept_create(knowledge_base=kb, **self.checked(ConceptChangeSerializer))
-        return Response(self._described(concept.pk), status=status.HTTP_201_CREATED)
-
-    def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        return Response(self._described(pk))
-
-    def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        concept_update(self.editable(self._concepts(), pk), **self.checked(ConceptChangeSerializer, partial=True))
-        return Response(self._described(pk))
-
-    def destroy(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        concept_delete(self.editable(self._concepts(), pk))
-        return Response(status=status.HTTP_204_NO_CONTENT)
-
-    def _concepts(self) -> QuerySet[Concept]:
-        rows: QuerySet[Concept] = Concept.objects.visible_to(self.principal).prefetch_related("terms")
-        return rows
-
-    def _described(self, pk: int) -> dict[str, Any]:
-        return ConceptSerializer(one(self._concepts(), pk)).data
+    model = Concept
+    related = ("terms",)
+    row_class = ConceptSerializer
+    fields_class = ConceptChangeSerializer
+    filters = ConceptFilters
+    add = staticmethod(concept_create)
+    change = staticmethod(concept_update)
 
 
 @extend_schema_view(

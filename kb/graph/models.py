@@ -26,7 +26,26 @@ class Origin(models.TextChoices):
     LLM = "llm", _("by a language model")
 
 
-class Concept(models.Model):
+class GraphRow(models.Model):
+    """A row of a knowledge base's graph, which is saved and deleted while nobody else writes to the knowledge base."""
+
+    knowledge_base_id: int
+
+    class Meta:
+        abstract = True
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            super().save(*args, **kwargs)
+
+    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
+        with transaction.atomic():
+            lock_knowledge_bases([self.knowledge_base_id])
+            return super().delete(*args, **kwargs)
+
+
+class Concept(GraphRow):
     """A concept of a taxonomy; `parent` is the wider one. Its name is one of its terms, always."""
 
     knowledge_base = models.ForeignKey(
@@ -53,10 +72,13 @@ class Concept(models.Model):
         return self.name
 
     def save(self, *args: Any, **kwargs: Any) -> None:
+        key = normalized_key(self.name)
         with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
             super().save(*args, **kwargs)
-            self._keep_name_as_term()
+            named = self.terms.filter(models.Q(kind=ConceptTerm.Kind.NAME) | models.Q(key=key))
+            if [(term.kind, term.text) for term in named] != [(ConceptTerm.Kind.NAME, self.name)]:
+                named.delete()
+                ConceptTerm(concept=self, text=self.name, kind=ConceptTerm.Kind.NAME).save()
 
     def clean(self) -> None:
         """Refuses a wider concept of another knowledge base, and one that is this concept or narrower than it."""
@@ -73,21 +95,13 @@ class Concept(models.Model):
             met.add(wider.pk)
             wider = wider.parent
 
-    def delete(self, *args: Any, **kwargs: Any) -> tuple[int, dict[str, int]]:
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
-            return super().delete(*args, **kwargs)
-
-    def _keep_name_as_term(self) -> None:
-        key = normalized_key(self.name)
-        replaced = self.terms.filter(models.Q(kind=ConceptTerm.Kind.NAME) | models.Q(key=key))
-        if [(term.kind, term.text) for term in replaced] == [(ConceptTerm.Kind.NAME, self.name)]:
-            return
-        replaced.delete()
-        ConceptTerm(concept=self, text=self.name, kind=ConceptTerm.Kind.NAME).save()
+    @property
+    def other_terms(self) -> "list[ConceptTerm]":
+        """Its synonyms and abbreviations."""
+        return [term for term in self.terms.all() if term.kind != ConceptTerm.Kind.NAME]
 
 
-class ConceptTerm(models.Model):
+class ConceptTerm(GraphRow):
     """One way to write a concept. The same key may belong to several concepts: an abbreviation of two names."""
 
     class Kind(models.TextChoices):
@@ -121,12 +135,10 @@ class ConceptTerm(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.knowledge_base_id = self.concept.knowledge_base_id
         self.key = normalized_key(self.text)
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
-            super().save(*args, **kwargs)
+        super().save(*args, **kwargs)
 
 
-class Entity(models.Model):
+class Entity(GraphRow):
     """Something that facts are about: a person, a product, a law. Its name is one of its names, always.
 
     Facts name entities by text; whatever text is one of an entity's names means that entity.
@@ -156,8 +168,18 @@ class Entity(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def aliases(self) -> list[str]:
+        """Its names but for that which it is shown by."""
+        return [name.text for name in self.names.all() if name.text != self.name]
 
-class EntityName(models.Model):
+    @property
+    def keys(self) -> set[str]:
+        """Of all its names."""
+        return {name.key for name in self.names.all()}
+
+
+class EntityName(GraphRow):
     """One way to write an entity; in a knowledge base a key belongs to one entity."""
 
     entity = models.ForeignKey(Entity, models.CASCADE, related_name="names", verbose_name=_("entity"))
@@ -185,12 +207,10 @@ class EntityName(models.Model):
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.knowledge_base_id = self.entity.knowledge_base_id
         self.key = normalized_key(self.text)
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
-            super().save(*args, **kwargs)
+        super().save(*args, **kwargs)
 
 
-class GraphFact(models.Model):
+class GraphFact(GraphRow):
     """An edge of a knowledge base's graph.
 
     The database forgets the source chunk when it goes (ON DELETE SET NULL), so that deleting chunks loads no facts.
@@ -239,9 +259,7 @@ class GraphFact(models.Model):
 
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.subject_key, self.object_key = normalized_key(self.subject), normalized_key(self.object)
-        with transaction.atomic():
-            lock_knowledge_bases([self.knowledge_base_id])
-            super().save(*args, **kwargs)
+        super().save(*args, **kwargs)
 
 
 class FactSource(models.Model):

@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
+from unfold.widgets import UnfoldAdminTextareaWidget
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
@@ -69,11 +70,10 @@ class ConceptForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Concept
         fields = ("knowledge_base", "name", "description", "parent")
+        widgets: ClassVar[Any] = {"description": UnfoldAdminTextareaWidget({"rows": 3})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "description" in self.fields:
-            self.fields["description"].widget.attrs["rows"] = 3
         if "parent" in self.fields and self.instance.pk:
             field = cast("forms.ModelChoiceField[Concept]", self.fields["parent"])
             of_same_base = field.queryset.filter(knowledge_base=self.instance.knowledge_base_id)  # type: ignore[union-attr]
@@ -183,8 +183,8 @@ class ConceptAdmin(GraphAdmin):
 
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:
-        terms = [term.text for term in concept.terms.all() if term.kind != ConceptTerm.Kind.NAME]
-        return Truncator(" · ".join(terms)).chars(TERMS_CHARACTERS) or "-"
+        terms = " · ".join(term.text for term in concept.other_terms)
+        return Truncator(terms).chars(TERMS_CHARACTERS) or "-"
 
 
 def require_key(text: str) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, cast
+from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
+from django.core.paginator import Paginator
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -21,89 +23,74 @@ from unfold.widgets import UnfoldAdminTextareaWidget
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.admin.concepts import GraphAdmin
-from kb.graph.admin.files import GraphImportView, entity_context, export_view
-from kb.graph.models import Entity, EntityName
+from kb.graph.admin.files import GraphImportView, export_view
+from kb.graph.admin.picture import MOST_DRAWN, NARROW, WIDE, Shape, draw
+from kb.graph.models import Entity, EntityName, FactSource
 from kb.graph.services.entities import (
-    aliases_of,
+    Neighbour,
     entity_check,
     entity_create,
-    entity_delete,
     entity_merge,
     entity_split,
     entity_update,
     fact_counts,
     facts_of,
+    neighbours_of,
     plan_merge,
+    sources_of,
 )
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal
+from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, row_ids
 
 OFFERED = 20
 MOST_FACTS = 200
 
 
-def merge_view(model_admin: ScopedModelAdmin, request: HttpRequest, entity: Entity) -> HttpResponse:
-    """Search for the other entity, then what merging the two would do, then the merge."""
-    others = Entity.objects.filter(knowledge_base=entity.knowledge_base_id).exclude(pk=entity.pk)
-    chosen = _chosen(others, (request.POST if request.method == "POST" else request.GET).get("with", ""))
-    if request.method == "POST" and chosen is not None:
-        done = entity_merge(entity, chosen)
-        message = _("“%(merged)s” is one with “%(kept)s” now.") % {"merged": done.merged.name, "kept": done.kept.name}
-        model_admin.message_user(request, message, messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[entity.pk]))
-    query = request.GET.get("q", "").strip()
-    context = {
-        "query": query,
-        "offered": None if chosen else _offered(others, query),
-        "plan": plan_merge(entity, chosen) if chosen else None,
-    }
-    return _page(model_admin, request, entity, "merge", _("Merge another entity into “%(name)s”"), context)
+FACTS_A_PAGE = 25
+MOST_RELATIONS = 20
+"""Of one neighbour, in its label; the table has all of them."""
 
 
-def split_view(model_admin: ScopedModelAdmin, request: HttpRequest, entity: Entity) -> HttpResponse:
-    """Which name becomes an entity of its own, and which facts go with it."""
-    error = ""
-    if request.method == "POST":
-        fact_ids = [int(each) for each in request.POST.getlist("fact") if each.isascii() and each.isdigit()]
-        try:
-            part = entity_split(entity, request.POST.get("alias", ""), fact_ids)
-        except Rejected as rejected:
-            error = str(rejected)
-        else:
-            message = _("“%(name)s” is an entity of its own now.") % {"name": part.name}
-            model_admin.message_user(request, message, messages.SUCCESS)
-            return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[part.pk]))
-    context = {"aliases": aliases_of(entity), "facts": list(facts_of(entity)[:MOST_FACTS]), "error": error}
-    return _page(model_admin, request, entity, "split", _("Split a name off “%(name)s”"), context)
-
-
-def _chosen(others: QuerySet[Any], asked: str) -> Entity | None:
-    is_id = asked.isascii() and asked.isdigit() and len(asked) < 19
-    return others.filter(pk=asked).first() if is_id else None
-
-
-def _offered(others: QuerySet[Any], query: str) -> Sequence[Entity]:
-    """Entities one of whose names holds what was typed; without a query those that share a part of the name."""
-    if not query:
-        return []
-    named = EntityName.objects.filter(entity__in=others, key__contains=normalized_key(query)).values("entity")
-    return list(others.filter(pk__in=named).prefetch_related("names").order_by("name")[:OFFERED])
-
-
-def _page(
-    model_admin: ScopedModelAdmin, request: HttpRequest, entity: Entity, name: str, title: str, context: dict[str, Any]
-) -> HttpResponse:
-    return render(
-        request,
-        f"graph/{name}.html",
-        {
-            **model_admin.admin_site.each_context(request),
-            "title": title % {"name": entity.name},
-            "opts": model_admin.opts,
-            "entity": entity,
-            "entity_url": reverse("admin:kb_entity_change", args=[entity.pk]),
-            **context,
-        },
+def entity_context(request: HttpRequest, entity: Entity) -> dict[str, Any]:
+    """What the page of an entity shows of its surroundings."""
+    neighbours = neighbours_of(entity)
+    page = Paginator(facts_of(entity).select_related("source_chunk__document"), FACTS_A_PAGE).get_page(
+        request.GET.get("facts")
     )
+    sources = sources_of(list(page))
+    rows = []
+    for fact in page:
+        found = [source for source in sources.get(fact.pk, []) if source.chunk is not None]
+        if not found and fact.source_chunk is not None:
+            found = [FactSource(fact=fact, document=fact.source_chunk.document, chunk=fact.source_chunk)]
+        rows.append({"fact": fact, "sources": found[:3]})
+    return {
+        "pictures": [_picture(entity, neighbours[:MOST_DRAWN], shape) for shape in (WIDE, NARROW)],
+        "neighbour_count": len(neighbours),
+        "not_drawn": max(0, len(neighbours) - MOST_DRAWN),
+        "facts_page": page,
+        "fact_rows": rows,
+    }
+
+
+def _picture(entity: Entity, drawn: Sequence[Neighbour], shape: Shape) -> dict[str, Any]:
+    """The picture of an entity, whose nodes lead to pages of entities; of a text that is none, to the facts that name it."""
+    texts = [(each.name, _relations_text(each)) for each in drawn]
+    picture = draw(entity.name, texts, shape)
+    for node, neighbour, (name, relations) in zip(picture["nodes"], drawn, texts, strict=True):
+        node["is_entity"] = neighbour.entity_id is not None
+        node["description"] = f"{name}: {relations}"
+        if neighbour.entity_id is not None:
+            node["url"] = reverse("admin:kb_entity_change", args=[neighbour.entity_id])
+        else:
+            query = urlencode({"q": name, "knowledge_base__id__exact": entity.knowledge_base_id})
+            node["url"] = f"{reverse('admin:kb_graphfact_changelist')}?{query}"
+    return picture
+
+
+def _relations_text(neighbour: Neighbour) -> str:
+    """The first relations with arrows: outward where the entity is the subject."""
+    first = [f"{'→' if outward else '←'} {predicate}" for predicate, outward in neighbour.relations[:MOST_RELATIONS]]
+    return ", ".join([*first, "…"] if len(neighbour.relations) > MOST_RELATIONS else first)
 
 
 NAMES_CHARACTERS = 120
@@ -121,14 +108,12 @@ class EntityForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Entity
         fields = ("knowledge_base", "name", "kind", "description")
+        widgets: ClassVar[Any] = {"description": UnfoldAdminTextareaWidget({"rows": 3})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        if "description" in self.fields:
-            self.fields["description"].widget.attrs["rows"] = 3
         if self.instance.pk and "aliases" in self.fields:
-            texts = sorted(self.instance.names.all(), key=lambda name: name.pk)
-            self.fields["aliases"].initial = "\n".join(each.text for each in texts if each.text != self.instance.name)
+            self.fields["aliases"].initial = "\n".join(self.instance.aliases)
 
     def clean_aliases(self) -> list[str]:
         return [line.strip() for line in self.cleaned_data["aliases"].splitlines() if line.strip()]
@@ -166,11 +151,10 @@ class EntityChangeList(ChangeList):  # type: ignore[misc]
     def get_results(self, request: HttpRequest) -> None:
         """Counts the facts of the entities that are shown, and of no others."""
         super().get_results(request)
-        shown = list(self.result_list)
-        counts = fact_counts([entity.pk for entity in shown])
-        for entity in shown:
+        self.result_list = list(self.result_list)
+        counts = fact_counts([entity.pk for entity in self.result_list])
+        for entity in self.result_list:
             entity.fact_count = counts.get(entity.pk, 0)
-        self.result_list = shown
 
 
 @admin.register(Entity)
@@ -209,16 +193,57 @@ class EntityAdmin(GraphAdmin):
         ]
 
     def merge_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return merge_view(self, request, self.get_object_or_404(request, str(object_id), to_change=True))
+        """Search for the other entity, then what merging the two would do, then the merge."""
+        entity = self.get_object_or_404(request, str(object_id), to_change=True)
+        others = Entity.objects.filter(knowledge_base=entity.knowledge_base_id).exclude(pk=entity.pk)
+        given = request.POST if request.method == "POST" else request.GET
+        chosen = others.filter(pk=row_id(given.get("with", ""))).first()
+        if request.method == "POST" and chosen is not None:
+            entity_merge(entity, chosen)
+            message = _("“%(merged)s” is one with “%(kept)s” now.") % {"merged": chosen.name, "kept": entity.name}
+            self.message_user(request, message, messages.SUCCESS)
+            return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[entity.pk]))
+        query = request.GET.get("q", "").strip()
+        named = EntityName.objects.filter(entity__in=others, key__contains=normalized_key(query)).values("entity")
+        offered = others.filter(pk__in=named).prefetch_related("names").order_by("name")[:OFFERED]
+        context = {"query": query, "offered": offered, "plan": plan_merge(entity, chosen) if chosen else None}
+        return self._page(request, entity, "merge", _("Merge another entity into “%(name)s”"), context)
 
     def split_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        return split_view(self, request, self.get_object_or_404(request, str(object_id), to_change=True))
+        """Which name becomes an entity of its own, and which facts go with it."""
+        entity = self.get_object_or_404(request, str(object_id), to_change=True)
+        error = ""
+        if request.method == "POST":
+            try:
+                part = entity_split(entity, request.POST.get("alias", ""), row_ids(request.POST.getlist("fact")))
+            except Rejected as rejected:
+                error = str(rejected)
+            else:
+                message = _("“%(name)s” is an entity of its own now.") % {"name": part.name}
+                self.message_user(request, message, messages.SUCCESS)
+                return HttpResponseRedirect(reverse("admin:kb_entity_change", args=[part.pk]))
+        context = {"aliases": entity.aliases, "facts": facts_of(entity)[:MOST_FACTS], "error": error}
+        return self._page(request, entity, "split", _("Split a name off “%(name)s”"), context)
+
+    def _page(
+        self, request: HttpRequest, entity: Entity, name: str, title: str, context: dict[str, Any]
+    ) -> HttpResponse:
+        common = {
+            "title": title % {"name": entity.name},
+            "opts": self.opts,
+            "entity": entity,
+            "entity_url": reverse("admin:kb_entity_change", args=[entity.pk]),
+        }
+        return render(request, f"graph/{name}.html", self.admin_site.each_context(request) | common | context)
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         entity = kwargs.get("obj")
         if entity is not None:
-            context |= {"entity": entity, "may_change": self.has_change_permission(request, entity)}
-            context |= {"show_save_and_add_another": False, **entity_context(request, entity)}
+            context |= entity_context(request, entity) | {
+                "entity": entity,
+                "may_change": self.has_change_permission(request, entity),
+                "show_save_and_add_another": False,
+            }
         response: HttpResponse = super().render_change_form(request, context, **kwargs)
         return response
 
@@ -233,7 +258,7 @@ class EntityAdmin(GraphAdmin):
 
     def delete_model(self, request: HttpRequest, obj: Entity) -> None:
         count = fact_counts([obj.pk]).get(obj.pk, 0)
-        entity_delete(obj)
+        obj.delete()
         if count:
             message = ngettext("%(count)d fact that names it stays.", "%(count)d facts that name it stay.", count) % {
                 "count": count
@@ -243,7 +268,7 @@ class EntityAdmin(GraphAdmin):
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")
     def shown_name(self, entity: Entity) -> str:
-        others = " · ".join(name.text for name in entity.names.all() if name.text != entity.name)
+        others = " · ".join(entity.aliases)
         text = '<span class="kb-name">{}</span><small class="kb-block">{}</small>'
         return format_html(text, entity.name, Truncator(others).chars(NAMES_CHARACTERS))
 

@@ -1,10 +1,6 @@
-"""Entities as curators keep them: their names are theirs alone, and facts are stated by the first of these.
+"""Entities, concepts and facts as curators write them, one at a time; an entity's facts are stated by its name."""
 
-Concepts and facts as a caller writes them, one at a time.
-"""
-
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +14,7 @@ from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact, Origin
-from kb.graph.services.facts import Rewriting, facts_with, plan_rewriting, rewrite_facts
+from kb.graph.services.facts import Rewriting, apply_rewriting, facts_with, plan_rewriting, rewrite_facts
 
 NAME_CHARACTERS = 200
 KIND_CHARACTERS = 80
@@ -42,16 +38,7 @@ class Merge:
 
 def names_of(entity: Entity) -> list[str]:
     """All names of an entity, that which it is shown by first."""
-    texts = list(entity.names.order_by("pk").values_list("text", flat=True))
-    return [entity.name, *(text for text in texts if text != entity.name)]
-
-
-def aliases_of(entity: Entity) -> list[str]:
-    return names_of(entity)[1:]
-
-
-def keys_of_entity(entity: Entity) -> list[str]:
-    return list(entity.names.values_list("key", flat=True))
+    return [entity.name, *entity.aliases]
 
 
 def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
@@ -112,16 +99,14 @@ def entity_update(
     with transaction.atomic():
         lock_knowledge_bases([entity.knowledge_base_id])
         entity.refresh_from_db()
+        before = entity.keys
         shown = entity.name if name is None else name.strip()
-        others = aliases_of(entity) if aliases is None else list(aliases)
-        wanted = [shown, *others, *([entity.name] if shown != entity.name else [])]
-        texts = _checked(wanted, held=EntityName.objects.filter(entity=entity).count())
+        others = entity.aliases if aliases is None else list(aliases)
+        texts = _checked([shown, *others, *([entity.name] if shown != entity.name else [])], held=len(before))
         _refuse_taken(entity, texts)
-        entity.name, entity.origin = shown, Origin.HAND
-        for field, value in changes.items():
+        for field, value in {"name": shown, "origin": Origin.HAND, **changes}.items():
             setattr(entity, field, value)
         entity.save()
-        before = keys_of_entity(entity)
         _write_names(entity, texts)
         rewrite_facts(entity.knowledge_base_id, {*before, *map(normalized_key, texts)}, shown)
     return entity
@@ -133,9 +118,12 @@ def plan_merge(kept: Entity, merged: Entity) -> Merge:
     Raises:
         Rejected: they are one entity, or of two knowledge bases.
     """
-    _check_pair(kept, merged)
-    keys = {*keys_of_entity(kept), *keys_of_entity(merged)}
-    return Merge(kept, merged, names_of(merged), plan_rewriting(kept.knowledge_base_id, keys, kept.name))
+    if kept.pk == merged.pk:
+        raise Rejected("same_entity", _("An entity cannot be merged with itself: choose another one."))
+    if kept.knowledge_base_id != merged.knowledge_base_id:
+        raise Rejected("other_base", _("Only entities of one knowledge base can be merged: choose another one."))
+    facts = plan_rewriting(kept.knowledge_base_id, kept.keys | merged.keys, kept.name)
+    return Merge(kept, merged, names_of(merged), facts)
 
 
 def entity_merge(kept: Entity, merged: Entity) -> Merge:
@@ -144,20 +132,18 @@ def entity_merge(kept: Entity, merged: Entity) -> Merge:
     Raises:
         Rejected: as `plan_merge`.
     """
-    _check_pair(kept, merged)
     with transaction.atomic():
         lock_knowledge_bases([kept.knowledge_base_id])
         kept.refresh_from_db()
         merged.refresh_from_db()
-        names = names_of(merged)
-        keys = {*keys_of_entity(kept), *keys_of_entity(merged)}
+        plan = plan_merge(kept, merged)
         EntityName.objects.filter(entity=merged).update(entity=kept)
         kept.kind, kept.description = kept.kind or merged.kind, kept.description or merged.description
         kept.origin = Origin.HAND
         kept.save()
         Entity.objects.filter(pk=merged.pk).delete()
-        facts = rewrite_facts(kept.knowledge_base_id, keys, kept.name)
-    return Merge(kept, merged, names, facts)
+        apply_rewriting(plan.facts)
+    return plan
 
 
 def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> Entity:
@@ -174,25 +160,21 @@ def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> 
         if row is None or key == normalized_key(entity.name):
             message = _("“%(name)s” is no other name of “%(entity)s”: choose one of its aliases.")
             raise Rejected("no_alias", message % {"name": alias, "entity": entity.name})
-        keys = keys_of_entity(entity)
+        keys = entity.keys
+        facts = list(facts_with(entity.knowledge_base_id, keys).filter(pk__in=list(fact_ids)))
         part = Entity.objects.create(knowledge_base_id=entity.knowledge_base_id, name=row.text, kind=entity.kind)
         EntityName.objects.filter(pk=row.pk).update(entity=part)
-        _give_facts(list(facts_with(entity.knowledge_base_id, keys).filter(pk__in=list(fact_ids))), keys, part)
+        for fact in facts:
+            if fact.subject_key in keys:
+                fact.subject, fact.subject_key = part.name, key
+            else:
+                fact.object, fact.object_key = part.name, key
+            same = part.knowledge_base.facts.filter(
+                subject_key=fact.subject_key, predicate=fact.predicate, object_key=fact.object_key
+            )
+            if not same.exclude(pk=fact.pk).exists():  # one that the part has already stays where it is
+                fact.save()
     return part
-
-
-def entity_delete(entity: Entity) -> None:
-    """Deletes an entity with its names; what is known of it stays, stated by the name it had."""
-    with transaction.atomic():
-        lock_knowledge_bases([entity.knowledge_base_id])
-        Entity.objects.filter(pk=entity.pk).delete()
-
-
-def _check_pair(kept: Entity, merged: Entity) -> None:
-    if kept.pk == merged.pk:
-        raise Rejected("same_entity", _("An entity cannot be merged with itself: choose another one."))
-    if kept.knowledge_base_id != merged.knowledge_base_id:
-        raise Rejected("other_base", _("Only entities of one knowledge base can be merged: choose another one."))
 
 
 def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
@@ -240,24 +222,6 @@ def _write_names(entity: Entity, texts: Sequence[str]) -> None:
         EntityName(entity=entity, text=text).save()
 
 
-def _give_facts(facts: Sequence[GraphFact], keys: Collection[str], part: Entity) -> None:
-    """One fact after the other: one that the part has already stays where it is."""
-    key = normalized_key(part.name)
-    for fact in facts:
-        if fact.subject_key in keys:
-            fact.subject, fact.subject_key = part.name, key
-        else:
-            fact.object, fact.object_key = part.name, key
-        there = GraphFact.objects.filter(
-            knowledge_base=part.knowledge_base_id,
-            subject_key=fact.subject_key,
-            predicate=fact.predicate,
-            object_key=fact.object_key,
-        )
-        if not there.exclude(pk=fact.pk).exists():
-            fact.save()
-
-
 MOST_FACTS = 2_000
 """Of an entity with more, a picture counts these."""
 
@@ -273,20 +237,17 @@ WHERE name.entity_id = ANY(%s) GROUP BY name.entity_id
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
-    """One fact as it is seen from an entity; `outward` where the entity is its subject."""
-
-    predicate: str
-    outward: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Neighbour:
-    """The other end of an entity's facts; without an id where the text there is no entity's name."""
+    """The other end of an entity's facts.
+
+    Attributes:
+        entity_id: None where the text there is no entity's name.
+        relations: the predicates of the facts, each with whether the entity is its subject.
+    """
 
     name: str
     entity_id: int | None
-    relations: tuple[Relation, ...]
+    relations: tuple[tuple[str, bool], ...]
 
 
 def fact_counts(entity_ids: Collection[int]) -> Mapping[int, int]:
@@ -298,12 +259,7 @@ def fact_counts(entity_ids: Collection[int]) -> Mapping[int, int]:
 
 def facts_of(entity: Entity) -> QuerySet[GraphFact]:
     """The facts that name an entity, by whichever of its names."""
-    return facts_with(entity.knowledge_base_id, _keys(entity)).order_by("predicate", "subject", "object", "pk")
-
-
-def _keys(entity: Entity) -> set[str]:
-    """Of all its names, which whoever reads many may have prefetched."""
-    return {name.key for name in entity.names.all()}
+    return facts_with(entity.knowledge_base_id, entity.keys).order_by("predicate", "subject", "object", "pk")
 
 
 def sources_of(facts: Sequence[GraphFact]) -> Mapping[int, list[FactSource]]:
@@ -316,143 +272,77 @@ def sources_of(facts: Sequence[GraphFact]) -> Mapping[int, list[FactSource]]:
 
 def neighbours_of(entity: Entity) -> list[Neighbour]:
     """Those that most facts lead to first."""
-    own = _keys(entity)
-    ends: dict[str, list[tuple[str, Relation]]] = {}
+    own = entity.keys
+    ends: dict[str, tuple[str, list[tuple[str, bool]]]] = {}
     for fact in facts_with(entity.knowledge_base_id, own).order_by("pk")[:MOST_FACTS]:
         outward = fact.subject_key in own
         text, key = (fact.object, fact.object_key) if outward else (fact.subject, fact.subject_key)
         if key not in own:
-            ends.setdefault(key, []).append((text, Relation(fact.predicate, outward)))
+            ends.setdefault(key, (text, []))[1].append((fact.predicate, outward))
     rows = EntityName.objects.filter(knowledge_base=entity.knowledge_base_id, key__in=list(ends))
     entities = {row.key: row.entity for row in rows.select_related("entity")}
-    grouped: dict[int | str, tuple[str, int | None, list[Relation]]] = {}
-    for key, found in ends.items():
+    relations: dict[tuple[str, int | None], list[tuple[str, bool]]] = {}
+    for key, (text, found) in ends.items():
         other = entities.get(key)
-        named = (other.name, other.pk) if other else (found[0][0], None)
-        group = grouped.setdefault(other.pk if other else key, (*named, []))
-        group[2].extend(relation for _text, relation in found)
-    neighbours = [Neighbour(name, pk, tuple(dict.fromkeys(relations))) for name, pk, relations in grouped.values()]
+        relations.setdefault((other.name, other.pk) if other else (text, None), []).extend(found)
+    neighbours = [Neighbour(*end, tuple(dict.fromkeys(found))) for end, found in relations.items()]
     return sorted(neighbours, key=lambda each: (-len(each.relations), each.entity_id is None, each.name))
 
 
 MOST_TERMS = 100
 
 
-def concept_create(
-    *,
-    knowledge_base: KnowledgeBase,
-    name: str,
-    description: str = "",
-    parent_id: int | None = None,
-    synonyms: Sequence[str] = (),
-    abbreviations: Sequence[str] = (),
-) -> Concept:
-    """Adds a concept with the words for it; `parent_id` is that of the wider one, of the same knowledge base.
+def concept_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> Concept:
+    """Adds a concept.
+
+    Args:
+        knowledge_base: the caller has checked that the user may write there.
+        fields: name, description, synonyms, abbreviations, and parent_id, that of the wider one.
 
     Raises:
-        Rejected: the name is blank or taken, the wider concept is none, or a word comes twice; nothing was changed.
+        Rejected: the name is blank or taken, the wider concept is none of the same knowledge base or narrower than this one,
+            or a word comes twice; nothing was changed.
     """
-    concept = Concept(knowledge_base=knowledge_base)
-    fields = {"name": name, "description": description, "parent_id": parent_id}
-    with transaction.atomic():
-        lock_knowledge_bases([knowledge_base.pk])
-        _write_concept(concept, fields | {"synonyms": synonyms, "abbreviations": abbreviations})
-    return concept
+    return concept_update(Concept(knowledge_base=knowledge_base), **fields)
 
 
-def concept_update(concept: Concept, **changes: Any) -> None:
+def concept_update(
+    concept: Concept,
+    *,
+    synonyms: Sequence[str] | None = None,
+    abbreviations: Sequence[str] | None = None,
+    **changes: Any,
+) -> Concept:
     """Changes what is given of a concept; synonyms and abbreviations are all of those it is to have.
 
     Raises:
+        ObjectDoesNotExist: it was deleted.
         Rejected: as `concept_create`.
     """
-    with _held(concept):
-        _write_concept(concept, changes)
-
-
-def concept_delete(concept: Concept) -> None:
-    """Deletes a concept; those that are narrower stay, without a wider one."""
     with transaction.atomic():
-        lock_knowledge_bases([concept.knowledge_base_id])
-        concept.delete()
+        _lock(concept)
+        for field, value in changes.items():
+            setattr(concept, field, value)
+        _check(concept)
+        concept.save()
+        for kind, texts in ((ConceptTerm.Kind.SYNONYM, synonyms), (ConceptTerm.Kind.ABBREVIATION, abbreviations)):
+            if texts is not None:
+                concept.terms.filter(kind=kind).delete()
+                _add_terms(concept, kind, texts)
+    return concept
 
 
-def fact_create(*, knowledge_base: KnowledgeBase, subject: str, predicate: str, object: str) -> GraphFact:  # noqa: A002
-    """Adds a fact.
-
-    Raises:
-        Rejected: a part of it is blank, or it is known already.
-    """
-    fact = GraphFact(knowledge_base=knowledge_base)
-    _write_fact(fact, {"subject": subject, "predicate": predicate, "object": object})
-    return fact
-
-
-def fact_update(fact: GraphFact, **changes: str) -> None:
-    """Changes subject, predicate or object.
-
-    Raises:
-        Rejected: as `fact_create`; nothing was changed.
-    """
-    with _held(fact):
-        _write_fact(fact, changes)
-
-
-def fact_delete(fact: GraphFact) -> None:
-    """Deletes a fact with what it was read from."""
-    with transaction.atomic():
-        lock_knowledge_bases([fact.knowledge_base_id])
-        fact.delete()
-
-
-@contextmanager
-def _held(row: Concept | GraphFact) -> Iterator[None]:
-    """A transaction in which nobody else writes to the knowledge base's graph, and the row as it is now.
-
-    Raises:
-        ObjectDoesNotExist: it is gone.
-    """
-    with transaction.atomic():
-        lock_knowledge_bases([row.knowledge_base_id])
-        row.refresh_from_db()
-        yield
-
-
-def _write_fact(fact: GraphFact, changes: dict[str, str]) -> None:
-    for field, value in changes.items():
-        setattr(fact, field, value)
-    if not (normalized_key(fact.subject) and fact.predicate.strip() and normalized_key(fact.object)):
-        raise Rejected("blank_name", _("Subject, predicate and object are all needed."))
-    try:
-        with transaction.atomic():
-            fact.save()
-    except IntegrityError as error:
-        message = _("The knowledge base holds this fact already: change it or go back.")
-        raise Rejected("fact_known", message) from error
-
-
-def _write_concept(concept: Concept, changes: dict[str, Any]) -> None:
-    terms = {
-        ConceptTerm.Kind.SYNONYM: changes.pop("synonyms", None),
-        ConceptTerm.Kind.ABBREVIATION: changes.pop("abbreviations", None),
-    }
-    for field, value in changes.items():
-        setattr(concept, field, value)
-    _check(concept)
-    concept.save()
-    for kind, texts in terms.items():
-        if texts is not None:
-            concept.terms.filter(kind=kind).delete()
-            taken = set(concept.terms.values_list("key", flat=True))
-            for text in texts:
-                key = normalized_key(text)
-                if not key:
-                    raise Rejected("blank_name", _("A word for a concept needs visible characters."))
-                if key in taken:
-                    message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
-                    raise Rejected("term_known", message % {"term": text})
-                taken.add(key)
-                ConceptTerm(concept=concept, text=text, kind=kind).save()
+def _add_terms(concept: Concept, kind: ConceptTerm.Kind, texts: Sequence[str]) -> None:
+    taken = set(concept.terms.values_list("key", flat=True))
+    for text in texts:
+        key = normalized_key(text)
+        if not key:
+            raise Rejected("blank_name", _("A word for a concept needs visible characters."))
+        if key in taken:
+            message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
+            raise Rejected("term_known", message % {"term": text})
+        taken.add(key)
+        ConceptTerm(concept=concept, text=text, kind=kind).save()
 
 
 def _check(concept: Concept) -> None:
@@ -468,3 +358,41 @@ def _check(concept: Concept) -> None:
         concept.clean()
     except ValidationError as error:
         raise Rejected("invalid_parent", " ".join(error.messages)) from error
+
+
+def fact_create(*, knowledge_base: KnowledgeBase, **fields: str) -> GraphFact:
+    """Adds a fact: its subject, predicate and object.
+
+    Raises:
+        Rejected: a part of it is blank, or it is known already.
+    """
+    return fact_update(GraphFact(knowledge_base=knowledge_base), **fields)
+
+
+def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
+    """Changes subject, predicate or object.
+
+    Raises:
+        ObjectDoesNotExist: it was deleted.
+        Rejected: as `fact_create`; nothing was changed.
+    """
+    with transaction.atomic():
+        _lock(fact)
+        for field, value in changes.items():
+            setattr(fact, field, value)
+        if not (normalized_key(fact.subject) and fact.predicate.strip() and normalized_key(fact.object)):
+            raise Rejected("blank_name", _("Subject, predicate and object are all needed."))
+        try:
+            with transaction.atomic():
+                fact.save()
+        except IntegrityError as error:
+            message = _("The knowledge base holds this fact already: change it or go back.")
+            raise Rejected("fact_known", message) from error
+    return fact
+
+
+def _lock(row: Concept | GraphFact) -> None:
+    """Keeps others from writing to the knowledge base's graph, and reads the row as it is now, where it is stored."""
+    lock_knowledge_bases([row.knowledge_base_id])
+    if row.pk is not None:
+        row.refresh_from_db()

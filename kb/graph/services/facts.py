@@ -1,6 +1,6 @@
 """Facts as they are written: by the names of their entities, each fact once, with what states it."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from django.db.models import Q, QuerySet
@@ -50,16 +50,10 @@ def facts_with(kb_id: int, keys: Collection[str]) -> QuerySet[GraphFact]:
     return GraphFact.objects.filter(Q(subject_key__in=keys) | Q(object_key__in=keys), knowledge_base=kb_id)
 
 
-def entity_names(kb_id: int, keys: Iterable[str]) -> dict[str, str]:
-    """The names of the entities that keys stand for; of keys that stand for none, nothing."""
-    rows = EntityName.objects.filter(knowledge_base=kb_id, key__in=list(set(keys))).select_related("entity")
-    return {row.key: row.entity.name for row in rows}
-
-
 def by_entities(kb_id: int, triples: Sequence[Triple]) -> list[Triple]:
     """The triples with the names of their entities in place of other names for them."""
     keys = {key for triple in triples for key in (triple.identity[0], triple.identity[2])}
-    names = entity_names(kb_id, keys)
+    names = dict(EntityName.objects.filter(knowledge_base=kb_id, key__in=keys).values_list("key", "entity__name"))
     return [
         Triple(
             names.get(triple.identity[0], triple.subject),
@@ -77,45 +71,44 @@ def write_facts(kb_id: int, triples: Sequence[Triple], origin: Origin) -> dict[I
         The ids of all of them by their identity.
     """
     unique = {triple.identity: triple for triple in triples}
-    found: dict[Identity, int] = {}
-    for batch in _batches(list(unique.values())):
-        rows = [
-            GraphFact(
-                knowledge_base_id=kb_id,
-                subject=triple.subject,
-                predicate=triple.predicate,
-                object=triple.object,
-                subject_key=triple.identity[0],
-                object_key=triple.identity[2],
-                origin=origin,
-            )
-            for triple in batch
-        ]
-        GraphFact.objects.bulk_create(rows, ignore_conflicts=True)
-        found |= known_facts(kb_id, batch)
-    return found
+    rows = [
+        GraphFact(
+            knowledge_base_id=kb_id,
+            subject=triple.subject,
+            predicate=triple.predicate,
+            object=triple.object,
+            subject_key=subject_key,
+            object_key=object_key,
+            origin=origin,
+        )
+        for (subject_key, _predicate, object_key), triple in unique.items()
+    ]
+    GraphFact.objects.bulk_create(rows, ignore_conflicts=True, batch_size=BATCH)
+    return known_facts(kb_id, triples)
 
 
 def known_facts(kb_id: int, triples: Sequence[Triple]) -> dict[Identity, int]:
     """The ids of those of the facts that the knowledge base holds, by their identity."""
     wanted = {triple.identity for triple in triples}
     rows = GraphFact.objects.filter(knowledge_base=kb_id, subject_key__in={identity[0] for identity in wanted})
-    held = {
-        (row[1], row[2], row[3]): row[0] for row in rows.values_list("pk", "subject_key", "predicate", "object_key")
+    held = rows.values_list("subject_key", "predicate", "object_key", "pk")
+    return {
+        (subject, predicate, object_): pk
+        for subject, predicate, object_, pk in held
+        if (subject, predicate, object_) in wanted
     }
-    return {identity: pk for identity, pk in held.items() if identity in wanted}
 
 
 def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
     """What stating facts by an entity's name does, whichever of the keys they are stated by now."""
-    keys = {*keys, normalized_key(name)}
+    key = normalized_key(name)
+    keys = {*keys, key}
     renamed, united, circular = [], [], []
     held: dict[Identity, GraphFact] = {}
     facts = sorted(facts_with(kb_id, keys), key=lambda fact: (_PRECEDENCE[Origin(fact.origin)], fact.pk))
     for fact in facts:
         before = (fact.subject, fact.object)
         was_circular = fact.subject_key == fact.object_key
-        key = normalized_key(name)
         if fact.subject_key in keys:
             fact.subject, fact.subject_key = name, key
         if fact.object_key in keys:
@@ -132,34 +125,27 @@ def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
     return Rewriting(renamed, united, circular)
 
 
-def rewrite_facts(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
+def rewrite_facts(kb_id: int, keys: Collection[str], name: str) -> None:
     """As `plan_rewriting`, and does it; belongs inside a transaction that holds the knowledge base."""
-    plan = plan_rewriting(kb_id, keys, name)
-    _move_sources(plan.united)
-    gone = [fact.pk for fact, _kept in plan.united] + [fact.pk for fact in plan.circular]
-    GraphFact.objects.filter(pk__in=gone).delete()
-    # Each fact that stays has a place of its own, which none of the others has left to take another's.
-    GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
-    return plan
+    apply_rewriting(plan_rewriting(kb_id, keys, name))
 
 
-def _move_sources(united: Sequence[tuple[GraphFact, int]]) -> None:
-    """What states a fact that goes states the one that it is united with."""
-    kept_of = {fact.pk: kept for fact, kept in united}
-    sources = FactSource.objects.filter(fact__in=kept_of)
+def apply_rewriting(plan: Rewriting) -> None:
+    """Writes what was planned in the same transaction."""
+    kept_of = {fact.pk: kept for fact, kept in plan.united}
+    # What states a fact that is deleted states the one that it is united with.
     moved = [
         FactSource(fact_id=kept_of[source.fact_id], document_id=source.document_id, chunk_id=source.chunk_id)
-        for source in sources
+        for source in FactSource.objects.filter(fact__in=kept_of)
     ]
     FactSource.objects.bulk_create(moved, ignore_conflicts=True, batch_size=BATCH)
     sourceless = GraphFact.objects.filter(pk__in=set(kept_of.values()), source_chunk=None).in_bulk()
-    for fact, kept in united:
+    for fact, kept in plan.united:
         if fact.source_chunk_id is not None and kept in sourceless:
             GraphFact.objects.filter(pk=kept, source_chunk=None).update(source_chunk_id=fact.source_chunk_id)
-
-
-def _batches(triples: Sequence[Triple]) -> Iterable[Sequence[Triple]]:
-    return (triples[start : start + BATCH] for start in range(0, len(triples), BATCH))
+    GraphFact.objects.filter(pk__in=[*kept_of, *(fact.pk for fact in plan.circular)]).delete()
+    # Each fact that stays has a place of its own, which none of the others has left to take another's.
+    GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
 
 
 def move_facts(kept: Chunk, gone: Sequence[int]) -> None:

@@ -104,18 +104,16 @@ def _concept_error(row: Row, named: set[str], wider: Mapping[str, str], *, leads
         return _("The name is missing.")
     if any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts):
         return _("A name has %(most)d characters at most: shorten it.") % {"most": NAME_CHARACTERS}
-    parent = normalized_key(row["parent"])
+    own, parent = normalized_key(row["name"]), normalized_key(row["parent"])
     if parent and parent not in named:
         message = _("The wider concept “%(name)s” is neither in the file nor in the knowledge base.")
         return message % {"name": row["parent"][:100]}
-    if parent == normalized_key(row["name"]):
-        return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
-    key, met = parent if leads else "", set()
-    while key and key not in met:
-        if key == normalized_key(row["name"]):
+    above, met = parent, set()
+    while above and above not in met:
+        if above == own:
             return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
-        met.add(key)
-        key = wider.get(key, "")
+        met.add(above)
+        above = wider.get(above, "") if leads else ""
     return ""
 
 
@@ -144,8 +142,9 @@ def plan_entities(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedR
 
 def _plan_row(kb: KnowledgeBase, row: Row, owners: dict[str, _Planned], new: list[_Planned]) -> PlannedRow:
     given = [row["name"], *row.listed("aliases")]
-    texts = {normalized_key(text): text for text in reversed(given)}
-    texts = {key: texts[key] for key in dict.fromkeys(map(normalized_key, given))}
+    texts: dict[str, str] = {}
+    for text in given:
+        texts.setdefault(normalized_key(text), text)
     shown = row["name"]
     if error := _entity_error(row, texts):
         return PlannedRow(row.line, shown, Effect.ERROR, error)
@@ -154,13 +153,11 @@ def _plan_row(kb: KnowledgeBase, row: Row, owners: dict[str, _Planned], new: lis
         names = "”, “".join(sorted(each.entity.name for each in known.values()))
         message = _("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out.")
         return PlannedRow(row.line, shown, Effect.ERROR, message % {"names": names})
-    if known:
-        target = next(iter(known.values()))
-        effect = Effect.SAME
-    else:
+    target = next(iter(known.values()), None)
+    effect = Effect.NEW if target is None else Effect.SAME
+    if target is None:
         target = _Planned(Entity(knowledge_base=kb, name=shown, origin=Origin.IMPORT))
         new.append(target)
-        effect = Effect.NEW
     added = {key: text for key, text in texts.items() if key not in owners}
     target.names |= added
     owners |= dict.fromkeys(added, target)
@@ -177,8 +174,8 @@ def _plan_row(kb: KnowledgeBase, row: Row, owners: dict[str, _Planned], new: lis
 def _entity_error(row: Row, texts: dict[str, str]) -> str:
     if not normalized_key(row["name"]):
         return _("The name is missing.")
-    long = next((text for text in texts.values() if len(text) > NAME_CHARACTERS), "")
-    if long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS:
+    is_long = any(len(text) > NAME_CHARACTERS for text in texts.values())
+    if is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS:
         return _("A name has %(name)d characters at most, and a kind %(kind)d: shorten it.") % {
             "name": NAME_CHARACTERS,
             "kind": KIND_CHARACTERS,
@@ -204,21 +201,20 @@ def _apply_entities(kb: KnowledgeBase, new: Sequence[_Planned], changed: Sequenc
     EntityName.objects.bulk_create(names, batch_size=BATCH)
     given = {name.key: name.entity for name in names if name.text != name.entity.name}
     stated = facts_with(kb.pk, given).values_list("subject_key", "object_key")
-    touched = {given[key].pk for pair in stated for key in pair if key in given}
-    keys: dict[int, list[str]] = {}
+    touched = {given[key] for pair in stated for key in pair if key in given}
+    keys: dict[Entity, list[str]] = {}
     for key, entity in given.items():
-        keys.setdefault(entity.pk, []).append(key)
-    names_of = {entity.pk: entity.name for entity in given.values()}
-    for pk in touched:
-        rewrite_facts(kb.pk, keys[pk], names_of[pk])
+        keys.setdefault(entity, []).append(key)
+    for entity, added in keys.items():
+        if entity in touched:
+            rewrite_facts(kb.pk, added, entity.name)
 
 
 def plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
     """What the rows do, and what does it."""
     stated = [Triple(row["subject"], row["predicate"], row["object"]) for row in rows]
     triples = by_entities(kb.pk, stated)
-    documents = _documents(kb, rows)
-    chunks = _chunks(set(documents.values()), rows)
+    documents, chunks = _sources(kb, rows)
     held = set(known_facts(kb.pk, triples))
     planned: list[PlannedRow] = []
     sources: dict[Identity, int | None] = {}
@@ -226,7 +222,7 @@ def plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow]
     for row, triple in zip(rows, triples, strict=True):
         text = " · ".join([row["subject"], row["predicate"], row["object"]])
         document_id = documents.get(row["document"])
-        chunk_id = chunks.get((document_id, _position(row["chunk"]))) if document_id else None
+        chunk_id = chunks.get((document_id, row["chunk"].lstrip("0")))
         error = _fact_error(row, triple) or _source_error(row, document_id, chunk_id)
         if error:
             planned.append(PlannedRow(row.line, text, Effect.ERROR, error))
@@ -249,24 +245,17 @@ def _apply_facts(kb: KnowledgeBase, triples: Sequence[Triple], sources: dict[Ide
     GraphFact.objects.bulk_update(facts, ["source_chunk"], batch_size=BATCH)
 
 
-def _documents(kb: KnowledgeBase, rows: Sequence[Row]) -> dict[str, int]:
-    """Documents by what a file calls them: their source, or their title."""
+def _sources(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[dict[str, int], dict[tuple[int | None, str], int]]:
+    """Documents by what a file calls them, their source or else their title, and their chunks by their numbers from 1."""
     names = {row["document"] for row in rows} - {""}
     found = Document.objects.filter(Q(source__in=names) | Q(title__in=names), knowledge_base=kb).order_by("-pk")
     documents = list(found.values_list("pk", "source", "title"))
-    by_title = {title: pk for pk, _source, title in documents if title}
-    return by_title | {source: pk for pk, source, _title in documents if source}
-
-
-def _chunks(document_ids: set[int], rows: Sequence[Row]) -> dict[tuple[int | None, int], int]:
+    by_name = {title: pk for pk, _source, title in documents if title}
+    by_name |= {source: pk for pk, source, _title in documents if source}
     if not any(row["chunk"] for row in rows):
-        return {}
-    found = Chunk.objects.filter(document__in=document_ids).values_list("document_id", "position", "pk")
-    return {(document_id, position + 1): pk for document_id, position, pk in found}
-
-
-def _position(text: str) -> int:
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 8 else 0
+        return by_name, {}
+    chunks = Chunk.objects.filter(document__in=by_name.values()).values_list("document_id", "position", "pk")
+    return by_name, {(document_id, str(position + 1)): pk for document_id, position, pk in chunks}
 
 
 def _fact_error(row: Row, triple: Triple) -> str:

@@ -3,7 +3,7 @@
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.graph.models import Concept, ConceptTerm, Entity, GraphFact
+from kb.graph.models import Concept, Entity, GraphFact
 from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError
 
@@ -106,18 +106,6 @@ def read_table(text: str, table: Table) -> list[Row]:
     return rows
 
 
-def write_table(table: Table, rows: Iterable[Sequence[str | int]]) -> Iterator[str]:
-    """The lines of a file that `read_table` reads; with a mark, so that spreadsheets take it for UTF-8."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer)
-    buffer.write("\ufeff")
-    writer.writerow(COLUMNS[table])
-    for row in rows:
-        yield _taken(buffer)
-        writer.writerow([_not_a_formula(cell) if isinstance(cell, str) else cell for cell in row])
-    yield _taken(buffer)
-
-
 def _columns(header: Sequence[str], table: Table) -> list[str]:
     names = [cell.strip().strip("\ufeff").casefold() for cell in header]
     columns = [_CHINESE.get(name, name) for name in names]
@@ -135,27 +123,11 @@ def _rows(reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
         if count > MAX_ROWS:
             message = _("The file has more than %(most)d rows: split it.")
             raise Rejected("too_many_rows", message % {"most": MAX_ROWS})
-        values = {
-            column: _formula_taken_back(cell.strip()) for column, cell in zip(columns, cells, strict=False) if column
-        }
+        texts = [cell.strip() for cell in cells]
+        texts = [text[1:] if text.startswith(("'=", "'+", "'-", "'@")) else text for text in texts]
+        values = {column: text for column, text in zip(columns, texts, strict=False) if column}
         if any(values.values()):
             yield Row(reader.line_num, values)  # type: ignore[attr-defined]
-
-
-def _taken(buffer: io.StringIO) -> str:
-    text = buffer.getvalue()
-    buffer.seek(0)
-    buffer.truncate()
-    return text
-
-
-def _not_a_formula(cell: str) -> str:
-    """Spreadsheets run what begins so."""
-    return f"'{cell}" if cell.startswith(("=", "+", "-", "@", "\t", "\r")) else cell
-
-
-def _formula_taken_back(cell: str) -> str:
-    return cell[1:] if cell.startswith(("'=", "'+", "'-", "'@")) else cell
 
 
 ROWS_AT_ONCE = 1_000
@@ -163,16 +135,27 @@ ROWS_AT_ONCE = 1_000
 Cells = Sequence[str | int]
 
 
+class _Line:
+    """A file that returns what is written to it, so that lines can be sent one by one."""
+
+    def write(self, line: str) -> str:
+        return line
+
+
 def graph_export(kb: KnowledgeBase, table: Table) -> Iterator[str]:
-    """The text of the file, in pieces."""
-    return write_table(table, _ROWS[table](kb))
+    """The lines of a file that `read_table` reads; with a mark, so that spreadsheets take it for UTF-8."""
+    writer = csv.writer(_Line())
+    yield "\ufeff" + writer.writerow(COLUMNS[table])
+    for row in _ROWS[table](kb):
+        # Spreadsheets run what begins like a formula.
+        cells = [f"'{cell}" if str(cell).startswith(("=", "+", "-", "@", "\t", "\r")) else cell for cell in row]
+        yield writer.writerow(cells)
 
 
 def _entities(kb: KnowledgeBase) -> Iterator[Cells]:
     rows = Entity.objects.filter(knowledge_base=kb).prefetch_related("names").order_by("name", "pk")
     for entity in rows.iterator(ROWS_AT_ONCE):
-        others = [name.text for name in entity.names.all() if name.text != entity.name]
-        yield entity.name, entity.kind, entity.description, SEPARATOR.join(others)
+        yield entity.name, entity.kind, entity.description, SEPARATOR.join(entity.aliases)
 
 
 def _facts(kb: KnowledgeBase) -> Iterator[Cells]:
@@ -188,8 +171,8 @@ def _facts(kb: KnowledgeBase) -> Iterator[Cells]:
 def _concepts(kb: KnowledgeBase) -> Iterator[Cells]:
     rows = Concept.objects.filter(knowledge_base=kb).select_related("parent").prefetch_related("terms")
     for concept in rows.order_by("name", "pk").iterator(ROWS_AT_ONCE):
-        synonyms = [term.text for term in concept.terms.all() if term.kind != ConceptTerm.Kind.NAME]
-        yield concept.name, concept.parent.name if concept.parent else "", SEPARATOR.join(synonyms)
+        synonyms = SEPARATOR.join(term.text for term in concept.other_terms)
+        yield concept.name, concept.parent.name if concept.parent else "", synonyms
 
 
 _ROWS: Mapping[Table, Callable[[KnowledgeBase], Iterator[Cells]]] = {

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kb.graph.admin.files import MOST_DRAWN, NAME_SIZE, NARROW, WIDE, draw, shortened, text_width
+from kb.graph.admin.picture import MOST_DRAWN, NAME_SIZE, NARROW, WIDE, draw, shortened, text_width
 
 NEIGHBOURS = st.lists(st.tuples(st.text(max_size=60), st.text(max_size=60)), max_size=60)
 SHAPES = st.sampled_from([WIDE, NARROW])
@@ -10,10 +10,10 @@ SHAPES = st.sampled_from([WIDE, NARROW])
 
 def overlap(one, other):
     return (
-        one.left < other.left + other.width
-        and other.left < one.left + one.width
-        and one.top < other.top + other.height
-        and other.top < one.top + one.height
+        one["left"] < other["left"] + other["width"]
+        and other["left"] < one["left"] + one["width"]
+        and one["top"] < other["top"] + other["height"]
+        and other["top"] < one["top"] + one["height"]
     )
 
 
@@ -21,19 +21,19 @@ def overlap(one, other):
 def test_no_label_covers_another_or_leaves_the_picture(neighbours, shape):
     picture = draw("IBM", neighbours, shape)
 
-    for place, node in enumerate(picture.nodes):
-        assert not any(overlap(node, other) for other in picture.nodes[:place])
-        assert node.left >= 0
-        assert node.left + node.width <= picture.width + 0.2
-        assert node.top >= 0
-        assert node.top + node.height <= picture.height
+    for place, node in enumerate(picture["nodes"]):
+        assert not any(overlap(node, other) for other in picture["nodes"][:place])
+        assert node["left"] >= 0
+        assert node["left"] + node["width"] <= shape.width + 0.2
+        assert node["top"] >= 0
+        assert node["top"] + node["height"] <= picture["height"]
 
 
 @given(NEIGHBOURS, SHAPES)
 def test_at_most_forty_are_drawn_in_their_order(neighbours, shape):
     picture = draw("IBM", neighbours, shape)
 
-    assert len(picture.nodes) == min(len(neighbours), MOST_DRAWN)
+    assert len(picture["nodes"]) == min(len(neighbours), MOST_DRAWN)
 
 
 def test_both_sides_of_a_wide_picture_are_even_and_a_narrow_one_has_one():
@@ -41,18 +41,18 @@ def test_both_sides_of_a_wide_picture_are_even_and_a_narrow_one_has_one():
 
     wide, narrow = draw("IBM", neighbours, WIDE), draw("IBM", neighbours, NARROW)
 
-    assert [node.anchor for node in wide.nodes] == ["start"] * 5 + ["end"] * 5
-    assert {node.anchor for node in narrow.nodes} == {"start"}
-    for right, left in zip(wide.nodes[:5], wide.nodes[5:], strict=True):
-        assert right.y == left.y
-        assert right.x - wide.centre_x == pytest.approx(wide.centre_x - left.x, abs=0.2)
+    assert [node["anchor"] for node in wide["nodes"]] == ["start"] * 5 + ["end"] * 5
+    assert {node["anchor"] for node in narrow["nodes"]} == {"start"}
+    for right, left in zip(wide["nodes"][:5], wide["nodes"][5:], strict=True):
+        assert right["y"] == left["y"]
+        assert right["x"] - WIDE.centre_x == pytest.approx(WIDE.centre_x - left["x"], abs=0.2)
 
 
 def test_an_entity_alone_has_a_picture():
     picture = draw("国际商业机器公司", [], WIDE)
 
-    assert picture.nodes == ()
-    assert picture.name == "国际商业机器公司"
+    assert picture["nodes"] == []
+    assert picture["name"] == "国际商业机器公司"
 
 
 def test_a_chinese_character_takes_the_room_of_two_narrow_ones():

@@ -2,9 +2,7 @@ import pytest
 
 from kb.base.errors import Rejected
 from kb.graph.services.entities import (
-    aliases_of,
     entity_create,
-    entity_delete,
     entity_merge,
     entity_split,
     entity_update,
@@ -66,7 +64,7 @@ def test_a_renamed_entity_keeps_its_old_name_and_its_facts(kb):
 
     entity_update(entity, name="国际商业机器公司", kind="组织")
 
-    assert aliases_of(entity) == ["IBM", "蓝色巨人"]
+    assert entity.aliases == ["IBM", "蓝色巨人"]
     assert stated(kb) == [("国际商业机器公司", "总部", "阿蒙克")]
 
 
@@ -119,7 +117,7 @@ def test_an_alias_that_is_split_off_takes_the_chosen_facts(kb):
 
     assert stated(kb) == [("苹果", "总部", "库比蒂诺"), ("苹果树", "科属", "蔷薇科")]
     assert names_of(part) == ["苹果树"]
-    assert aliases_of(entity) == []
+    assert entity.aliases == []
 
 
 def test_the_name_of_an_entity_is_not_split_off(kb):
@@ -133,7 +131,7 @@ def test_the_facts_of_a_deleted_entity_stay(kb):
     entity = entity_create(knowledge_base=kb, name="苹果", aliases=["Apple"])
     make_fact(kb, "苹果", "总部", "库比蒂诺")
 
-    entity_delete(entity)
+    entity.delete()
 
     assert not EntityName.objects.exists()
     assert stated(kb) == [("苹果", "总部", "库比蒂诺")]
