@@ -49,8 +49,8 @@ _MEMORY_SIGNS = (b"MemoryError", b"Cannot allocate memory", b"failed to map segm
 JOBS: Final = {
     "parse": "kb.ingest.parser.sandbox.parse_job",
     "unpack": "kb.ingest.parser.archives.unpack_job",
-    "page": "kb.sources.connectors.page_job.page_job",
-    "links": "kb.sources.connectors.page_job.links_job",
+    "page": "kb.sources.connectors.markup.page_job",
+    "links": "kb.sources.connectors.markup.links_job",
     "feed": "kb.sources.connectors.feed_job.feed_job",
     "probe": "kb.ingest.parser.confinement.probe_job",
 }

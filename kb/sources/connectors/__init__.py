@@ -1,1 +1,0 @@
-"""Where documents come from by themselves: pages, sitemaps, crawls and feeds of the web."""

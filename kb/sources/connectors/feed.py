@@ -2,33 +2,27 @@
 
 import hashlib
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from kb.base.net.backend import Deadline
-from kb.base.net.client import Ask, Fetched, WebClient
+from kb.base.net.client import Ask, Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
-from kb.sources.connectors.listing import Candidate, Order, normal
-from kb.sources.connectors.robots import Robots
+from kb.sources.connectors.listing import Candidate, Listing, normal
 
 SECONDS: Final = 20.0
 """For what is read of a feed that has come; a proper one takes a small part of that."""
 
 
-class FeedListing:
+class FeedListing(Listing):
     """The entries of a feed, in its order.
 
     It is never complete: an entry that has left the feed is still published.
     """
-
-    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - the feed is for us
-        self.is_complete = False
-        self._client = client
-        self._order = order
 
     def __iter__(self) -> Iterator[Candidate]:
         deadline = self._order.deadline
@@ -37,9 +31,6 @@ class FeedListing:
         if not kept:
             raise FetchError(FetchCode.EMPTY_LISTING)
         yield from kept[: self._order.max_pages]
-
-    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """A feed names its entries itself."""
 
 
 def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
@@ -87,9 +78,10 @@ def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
     link = normal(str(entry["link"]), base) if entry["link"] else None
     if link is None:
         own = own or summary
-        link = _address(str(entry["id"]) or title, base) if own else None
-    if link is None:
-        return None
+        name, feed = str(entry["id"]) or title, normal(base)
+        if not (own and name and feed):
+            return None
+        link = f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}"  # it leads nowhere
     return Candidate(
         url=link,
         title=title,
@@ -99,9 +91,3 @@ def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
         version=str(entry["version"]),
         published=datetime.fromisoformat(entry["published"]) if entry["published"] else None,
     )
-
-
-def _address(name: str, base: str) -> str | None:
-    """What stands for the address of an entry that leads nowhere."""
-    feed = normal(base)
-    return f"{feed}#{hashlib.sha256(name.encode()).hexdigest()[:16]}" if feed and name else None

@@ -8,21 +8,19 @@ from kb.base.net.backend import Deadline
 from kb.base.net.client import WebClient
 from kb.sources.connectors.feed import FeedListing
 from kb.sources.connectors.listing import Candidate, Listing, Order, Scope, normal, site_of
-from kb.sources.connectors.robots import Robots
 from kb.sources.connectors.sitemap import SitemapListing
 from kb.sources.models import WebSource
 
 
-class CrawlListing:
+class CrawlListing(Listing):
     """The first page and those that it leads to.
 
     Known pages that no link leads to any more are asked too, at the end: they may still be there.
     It is complete where no page was left out for their number.
     """
 
-    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - as every listing
-        self.is_complete = False
-        self._order = order
+    def __init__(self, client: WebClient, order: Order) -> None:
+        super().__init__(client, order)
         first = normal(order.url) or order.url
         self._waiting = deque([Candidate(first)])
         self._met = {first}
@@ -54,18 +52,12 @@ class CrawlListing:
                 self._waiting.append(Candidate(url, depth=candidate.depth + 1))
 
 
-class PageListing:
+class PageListing(Listing):
     """The one candidate that the address itself is."""
 
-    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - as every listing
-        self.is_complete = True
-        self._order = order
-
     def __iter__(self) -> Iterator[Candidate]:
+        self.is_complete = True
         yield Candidate(self._order.url)
-
-    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """A page stands for itself; where it leads is of no concern."""
 
 
 LISTINGS: Final[dict[str, type[Listing]]] = {
@@ -88,7 +80,6 @@ def scope_of(source: WebSource) -> Scope:
 def listing_of(
     source: WebSource,
     client: WebClient,
-    robots: Robots,
     *,
     known: tuple[str, ...] = (),
     deadline: Deadline | None = None,
@@ -96,4 +87,4 @@ def listing_of(
 ) -> Listing:
     """The candidates of a source, saved or not; the other arguments as in `Order`."""
     order = Order(source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive)
-    return LISTINGS[source.kind](client, robots, order)
+    return LISTINGS[source.kind](client, order)

@@ -1,11 +1,12 @@
 """What every kind of source is: addresses one after the other, each with what is known of it beforehand."""
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, Protocol
+from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode
 
 import httpx
@@ -15,7 +16,6 @@ from kb.base.net.addresses import URL_CHARACTERS, port_of
 from kb.base.net.backend import Deadline
 from kb.base.net.client import WebClient
 from kb.base.net.errors import FetchCode, FetchError
-from kb.sources.connectors.robots import Robots
 
 MOST_PATTERNS: Final = 50
 PATTERN_SECONDS: Final = 0.5
@@ -102,28 +102,28 @@ class Order:
     alive: Callable[[], None] = lambda: None
 
 
-class Listing(Protocol):
+class Listing(ABC):
     """Iterates over the candidates of a source, at most as many as it may have.
 
     Attributes:
         is_complete: after the last: whether a known address that was not among them is there no more.
     """
 
-    is_complete: bool
+    def __init__(self, client: WebClient, order: Order) -> None:
+        self.is_complete = False
+        self._client = client
+        self._order = order
 
-    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None: ...
-
+    @abstractmethod
     def __iter__(self) -> Iterator[Candidate]:
         """Yields candidates.
 
         Raises:
             FetchError: the listing itself cannot be read.
         """
-        ...
 
-    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """Is told of the links of a candidate that was read."""
-        ...
+    def met(self, candidate: Candidate, links: Iterable[str]) -> None:  # noqa: B027 - most have no use for it
+        """Is called with the links of a candidate that was read."""
 
 
 def normal(url: str, base: str = "") -> str | None:

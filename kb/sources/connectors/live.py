@@ -1,7 +1,4 @@
-"""What a page or a feed says at this moment, for a query that waits for it.
-
-A live page or feed as a search: what it says at this moment, ranked against the query.
-"""
+"""A live page or feed as a search: what it says at this moment, ranked against a query that waits for it."""
 
 import threading
 import time
@@ -13,7 +10,6 @@ from itertools import islice
 from typing import Any, Final
 
 import numpy as np
-from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
@@ -30,7 +26,6 @@ from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.content import READABLE, content_of_page
 from kb.sources.connectors.feed import read_feed
 from kb.sources.connectors.kinds import scope_of
-from kb.sources.connectors.listing import Candidate
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
@@ -129,14 +124,12 @@ def live_entries(
 def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[LiveEntry, ...]:
     scope = scope_of(source)
     found = read_feed(client.fetch(source.url, Ask(deadline=deadline)), deadline=deadline, texts=LOOKED_AT)
-    accepted = (candidate for candidate in found[:LOOKED_AT] if scope.accepts(candidate.url))
-    entries = (_entry(candidate) for candidate in islice(accepted, min(source.max_pages, MAX_ENTRIES)))
+    accepted = (entry for entry in found[:LOOKED_AT] if scope.accepts(entry.url))
+    entries = (
+        LiveEntry(entry.url, entry.title, (entry.text or entry.title)[:ENTRY_CHARACTERS], entry.published)
+        for entry in islice(accepted, min(source.max_pages, MAX_ENTRIES))
+    )
     return tuple(entry for entry in entries if entry.text)
-
-
-def _entry(candidate: Candidate) -> LiveEntry:
-    text = candidate.text or candidate.title
-    return LiveEntry(candidate.url, candidate.title, text[:ENTRY_CHARACTERS], candidate.published)
 
 
 def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[LiveEntry, ...]:
@@ -195,7 +188,7 @@ class LiveSearch:
         self.kind = str(source.kind)
         self.name = source.name
         self._source = source
-        self._cut = _settings(kb)
+        self._cut = (kb.chunk_size, kb.chunk_overlap)  # in characters: a token of Chinese is about one
         self._kb_id = kb.pk
         self._client = client
         self._tokenizer: Any = tokenizer  # the cache wants to know that it is hashable
@@ -209,31 +202,25 @@ class LiveSearch:
         found, scores = index.search(hash_terms(analysis.search_tokens(self._kb_id)), len(passages))
         rankings = [WeightedRanking(found, 1.0)]
         if self._vectors is not None:
-            rankings.append(WeightedRanking(self._by_cosine(analysis, passages, deadline), 1.0))
+            rankings.append(WeightedRanking(_by_cosine(self._vectors, analysis, passages, deadline), 1.0))
         rows, fused = reciprocal_rank_fusion(rankings, RRF_K) if len(rankings) > 1 else (found, scores)
         return [
-            ExternalHit(entry.url, entry.title, text, id=entry.url, score=score, published=_stated(entry))
+            ExternalHit(
+                entry.url,
+                entry.title,
+                text,
+                id=entry.url,
+                score=score,
+                published=entry.published.isoformat() if entry.published else "",
+            )
             for row, score in zip(rows[:k].tolist(), fused[:k].tolist(), strict=True)
             for entry, text in [passages[row]]
         ]
 
-    def _by_cosine(
-        self, analysis: Analysis, passages: Sequence[tuple[LiveEntry, str]], deadline: float
-    ) -> NDArray[np.int64]:
-        """Rows, best first; none where the vectors cannot be had, since keywords alone rank then."""
-        if self._vectors is None:
-            return np.empty(0, dtype=np.int64)
-        try:
-            texts = [searchable_text(entry.title, (), text) for entry, text in passages]
-            cosines = self._vectors.similarities(analysis.text, texts, deadline)
-        except ChannelUnavailable:
-            return np.empty(0, dtype=np.int64)
-        order = np.argsort(-np.nan_to_num(cosines, nan=-1.0), kind="stable")
-        return order.astype(np.int64)
-
     def _read(self, deadline: float) -> tuple[LiveEntry, ...]:
         """Its entries; of several searches at once only one asks."""
-        lock = _lock_of(self._source)
+        with _reading_lock:
+            lock = _reading.setdefault((self._source.kind, self._source.url), threading.Lock())
         if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._fault(FetchError(FetchCode.TIMEOUT, host=self.name, seconds=max(1, round(READ_SECONDS))))
         try:
@@ -247,27 +234,23 @@ class LiveSearch:
     def _fault(self, error: FetchError | ParseError) -> ChannelUnavailable:
         templates = FETCH_MESSAGES if isinstance(error, FetchError) else PARSE_MESSAGES
         reason = Message(templates[error.code], **error.params)  # type: ignore[index]
-        told = Message(
+        message = Message(
             gettext_noop("The live source “{source}” was not read: {reason}"), source=self.name, reason=reason
         )
         code = CODES.get(error.code) if isinstance(error, FetchError) else None
-        return ChannelUnavailable(code or DegradationCode.EXTERNAL_UNAVAILABLE, told)
+        return ChannelUnavailable(code or DegradationCode.EXTERNAL_UNAVAILABLE, message)
 
 
-def error_sentence(error: FetchError | ParseError) -> str:
-    """Why an address was not read, in the language in force."""
-    template = FETCH_MESSAGES[error.code] if isinstance(error, FetchError) else PARSE_MESSAGES[error.code]
-    return _(template).format(**error.params)
-
-
-def _lock_of(source: WebSource) -> threading.Lock:
-    with _reading_lock:
-        return _reading.setdefault((source.kind, source.url), threading.Lock())
-
-
-def _settings(kb: KnowledgeBase) -> tuple[int, int]:
-    """Size and overlap in characters, however the knowledge base counts: a token of Chinese is about one."""
-    return kb.chunk_size, kb.chunk_overlap
+def _by_cosine(
+    vectors: TextVectors, analysis: Analysis, passages: Sequence[tuple[LiveEntry, str]], deadline: float
+) -> NDArray[np.int64]:
+    """Rows, best first; none where the vectors are unavailable, since keywords alone rank then."""
+    texts = [searchable_text(entry.title, (), text) for entry, text in passages]
+    try:
+        cosines = vectors.similarities(analysis.text, texts, deadline)
+    except ChannelUnavailable:
+        return np.empty(0, dtype=np.int64)
+    return np.argsort(-np.nan_to_num(cosines, nan=-1.0), kind="stable").astype(np.int64)
 
 
 @lru_cache(maxsize=KEPT_SEARCHES)
@@ -283,7 +266,3 @@ def _indexed(
         postings = count_postings(tokenizer(searchable_text(entry.title, (), text)))
         rows.append((place, postings.terms_bytes, postings.frequencies_bytes, postings.length))
     return passages, OkapiIndex.build(rows)
-
-
-def _stated(entry: LiveEntry) -> str:
-    return entry.published.isoformat() if entry.published else ""

@@ -1,6 +1,4 @@
-"""What a page says beside its text: where it leads, and when it was published. Read without building a tree.
-
-The text of a piece of HTML, without building a tree of it.
+"""What HTML says beside its text as documents have it, read without building a tree: its links, its date, an entry's text.
 
 What reads it takes far longer than its length over pieces that were made for that, so strangers' pieces are read in the sandbox.
 """
@@ -10,8 +8,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
-from typing import Final
+from io import BytesIO
+from typing import Any, BinaryIO, Final
 
+from kb.ingest.formats.decode import decode
+from kb.ingest.parser.parsed import ParseError
+from kb.ingest.parser.sandbox import parse_job
 from kb.sources.connectors.listing import normal
 
 MAX_LINKS: Final = 5_000
@@ -74,6 +76,21 @@ def moment(words: str) -> datetime | None:
         except ValueError:
             return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def page_job(file: BinaryIO, filename: str, url: str) -> dict[str, Any]:
+    """The child's side of reading a page of HTML that lies at `url`."""
+    data = file.read()
+    return {"document": parse_job(BytesIO(data), filename), **links_job(BytesIO(data), url)}
+
+
+def links_job(file: BinaryIO, url: str) -> dict[str, Any]:
+    """Where a page leads, and when it was published; neither where its characters cannot be read."""
+    try:
+        found = read_markup(decode(file.read()), url)
+    except ParseError:
+        return {"links": [], "published": None}
+    return {"links": list(found.links), "published": found.published and found.published.isoformat()}
 
 
 _HIDDEN: Final = frozenset({"script", "style", "noscript", "template"})

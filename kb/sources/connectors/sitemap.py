@@ -1,7 +1,7 @@
 """Sitemaps (sitemaps.org): lists of addresses, lists of such lists, packed or not."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Final
@@ -9,10 +9,9 @@ from typing import Final
 from lxml import etree
 
 from kb.base.net.backend import MIB, gunzip
-from kb.base.net.client import Ask, WebClient
+from kb.base.net.client import Ask
 from kb.base.net.errors import FetchCode, FetchError
-from kb.sources.connectors.listing import Candidate, Order, normal
-from kb.sources.connectors.robots import Robots
+from kb.sources.connectors.listing import Candidate, Listing, normal
 
 MAX_SITEMAPS: Final = 500
 MAX_BYTES: Final = 50 * MIB
@@ -29,16 +28,11 @@ class Sitemap:
     is_cut: bool = False
 
 
-class SitemapListing:
+class SitemapListing(Listing):
     """The addresses of a sitemap and of those that it names.
 
     It is complete where each of them could be read and none was left out for their number.
     """
-
-    def __init__(self, client: WebClient, robots: Robots, order: Order) -> None:  # noqa: ARG002 - the sitemap is for us
-        self.is_complete = False
-        self._client = client
-        self._order = order
 
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = True
@@ -53,9 +47,6 @@ class SitemapListing:
             yield Candidate(url)
         if not seen:
             raise FetchError(FetchCode.EMPTY_LISTING)
-
-    def met(self, candidate: Candidate, links: Iterable[str]) -> None:
-        """A sitemap names its pages itself."""
 
     def _addresses(self) -> Iterator[str]:
         waiting, known = deque([self._order.url]), {self._order.url}

@@ -1,4 +1,4 @@
-"""The form of a web source, which is checked as its service checks it."""
+"""Pages of web sources: their list and form, how far their runs are, and the list of the pages that they read."""
 
 import uuid
 from collections.abc import Sequence
@@ -23,15 +23,16 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
-from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.net.settings import web_client
 from kb.content.models import Document
+from kb.sources.admin import SourceAdmin
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
-from kb.sources.web.services.pages import Preview, web_source_preview
+from kb.sources.web.services.pages import web_source_preview
 from kb.sources.web.services.sources import (
     UNFINISHED,
+    error_of,
     error_text,
     held_back,
     web_source_accept,
@@ -42,7 +43,7 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, count_of, principal, row_ids, signed_in
+from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
 
 FIELD_OF: Final = {
     "url_refused": "url",
@@ -78,7 +79,6 @@ class LinesField(forms.CharField):
 
 
 class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
-    request: HttpRequest
     include = LinesField(
         label=gettext_lazy("Only addresses like"),
         help_text=gettext_lazy(
@@ -112,21 +112,14 @@ class WebSourceForm(forms.ModelForm):  # type: ignore[type-arg]
             "include",
             "exclude",
         )
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        if "knowledge_base" in self.fields:
-            offered: Any = self.fields["knowledge_base"]
-            offered.queryset = KnowledgeBase.objects.editable_by(principal(self.request))
-        help_texts = {
-            "kind": _("A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."),
-            "url": _("Of the page, the sitemap, the first page or the feed."),
-            "enabled": _("Off: it is read only when somebody asks for it."),
-            "max_depth": _("Of a crawl: how many links from the first page it goes."),
+        help_texts: ClassVar[Any] = {
+            "kind": gettext_lazy(
+                "A page, the pages that a sitemap lists, those that links lead to, or the entries of a feed."
+            ),
+            "url": gettext_lazy("Of the page, the sitemap, the first page or the feed."),
+            "enabled": gettext_lazy("Off: it is read only when somebody asks for it."),
+            "max_depth": gettext_lazy("Of a crawl: how many links from the first page it goes."),
         }
-        for name, help_text in help_texts.items():
-            if name in self.fields:
-                self.fields[name].help_text = help_text
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -161,10 +154,6 @@ COUNTED = {
 }
 
 
-def counts_text(source: WebSource) -> list[str]:
-    return [message % {"count": source.counts[name]} for name, message in COUNTED.items() if source.counts.get(name)]
-
-
 def unfinished_ids(sources: Sequence[WebSource]) -> str:
     """The sources that a page has to ask about again, as the value of a query parameter."""
     return ",".join(str(source.pk) for source in sources if source.status in UNFINISHED)
@@ -172,35 +161,17 @@ def unfinished_ids(sources: Sequence[WebSource]) -> str:
 
 def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
     """Status, counts and error of a source; `swap` makes HTMX put it in the place of the one on the page."""
+    label = LABELS[WebSource.Status(source.status)]
+    if label == "success" and (source.counts.get("failed") or source.counts.get("gone")):
+        label = "warning"  # it came to its end and could not read something
     context = {
         "source": source,
-        "label": _label(source),
-        "counts": counts_text(source),
+        "label": label,
+        "counts": [text % {"count": source.counts[name]} for name, text in COUNTED.items() if source.counts.get(name)],
         "error": error_text(source.error, source.error_code, source.error_params),
         "swap": swap,
     }
     return render_to_string("sources/web/state.html", context)
-
-
-def _label(source: WebSource) -> str:
-    """A run that came to its end and could not read something is no plain success."""
-    is_done = source.status == WebSource.Status.DONE
-    return (
-        "warning"
-        if is_done and (source.counts.get("failed") or source.counts.get("gone"))
-        else LABELS[WebSource.Status(source.status)]
-    )
-
-
-def schedule_text(source: WebSource) -> str:
-    if source.every_minutes is None or not source.enabled:
-        return _("only when asked for")
-    minutes = source.every_minutes
-    if minutes % 1_440 == 0:
-        return _("every %(count)d days") % {"count": minutes // 1_440} if minutes > 1_440 else _("every day")
-    if minutes % 60 == 0:
-        return _("every %(count)d hours") % {"count": minutes // 60} if minutes > 60 else _("every hour")
-    return _("every %(count)d minutes") % {"count": minutes}
 
 
 KEEP = "keep"
@@ -213,16 +184,14 @@ class SourceChangeList(ChangeList):  # type: ignore[misc]
 
 
 @admin.register(WebSource)
-class WebSourceAdmin(ScopedModelAdmin):
+class WebSourceAdmin(SourceAdmin):
     form = WebSourceForm
     list_display = ("title", "kind", "knowledge_base", "state", "pages", "schedule", "next_run_at")
-    list_filter = (
+    list_filter: ClassVar[Any] = (
         ("knowledge_base", ScopedRelatedFilter),
         ("kind", ChoicesDropdownFilter),
         ("status", ChoicesDropdownFilter),
     )
-    list_filter_submit = True
-    list_select_related = ("knowledge_base",)
     search_fields = ("name", "url")
     search_help_text = gettext_lazy("Search by name or address")
     actions = ("run_now",)
@@ -231,7 +200,6 @@ class WebSourceAdmin(ScopedModelAdmin):
     change_form_outer_before_template = "sources/web/panel.html"
     change_form_after_template = "sources/web/test.html"
     delete_confirmation_template = "sources/web/delete_confirmation.html"
-    warn_unsaved_form = True
     fieldsets: ClassVar[Any] = (
         (None, {"fields": ("knowledge_base", "name", "kind", "url", "every_minutes", "enabled", "live", "tags")}),
         (gettext_lazy("Which pages"), {"fields": ("max_pages", "max_depth", "include", "exclude")}),
@@ -244,15 +212,10 @@ class WebSourceAdmin(ScopedModelAdmin):
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return SourceChangeList
 
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        return () if obj is None else ("knowledge_base",)
-
     # -- Pages of its own ------------------------------------------------------------------------------------------------
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("progress/", require_GET(self.progress_view), "progress"),
-            self.page("test/", require_POST(self.test_view), "test"),
-            self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
             self.page("<int:object_id>/run/", require_POST(self.run_view), "run"),
             self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
             self.page("<int:object_id>/accept/", require_POST(self.accept_view), "accept"),
@@ -281,15 +244,16 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
         """What the form's source would take; nothing is saved."""
-        stored = self.get_object_or_404(request, str(object_id), to_change=True) if object_id else None
-        form_class = self.get_form(request, stored, change=stored is not None)
-        values = request.POST.copy()
-        values["name"] = values.get("name") or uuid.uuid4().hex  # it may be named later
-        form = form_class(values, instance=stored)
-        if not form.is_valid():
-            return render(request, "sources/web/preview.html", {"form": form})
-        preview = web_source_preview(form.instance, web_client())
-        return render(request, "sources/web/preview.html", {"preview": preview, **_as_text(preview)})
+        form = self.tested_form(request, object_id, name=uuid.uuid4().hex)
+        context: dict[str, Any] = {"form": form}
+        if form.is_valid():
+            preview = web_source_preview(form.instance, web_client())
+            context = {
+                "preview": preview,
+                "error": error_of(preview.error),
+                "rows": [{"page": page, "error": error_of(page.error)} for page in preview.pages],
+            }
+        return render(request, "sources/web/preview.html", context)
 
     def run_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         source = self.get_object_or_404(request, str(object_id), to_change=True)
@@ -372,7 +336,14 @@ class WebSourceAdmin(ScopedModelAdmin):
 
     @column(gettext_lazy("schedule"), ordering="every_minutes")
     def schedule(self, source: WebSource) -> str:
-        return schedule_text(source)
+        minutes = source.every_minutes
+        if minutes is None or not source.enabled:
+            return _("only when asked for")
+        if minutes % 1_440 == 0:
+            return _("every %(count)d days") % {"count": minutes // 1_440} if minutes > 1_440 else _("every day")
+        if minutes % 60 == 0:
+            return _("every %(count)d hours") % {"count": minutes // 60} if minutes > 60 else _("every hour")
+        return _("every %(count)d minutes") % {"count": minutes}
 
 
 @admin.register(WebPage)
@@ -441,13 +412,3 @@ def pages_url(source: WebSource) -> str:
 
 def shortened(url: str) -> str:
     return url if len(url) <= 90 else f"{url[:60]}…{url[-28:]}"
-
-
-def _as_text(preview: Preview) -> dict[str, Any]:
-    def message(error: Any) -> str:
-        return error_text(str(error), error.code, error.params) if error else ""
-
-    return {
-        "error": message(preview.error),
-        "rows": [{"page": page, "error": message(page.error)} for page in preview.pages],
-    }

@@ -14,6 +14,7 @@ from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview
 from kb.sources.web.services.sources import (
+    error_of,
     error_text,
     web_source_accept,
     web_source_cancel,
@@ -52,11 +53,19 @@ class WebErrorSerializer(serializers.Serializer[Any]):
     message = serializers.CharField()
 
 
-def row_fault_json(row: WebSource | WebPage) -> dict[str, str] | None:
-    """The error of a row in the caller's language."""
-    if not row.error:
-        return None
-    return {"code": row.error_code, "message": error_text(row.error, row.error_code, row.error_params)}
+@extend_schema_field(WebErrorSerializer(allow_null=True))
+class WebErrorField(serializers.Field[Any, Any, Any, Any]):
+    """The error of a row or of a preview in the caller's language."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(source="*", read_only=True, **kwargs)
+
+    def to_representation(self, value: Any) -> dict[str, str] | None:
+        if not value.error:
+            return None
+        if isinstance(value, WebSource | WebPage):
+            return {"code": value.error_code, "message": error_text(value.error, value.error_code, value.error_params)}
+        return {"code": value.error.code.value, "message": error_of(value.error)}
 
 
 class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
@@ -67,7 +76,7 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
     )
     page_count = serializers.IntegerField()
     document_count = serializers.IntegerField()
-    error = serializers.SerializerMethodField(help_text="Why the last run failed, and what to do about it.")
+    error = WebErrorField(help_text="Why the last run failed, and what to do about it.")
 
     class Meta:
         model = WebSource
@@ -96,10 +105,6 @@ class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
             "created_at",
         )
         read_only_fields = fields
-
-    @extend_schema_field(WebErrorSerializer(allow_null=True))
-    def get_error(self, source: WebSource) -> dict[str, str] | None:
-        return row_fault_json(source)
 
 
 class WebSourceChangeSerializer(StrictSerializer):
@@ -137,16 +142,12 @@ class WebSourceDeleteSerializer(serializers.Serializer[Any]):
 
 class WebPageSerializer(serializers.ModelSerializer[WebPage]):
     state = serializers.CharField(help_text=f"One of: {STATES}.")
-    error = serializers.SerializerMethodField(help_text="Why it was not read, and what to do about it.")
+    error = WebErrorField(help_text="Why it was not read, and what to do about it.")
 
     class Meta:
         model = WebPage
         fields = ("id", "url", "title", "document_id", "state", "error", "fetched_at", "gone_at")
         read_only_fields = fields
-
-    @extend_schema_field(WebErrorSerializer(allow_null=True))
-    def get_error(self, page: WebPage) -> dict[str, str] | None:
-        return row_fault_json(page)
 
 
 class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
@@ -155,27 +156,13 @@ class PreviewPageSerializer(serializers.Serializer[PreviewPage]):
     excerpt = serializers.CharField(help_text="The beginning of its text.")
     characters = serializers.IntegerField(allow_null=True, help_text="Of its text; null: it was not read for this.")
     published = serializers.DateTimeField(allow_null=True)
-    error = serializers.SerializerMethodField(help_text="Why it would not be taken; null: it would be.")
-
-    @extend_schema_field(WebErrorSerializer(allow_null=True))
-    def get_error(self, page: PreviewPage) -> dict[str, str] | None:
-        return fault_json(page.error)
+    error = WebErrorField(help_text="Why it would not be taken; null: it would be.")
 
 
 class PreviewSerializer(serializers.Serializer[Preview]):
     pages = PreviewPageSerializer(many=True)
     has_more = serializers.BooleanField()
-    error = serializers.SerializerMethodField(help_text="Why the source as a whole cannot be read.")
-
-    @extend_schema_field(WebErrorSerializer(allow_null=True))
-    def get_error(self, preview: Preview) -> dict[str, str] | None:
-        return fault_json(preview.error)
-
-
-def fault_json(error: Any) -> dict[str, str] | None:
-    if error is None:
-        return None
-    return {"code": error.code.value, "message": error_text(str(error), error.code, error.params)}
+    error = WebErrorField(help_text="Why the source as a whole cannot be read.")
 
 
 class WebSourceFilters(ListFilters):

@@ -1,7 +1,4 @@
-"""What a kind of search service wants to know, for its check, its form and the documentation of the API.
-
-Why a search service has not answered, each with what to do about it.
-"""
+"""What each kind of search service shares: its settings, and why one has not answered, with what to do about it."""
 
 from dataclasses import dataclass
 
@@ -12,45 +9,28 @@ from retrieval.errors import ChannelUnavailable
 from retrieval.messages import Message
 from retrieval.trace import DegradationCode
 
-
-def not_configured(source: str, reason: str) -> ChannelUnavailable:
-    """It cannot be asked as it is set up."""
-    template = gettext_noop("The external source “{source}” cannot be asked: {reason}")
-    return ChannelUnavailable(DegradationCode.EXTERNAL_NOT_CONFIGURED, Message(template, source=source, reason=reason))
-
-
-def refused(source: str, reason: str) -> ChannelUnavailable:
-    """It does not let this server in."""
-    template = gettext_noop(
+ANSWERS = {
+    DegradationCode.EXTERNAL_NOT_CONFIGURED: gettext_noop("The external source “{source}” cannot be asked: {reason}"),
+    DegradationCode.EXTERNAL_REFUSED: gettext_noop(
         "The external source “{source}” lets this server not in ({reason}): check its credentials, and that they may "
         "search the data store."
-    )
-    return ChannelUnavailable(DegradationCode.EXTERNAL_REFUSED, Message(template, source=source, reason=reason))
-
-
-def over_quota(source: str) -> ChannelUnavailable:
-    """It has been asked too often."""
-    template = gettext_noop(
+    ),
+    DegradationCode.EXTERNAL_QUOTA: gettext_noop(
         "The external source “{source}” has been asked more often than its quota allows: wait, or ask for a higher one."
-    )
-    return ChannelUnavailable(DegradationCode.EXTERNAL_QUOTA, Message(template, source=source))
-
-
-def too_late(source: str) -> ChannelUnavailable:
-    """It did not answer in time."""
-    template = gettext_noop(
+    ),
+    DegradationCode.EXTERNAL_TIMEOUT: gettext_noop(
         "The external source “{source}” did not answer in time: allow it more milliseconds, or try again later."
-    )
-    return ChannelUnavailable(DegradationCode.EXTERNAL_TIMEOUT, Message(template, source=source))
-
-
-def unavailable(source: str, reason: str) -> ChannelUnavailable:
-    """It is out of reach, or failed."""
-    template = gettext_noop(
+    ),
+    DegradationCode.EXTERNAL_UNAVAILABLE: gettext_noop(
         "The external source “{source}” is out of reach or failed ({reason}): try again later, and look whether its "
         "service is up."
-    )
-    return ChannelUnavailable(DegradationCode.EXTERNAL_UNAVAILABLE, Message(template, source=source, reason=reason))
+    ),
+}
+
+
+def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUnavailable:
+    """Why a source has not answered; `details` has the reason, where the message of the code names one."""
+    return ChannelUnavailable(code, Message(ANSWERS[code], source=source, **details))
 
 
 class InvalidSettings(Exception):

@@ -11,10 +11,11 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import User
 from kb.sources.external.providers import vertex
-from kb.sources.external.providers.fields import Field, InvalidSettings, not_configured
+from kb.sources.external.providers.fields import Field, InvalidSettings, unanswered
 from kb.sources.models import SearchProvider
 from retrieval.messages import message_of
 from retrieval.protocols import ExternalProvider
+from retrieval.trace import DegradationCode
 
 _MOST_CHARACTERS: Final = 300
 
@@ -85,10 +86,10 @@ def provider_of(source: SearchProvider) -> ExternalProvider:
     try:
         values = checked_settings(source.kind, source.settings, source.knowledge_base_id)
     except InvalidSettings as error:
-        raise not_configured(source.name, message_of(error)) from error
+        raise unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source.name, reason=message_of(error)) from error
     kind = KINDS[source.kind]
     if not kind.installed():
-        raise not_configured(source.name, not_installed(kind))
+        raise unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source.name, reason=not_installed(kind))
     return kind.make(source.name, values)
 
 

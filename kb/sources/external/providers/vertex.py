@@ -18,16 +18,9 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from kb.sources.external.providers.fields import (
-    Field,
-    InvalidSettings,
-    not_configured,
-    over_quota,
-    refused,
-    too_late,
-    unavailable,
-)
+from kb.sources.external.providers.fields import Field, InvalidSettings, unanswered
 from retrieval.errors import ChannelUnavailable
+from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
 
@@ -44,14 +37,12 @@ def map_errors(source: str) -> Iterator[None]:
 
     try:
         yield
-    except GoogleAuthError as error:
-        raise refused(source, type(error).__name__) from error
     except requests.Timeout as error:
-        raise too_late(source) from error
+        raise unanswered(DegradationCode.EXTERNAL_TIMEOUT, source) from error
     except requests.RequestException as error:
-        raise unavailable(source, type(error).__name__) from error
-    except OSError as error:  # the file of the credentials
-        raise refused(source, type(error).__name__) from error
+        raise unanswered(DegradationCode.EXTERNAL_UNAVAILABLE, source, reason=type(error).__name__) from error
+    except (GoogleAuthError, OSError) as error:  # the latter of the file of the credentials
+        raise unanswered(DegradationCode.EXTERNAL_REFUSED, source, reason=type(error).__name__) from error
     except GoogleAPIError as error:
         raise _mapped(source, error) from error
 
@@ -61,15 +52,15 @@ def _mapped(source: str, error: Exception) -> ChannelUnavailable:
 
     name = type(error).__name__
     if isinstance(error, google.DeadlineExceeded | google.GatewayTimeout | google.RetryError):
-        return too_late(source)
+        return unanswered(DegradationCode.EXTERNAL_TIMEOUT, source)
     if isinstance(error, google.TooManyRequests):  # ResourceExhausted is one
-        return over_quota(source)
+        return unanswered(DegradationCode.EXTERNAL_QUOTA, source)
     if isinstance(error, google.Forbidden | google.Unauthorized):  # PermissionDenied and Unauthenticated are such
-        return refused(source, name)
+        return unanswered(DegradationCode.EXTERNAL_REFUSED, source, reason=name)
     if isinstance(error, google.BadRequest | google.NotFound):  # InvalidArgument and FailedPrecondition are such
-        said = " ".join(str(getattr(error, "message", "")).split())[:300]
-        return not_configured(source, f"{name}: {said}")
-    return unavailable(source, name)
+        reason = " ".join(str(getattr(error, "message", "")).split())[:300]
+        return unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source, reason=f"{name}: {reason}")
+    return unanswered(DegradationCode.EXTERNAL_UNAVAILABLE, source, reason=name)
 
 
 _TAGS: Final = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")

@@ -11,18 +11,15 @@ from django.conf import settings
 from django.core.files.base import ContentFile
 from django.db import transaction
 from django.utils import timezone
-from django.utils.translation import gettext as _
 
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.addresses import parse_url
 from kb.base.net.backend import Deadline
 from kb.base.net.client import Ask, Fetched, WebClient
-from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
 from kb.base.text import storable
 from kb.content.models import Document
-from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
@@ -31,6 +28,7 @@ from kb.sources.connectors.kinds import listing_of
 from kb.sources.connectors.listing import Candidate
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
+from kb.sources.web.services.sources import error_of
 from retrieval.messages import message_of
 
 TITLE_CHARACTERS = 500
@@ -141,12 +139,12 @@ class PageWriter:
         Returns:
             "gone"; None: it has been gone for so long that its document goes when the run ends.
         """
-        told = error_fields(error) if error else _NO_ERROR
         with self.hold():
             page = self.locked(url)
             since = page.gone_at if page.state == WebPage.State.GONE and page.gone_at else timezone.now()
             WebPageChange.objects.filter(page=page).delete()
-            fields = told | {"gone_at": since, "shown_key": "", "fetched_at": timezone.now()}
+            fields = error_fields(error) if error else _NO_ERROR
+            fields = fields | {"gone_at": since, "shown_key": "", "fetched_at": timezone.now()}
             save_page(page, state=WebPage.State.GONE, **fields)
         return None if page.document_id is not None and since <= self.gone_before else "gone"
 
@@ -221,13 +219,16 @@ class PageWriter:
 
     def _refuse(self, page: WebPage, error: AlreadyThere | Rejected, found: Found) -> None:
         """Notes why what a page holds is not kept."""
-        if not isinstance(error, AlreadyThere):
-            told = {"error": message_of(error), "error_code": error.code, "error_params": {}}
-            save_page(page, state=WebPage.State.FAILED, **(found.seen | told))
-            return
-        other = Document.objects.filter(pk=error.document_id).first()
-        told = error_fields(FetchError(FetchCode.DUPLICATE, title=str(other or "")))
-        save_page(page, state=WebPage.State.DUPLICATE, **(found.seen | told))
+        if isinstance(error, AlreadyThere):
+            other = Document.objects.filter(pk=error.document_id).first()
+            state, reason = (
+                WebPage.State.DUPLICATE,
+                error_fields(FetchError(FetchCode.DUPLICATE, title=str(other or ""))),
+            )
+        else:
+            reason = {"error": message_of(error), "error_code": error.code, "error_params": {}}
+            state = WebPage.State.FAILED
+        save_page(page, state=state, **(found.seen | reason))
 
 
 def hash_of(url: str) -> str:
@@ -276,14 +277,9 @@ def page_read(
     deadline = Deadline(SECONDS)
     client = client or web_client()
     try:
-        robots = Robots(client, deadline)
-        fetched = client.fetch(url, Ask(types=READABLE, before_hop=robots.check, deadline=deadline))
-        limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(url))
-        content = content_of_page(fetched, limits)
-    except FetchError as error:
-        raise Rejected("url_refused", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
-    except ParseError as error:
-        raise Rejected("url_refused", _(PARSE_MESSAGES[error.code]).format(**error.params)) from error
+        content = _content(Candidate(url), client, Robots(client, deadline), deadline)
+    except (FetchError, ParseError) as error:
+        raise Rejected("url_refused", error_of(error)) from error
     found = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
     if content.published:
         found["published"] = content.published.isoformat(timespec="seconds")
@@ -344,7 +340,7 @@ def web_source_preview(source: WebSource, client: WebClient, *, seconds: float =
     """
     deadline = Deadline(seconds)
     robots = Robots(client, deadline)
-    listing = listing_of(source, client, robots, deadline=deadline)
+    listing = listing_of(source, client, deadline=deadline)
     pages: list[PreviewPage] = []
     try:
         for candidate in listing:
@@ -384,11 +380,8 @@ def _look(
 
 
 def _content(candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline) -> PageContent:
-    if candidate.content is not None:
-        return content_of_entry(candidate, _limits(candidate.url, deadline))
-    ask = Ask(types=READABLE, before_hop=robots.check, deadline=deadline)
-    return content_of_page(client.fetch(candidate.url, ask), _limits(candidate.url, deadline))
-
-
-def _limits(url: str, deadline: Deadline) -> Limits:
-    return Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(url))
+    fetched = None
+    if candidate.content is None:
+        fetched = client.fetch(candidate.url, Ask(types=READABLE, before_hop=robots.check, deadline=deadline))
+    limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(candidate.url))
+    return content_of_entry(candidate, limits) if fetched is None else content_of_page(fetched, limits)

@@ -191,7 +191,7 @@ class Reader:
     def _ask_all(self, ends_at: float) -> bool:
         """Asks until the time is over; returns whether addresses are left."""
         has_asked = False
-        listing = listing_of(self._source, self._client, self._robots, known=self._known(), alive=self._run.report)
+        listing = listing_of(self._source, self._client, known=self._known(), alive=self._run.report)
         for candidate in listing:
             page = self._pages.find(candidate.url)
             if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import regex
 from django.db import transaction
-from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
+from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.utils import timezone
 from django.utils.translation import gettext as _
@@ -21,6 +21,7 @@ from kb.base.net.errors import MESSAGES as FETCH_MESSAGES
 from kb.base.net.errors import FetchError
 from kb.content.models import Document
 from kb.ingest.parser.parsed import MESSAGES as PARSE_MESSAGES
+from kb.ingest.parser.parsed import ParseError
 from kb.ingest.services.documents import documents_delete
 from kb.jobs.leases import TASK_AWAITED, Queue
 from kb.sources.connectors.listing import compiled
@@ -49,13 +50,20 @@ def web_source_check(source: WebSource) -> None:
     try:
         parse_url(source.url)
     except FetchError as error:
-        raise Rejected("url_refused", _(FETCH_MESSAGES[error.code]).format(**error.params)) from error
+        raise Rejected("url_refused", error_of(error)) from error
     if source.live and source.kind not in LIVE_KINDS:
         message = _("Only a page or a feed can be read at query time: choose one of these, or leave that off.")
         raise Rejected("live_invalid", message)
     for field in ("include", "exclude"):
         for pattern in getattr(source, field):
-            _check_pattern(field, pattern)
+            try:
+                compiled(pattern)
+            except regex.error as error:
+                message = _(
+                    "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for "
+                    "themselves."
+                )
+                raise Rejected(f"{field}_invalid", message % {"pattern": pattern, "reason": error.msg}) from error
     named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
     if named.exists():
         message = _("This knowledge base has a web source named “%(name)s” already: choose another name.")
@@ -123,10 +131,11 @@ def web_source_request(source: WebSource) -> bool:
         row = WebSource.objects.select_for_update(no_key=True).get(pk=source.pk)
         if row.status in UNFINISHED:
             return False
-        for name, value in _fresh_run().items():
+        fresh = _fresh_run()
+        for name, value in fresh.items():
             setattr(row, name, value)
             setattr(source, name, value)
-        row.save(update_fields=list(_fresh_run()))
+        row.save(update_fields=list(fresh))
     return True
 
 
@@ -165,7 +174,8 @@ def sweep_web_sources() -> list[int]:
         The ids of those that a task is to be sent for.
     """
     lost = WEB_SOURCES.sweep(limit=SWEEP_LIMIT)
-    due = _ids(Q(enabled=True, next_run_at__lte=timezone.now()) & ~Q(status__in=UNFINISHED))
+    planned = WebSource.objects.filter(enabled=True, next_run_at__lte=timezone.now()).exclude(status__in=UNFINISHED)
+    due = list(planned.order_by("next_run_at", "pk").values_list("pk", flat=True)[:SWEEP_LIMIT])
     WebSource.objects.filter(pk__in=due).exclude(status__in=UNFINISHED).update(**_fresh_run())
     return lost + due
 
@@ -195,6 +205,11 @@ def error_text(error: str, code: str, params: Mapping[str, Any]) -> str:
     return error
 
 
+def error_of(error: FetchError | ParseError | None) -> str:
+    """An error in the reader's language; blank for none."""
+    return "" if error is None else error_text(str(error), error.code, error.params)
+
+
 def _fresh_run() -> dict[str, Any]:
     return {
         **WEB_SOURCES.freed(WebSource.Status.WAITING, until=timezone.now() + TASK_AWAITED),
@@ -207,21 +222,3 @@ def _fresh_run() -> dict[str, Any]:
         "error_code": "",
         "error_params": {},
     }
-
-
-def _ids(condition: Q) -> list[int]:
-    return list(
-        WebSource.objects.filter(condition)
-        .order_by(F("next_run_at").asc(nulls_first=True), "pk")
-        .values_list("pk", flat=True)[:SWEEP_LIMIT]
-    )
-
-
-def _check_pattern(field: str, pattern: str) -> None:
-    try:
-        compiled(pattern)
-    except regex.error as error:
-        message = _(
-            "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for themselves."
-        )
-        raise Rejected(f"{field}_invalid", message % {"pattern": pattern, "reason": error.msg}) from error

@@ -9,7 +9,6 @@ import pytest
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors import sitemap
 from kb.sources.connectors.listing import Order, Scope, site_of
-from kb.sources.connectors.robots import Robots
 from kb.sources.connectors.sitemap import SitemapListing, plain_sitemap, xml_sitemap
 from tests.web_server import Page, client_for
 
@@ -19,7 +18,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[4
 
 def listing(web, path="/sitemap.xml", *, max_pages=100):
     client = client_for(web)
-    return SitemapListing(client, Robots(client), Order(web.url(path), Scope(site_of(web.url(path))), max_pages))
+    return SitemapListing(client, Order(web.url(path), Scope(site_of(web.url(path))), max_pages))
 
 
 def urls(web, *paths):
@@ -130,5 +129,5 @@ def test_whoever_reads_many_files_is_heard_of_before_each(web):
     web.pages["/1"] = Page(urls(web, "/a"))
     client = client_for(web)
     order = Order(web.url("/sitemap.xml"), Scope(), 10, alive=lambda: heard.append(len(web.paths)))
-    list(SitemapListing(client, Robots(client), order))
+    list(SitemapListing(client, order))
     assert heard == [0, 1]

@@ -192,7 +192,7 @@ def test_a_page_of_thousands_of_links_queues_no_more_than_are_read(kb, web):
     links = tuple(f"/{number}" for number in range(3_000))
     web.pages["/"] = Page(article("Start", links=links))
     scope = Order(web.url("/"), Scope(), max_pages=5, max_depth=3)
-    listing = CrawlListing(client_for(web), None, scope)
+    listing = CrawlListing(client_for(web), scope)
     met = []
     for candidate in listing:
         met.append(candidate.url)
