@@ -123,9 +123,24 @@ class ConceptReader:
         """
         searched = SearchedText(text)
         mentioned = _mentioned(kb_ids, searched)
-        concepts = self._concepts(mentioned)
+        scope = visible_knowledge_bases(self._principal)
+        if scope is None or not mentioned:
+            return ()
+        visible, values = scope
+        concepts: dict[int, tuple[int, str]] = {}
+        terms: dict[int, dict[str, str]] = defaultdict(dict)
+        with connection.cursor() as cursor:
+            cursor.execute(TERMS.format(visible=visible), [list(mentioned), *values])
+            for concept_id, kb_id, name, key, term in cursor.fetchall():
+                concepts[concept_id] = (kb_id, name)
+                terms[concept_id][key] = term
         return tuple(
-            concepts[concept_id].mentioned_as(searched.written(span), span.key)
+            ConceptMention(
+                concept_id,
+                *concepts[concept_id],
+                searched.written(span),
+                tuple(term for key, term in terms[concept_id].items() if key != span.key),
+            )
             for concept_id, span in mentioned.items()
             if concept_id in concepts
         )
@@ -139,33 +154,6 @@ class ConceptReader:
             met |= new
             new = set(visible.filter(parent__in=new).values_list("pk", flat=True)) - met
         return frozenset(met)
-
-    def _concepts(self, concept_ids: Collection[int]) -> Mapping[int, "_Concept"]:
-        scope = visible_knowledge_bases(self._principal)
-        if scope is None or not concept_ids:
-            return {}
-        visible, values = scope
-        concepts: dict[int, _Concept] = {}
-        with connection.cursor() as cursor:
-            cursor.execute(TERMS.format(visible=visible), [list(concept_ids), *values])
-            for concept_id, kb_id, name, key, term in cursor.fetchall():
-                concept = concepts.setdefault(concept_id, _Concept(concept_id, kb_id, name, {}))
-                concept.terms[key] = term
-        return concepts
-
-
-@dataclass(frozen=True, slots=True)
-class _Concept:
-    """A concept with its terms by key, its name first."""
-
-    concept_id: int
-    kb_id: int
-    name: str
-    terms: dict[str, str]
-
-    def mentioned_as(self, mention: str, key: str) -> ConceptMention:
-        others = tuple(term for other, term in self.terms.items() if other != key)
-        return ConceptMention(self.concept_id, self.kb_id, self.name, mention, others)
 
 
 def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Span]:

@@ -1,6 +1,4 @@
-"""Asks the language model about passages, several at a time; nothing here touches the database.
-
-What a language model is asked for about a passage or a document, and what of its answer is taken.
+"""Asks the language model about passages and documents, several at a time; nothing here writes to the database.
 
 Of an answer that can be read at all, each item is taken or refused by itself. What an entity or a fact names has to stand in
 the passage: what the model knows from elsewhere, or makes up, has no source.
@@ -266,10 +264,6 @@ def _data(**values: str | list[str]) -> Turn:
     return Turn("user", json.dumps(values, ensure_ascii=False))
 
 
-def repair_prompt(asked: Sequence[Turn], answer: str, reason: str) -> tuple[Turn, ...]:
-    return (*asked, Turn("assistant", answer[:4_000]), Turn("user", _AGAIN.format(reason=reason)))
-
-
 T = TypeVar("T")
 
 
@@ -335,9 +329,9 @@ class GraphReader:
             answer = self._complete(prompt)
             return read(answer)
         except UnusableAnswer as error:
-            reason = message_of(error)
+            again = Turn("user", _AGAIN.format(reason=message_of(error)))
         try:
-            return read(self._complete(repair_prompt(prompt, answer or "-", reason)))
+            return read(self._complete((*prompt, Turn("assistant", answer[:4_000] or "-"), again)))
         except UnusableAnswer:
             return None
 

@@ -1,14 +1,12 @@
-"""What was found in a document's passages, written into the graph of its knowledge base.
+"""Reads documents for the graph: what a language model finds in their passages becomes facts, entities and concepts.
 
-Reads documents for the graph: what a language model finds in their passages becomes facts, entities and concepts.
-
-A document is searched without its graph; how far that is, a `GraphExtraction` says. What was found before goes once the
-passages that it was found in are read anew; what was made by hand or imported stays.
+A document is searched without its graph; how far that is, a `GraphExtraction` says. What was found before is deleted once the
+passages that it was found in are read again; what was made by hand or imported stays.
 """
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from itertools import islice
 from typing import Any
@@ -34,7 +32,7 @@ from kb.graph.models import (
     Origin,
 )
 from kb.graph.services.entities import MAX_ALIASES, fact_counts
-from kb.graph.services.facts import BATCH, Triple, by_entities, rewrite_facts, write_facts
+from kb.graph.services.facts import BATCH, by_entities, rewrite_facts, write_facts
 from kb.graph.services.reader import (
     VERSION,
     Found,
@@ -73,36 +71,36 @@ def write_found(document: Document, found: Mapping[str, Found]) -> int:
         for triple, (_stated, chunk_id) in zip(triples, stated, strict=True)
         if triple.identity[0] != triple.identity[2]
     ]
-    return _write_facts(document, said, stale=set(digests) - set(read))
-
-
-def _write_facts(document: Document, said: Sequence[tuple[Triple, int]], stale: set[int]) -> int:
-    """Facts, their sources, and then those away that nothing states any more; `stale` chunks keep what they stated."""
-    kb_id = document.knowledge_base_id
     ids = write_facts(kb_id, [triple for triple, _chunk_id in said], Origin.LLM)
     wanted = {(ids[triple.identity], chunk_id) for triple, chunk_id in said if triple.identity in ids}
-    held = {
-        (source.fact_id, source.chunk_id): source for source in FactSource.objects.filter(document=document).iterator()
-    }
-    gone = [source for key, source in held.items() if key not in wanted and (key[1] is None or key[1] not in stale)]
-    new = [key for key in wanted if key not in held]
-    rows = [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in sorted(new)]
-    FactSource.objects.bulk_create(rows, batch_size=BATCH)
-    _set_source_chunks(rows)
-    losing = GraphFact.objects.filter(pk__in=[source.fact_id for source in gone])
-    touched = {key for pair in losing.values_list("subject_key", "object_key") for key in pair}
-    FactSource.objects.filter(pk__in=[source.pk for source in gone]).delete()
-    _drop_unnamed(kb_id, touched)
+    _write_sources(document, wanted, stale=set(digests) - set(read))
     return FactSource.objects.filter(document=document).values("fact").distinct().count()
 
 
-def _set_source_chunks(rows: Iterable[FactSource]) -> None:
-    """A fact of a language model that has no passage to show has one now."""
-    first = {row.fact_id: row.chunk_id for row in reversed(list(rows))}
+def _write_sources(document: Document, wanted: set[tuple[int, int]], stale: set[int]) -> None:
+    """Sources by fact and chunk in place of those before, and deletes what nothing states any more.
+
+    Args:
+        document: whose sources they are.
+        wanted: the ids of facts and of the chunks that state them.
+        stale: chunks that were not read, whose sources stay.
+    """
+    held = {(source.fact_id, source.chunk_id): source for source in FactSource.objects.filter(document=document)}
+    gone = [source for key, source in held.items() if key not in wanted and (key[1] is None or key[1] not in stale)]
+    new = sorted(wanted - held.keys())
+    rows = [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in new]
+    FactSource.objects.bulk_create(rows, batch_size=BATCH)
+    first = dict(reversed(new))
     lacking = list(GraphFact.objects.filter(pk__in=first, source_chunk=None, origin=Origin.LLM))
     for fact in lacking:
         fact.source_chunk_id = first[fact.pk]
     GraphFact.objects.bulk_update(lacking, ["source_chunk"], batch_size=BATCH)
+    losing = GraphFact.objects.filter(pk__in=[source.fact_id for source in gone])
+    touched = {key for pair in losing.values_list("subject_key", "object_key") for key in pair}
+    FactSource.objects.filter(pk__in=[source.pk for source in gone]).delete()
+    named = Entity.objects.filter(knowledge_base=document.knowledge_base_id, origin=Origin.LLM, names__key__in=touched)
+    ids = set(named.values_list("pk", flat=True))
+    Entity.objects.filter(pk__in=ids - set(fact_counts(ids))).delete()
 
 
 def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
@@ -129,24 +127,11 @@ def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
             rewrite_facts(kb_id, new, entity.name)
 
 
-def _drop_unnamed(kb_id: int, keys: set[str]) -> None:
-    """Takes entities away that only a language model has named, and that no fact names any more."""
-    rows = Entity.objects.filter(knowledge_base=kb_id, origin=Origin.LLM, names__key__in=keys)
-    ids = set(rows.values_list("pk", flat=True))
-    Entity.objects.filter(pk__in=ids - set(fact_counts(ids))).delete()
-
-
 CONCEPT_CHARACTERS = 6_000
 """Of a document's title, headings and beginning."""
 MOST_OFFERED = 200
 MOST_NEW = 3
 """That one document can add to a taxonomy."""
-
-
-def known_concepts(kb_id: int) -> list[str]:
-    """The names of a knowledge base's concepts, the most used first."""
-    rows = Concept.objects.filter(knowledge_base=kb_id).annotate(uses=Count("documents"))
-    return list(rows.order_by("-uses", "name").values_list("name", flat=True)[:MOST_OFFERED])
 
 
 def assign_concepts(document: Document, found: Sequence[FoundConcept], before: Collection[int]) -> list[int]:
@@ -157,7 +142,7 @@ def assign_concepts(document: Document, found: Sequence[FoundConcept], before: C
     Returns:
         The ids of the concepts that the document has through this.
     """
-    wanted = _concepts(document.knowledge_base_id, found)
+    wanted = _concept_ids(document.knowledge_base_id, found)
     held = set(document.concepts.values_list("pk", flat=True))
     chosen = held - set(before)
     document.concepts.remove(*(set(before) & held) - set(wanted))
@@ -166,7 +151,7 @@ def assign_concepts(document: Document, found: Sequence[FoundConcept], before: C
     return given
 
 
-def _concepts(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
+def _concept_ids(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
     """The ids of the concepts; those that are not there are made, as far as one document may."""
     names = {normalized_key(name) for each in found for name in (each.name, each.wider) if name}
     rows = ConceptTerm.objects.filter(knowledge_base=kb_id, key__in=names).order_by("-kind", "pk")
@@ -321,7 +306,7 @@ def extract_document(document_id: int) -> bool:
     try:
         return _extract(job)
     except LeaseLost:
-        logger.info("document %s was asked for anew while it was read for the graph", document_id)
+        logger.info("document %s was requested again while it was read for the graph", document_id)
     return False
 
 
@@ -362,7 +347,9 @@ class _Reading:
         most = settings.GRAPH_LLM_MAX_CHUNKS
         self._wanted = list(self._passages.values())[:most]
         self._counts = {"chunk_count": len(chunks), "skipped_count": max(0, len(self._passages) - most)}
-        self._found = _stored(self._document, [passage.content_hash for passage in self._wanted])
+        hashes = [passage.content_hash for passage in self._wanted]
+        stored = GraphReading.objects.filter(document=self._document, version=VERSION, content_hash__in=hashes)
+        self._found = {row.content_hash: Found.from_json(row.found) for row in stored}
         self._unusable = 0
         self._has_news = True
 
@@ -371,14 +358,14 @@ class _Reading:
         until = time.monotonic() + SECONDS_A_TASK
         left = [passage for passage in self._wanted if passage.content_hash not in self._found]
         self._has_news = bool(left) or self._job.row.finished_at is None
-        self._report()
+        self._job.renew(**self._numbers())
         size = self._reader.concurrency * 4
         for start in range(0, len(left), size):
             if time.monotonic() > until:
                 return False
             for passage, found in self._reader.read(left[start : start + size]):
-                self._keep(passage, found)
-                self._report()
+                self._store(passage, found)
+                self._job.renew(**self._numbers())
         return True
 
     def read_concepts(self) -> None:
@@ -387,7 +374,9 @@ class _Reading:
             return
         texts = "\n".join(passage.text for passage in self._wanted[:FIRST_PASSAGES])
         beginning = "\n".join([str(self._document), *self._headings, texts])[:CONCEPT_CHARACTERS]
-        found = self._reader.concepts(known_concepts(self._document.knowledge_base_id), beginning)
+        known = Concept.objects.filter(knowledge_base=self._document.knowledge_base_id)
+        names = known.annotate(uses=Count("documents")).order_by("-uses", "name").values_list("name", flat=True)
+        found = self._reader.concepts(list(names[:MOST_OFFERED]), beginning)
         if found is None:
             self._unusable += 1
             return
@@ -408,23 +397,16 @@ class _Reading:
             GraphReading.objects.filter(document=self._document).exclude(content_hash__in=list(self._found)).delete()
             self._job.finish()
 
-    def _keep(self, passage: Passage, found: Found | None) -> None:
+    def _store(self, passage: Passage, found: Found | None) -> None:
         if found is None:
             self._unusable += 1
             return
         self._found[passage.content_hash] = found
-        row = GraphReading(
-            document=self._document, content_hash=passage.content_hash, version=VERSION, found=found.as_json()
+        GraphReading.objects.update_or_create(
+            document=self._document,
+            content_hash=passage.content_hash,
+            defaults={"version": VERSION, "found": found.as_json()},
         )
-        GraphReading.objects.bulk_create(
-            [row],
-            update_conflicts=True,
-            unique_fields=["document", "content_hash"],
-            update_fields=["version", "found"],
-        )
-
-    def _report(self) -> None:
-        self._job.renew(**self._numbers())
 
     def _numbers(self) -> dict[str, int]:
         return {
@@ -433,8 +415,3 @@ class _Reading:
             "unusable_count": self._unusable,
             "refused_count": sum(found.refused for found in self._found.values()),
         }
-
-
-def _stored(document: Document, hashes: Sequence[str]) -> dict[str, Found]:
-    rows = GraphReading.objects.filter(document=document, version=VERSION, content_hash__in=hashes)
-    return {row.content_hash: Found.from_json(row.found) for row in rows}

@@ -79,9 +79,13 @@ def content_of_page(fetched: Fetched, limits: Limits, parser: WarmParser | None 
         ParseError: no text can be read from it.
     """
     extension = EXTENSIONS[fetched.media_type]
-    if extension in _TEXTS:
-        return _content(_as_utf8(fetched), fetched.url, extension, limits, parser)
-    return _content(fetched.content, fetched.url, extension, limits, None)
+    if extension not in _TEXTS:
+        return _content(fetched.content, fetched.url, extension, limits, None)
+    data = fetched.content
+    if fetched.charset:
+        with suppress(LookupError, UnicodeError):  # written as UTF-8, since the header is lost with what it says
+            data = data.decode(fetched.charset).encode()
+    return _content(data, fetched.url, extension, limits, parser)
 
 
 def content_of_entry(candidate: Candidate, limits: Limits, parser: WarmParser | None = None) -> PageContent:
@@ -157,14 +161,6 @@ def _links(answer: Any) -> tuple[tuple[str, ...], datetime | None]:
         return tuple(map(str, answer["links"])), datetime.fromisoformat(published) if published else None
     except (KeyError, TypeError, ValueError) as error:
         raise ParseError(ErrorCode.PARSER_CRASHED) from error
-
-
-def _as_utf8(fetched: Fetched) -> bytes:
-    """What the header says of the characters is lost with it, so they are written as UTF-8."""
-    try:
-        return fetched.content.decode(fetched.charset).encode() if fetched.charset else fetched.content
-    except (LookupError, UnicodeError):
-        return fetched.content
 
 
 def file_name(url: str, extension: str) -> str:

@@ -51,7 +51,7 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
         with tempfile.NamedTemporaryFile(prefix="feed-") as file:
             file.write(fetched.content)
             file.flush()
-            told = run_job(
+            answer = run_job(
                 "feed",
                 Path(file.name),
                 limits=Limits(seconds=left),
@@ -60,9 +60,9 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
                 charset=fetched.charset,
                 url=fetched.url,
             )
-        if told is None:
+        if answer is None:
             raise FetchError(FetchCode.NOT_A_FEED)
-        found = [_candidate(each, fetched.url) for each in told]
+        found = [_candidate(each, fetched.url) for each in answer]
     except (ParseError, KeyError, TypeError, ValueError) as error:
         raise FetchError(FetchCode.SLOW_FEED) from error
     entries: dict[str, Candidate] = {}

@@ -23,7 +23,6 @@ from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
     external_source_check,
     external_source_create,
-    external_source_delete,
     external_source_test,
     external_source_update,
     state_text,
@@ -148,9 +147,6 @@ class SearchProviderAdmin(SourceAdmin):
             return
         created = external_source_create(knowledge_base=form.cleaned_data["knowledge_base"], **values)
         obj.pk, obj._state.adding = created.pk, False
-
-    def delete_model(self, request: HttpRequest, obj: SearchProvider) -> None:  # noqa: ARG002 - Django's interface
-        external_source_delete(source=obj)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")

@@ -9,7 +9,6 @@ from kb.access.models import KnowledgeBase
 from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
     external_source_create,
-    external_source_delete,
     external_source_test,
     external_source_update,
     state_text,
@@ -140,7 +139,7 @@ class ExternalSourceViewSet(ApiViewSet):
         return Response(ExternalSourceSerializer(source).data)
 
     def destroy(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
-        external_source_delete(source=self._source(kb_id, source_id))
+        self._source(kb_id, source_id).delete()
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(

@@ -15,7 +15,6 @@ from django.utils.translation import gettext as _
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.findings import Finding, State
-from kb.sources.external.providers.fields import InvalidSettings
 from kb.sources.external.providers.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
 from kb.sources.external.providers.vertex import KIND as VERTEX
 from kb.sources.models import SearchProvider
@@ -27,7 +26,6 @@ TEST_SECONDS: Final = 10.0
 TEST_RESULTS: Final = 5
 NO_PROJECTS: Final = f"{VERTEX} is allowed, and VERTEX_PROJECTS opens no project, so none can be asked"
 NAME_PROJECTS: Final = "set VERTEX_PROJECTS to PROJECT, PROJECT/STORE or PROJECT/STORE@OWNER, separated by commas"
-_CHECKED: Final = ("name", "timeout_ms", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +48,8 @@ def external_source_check(source: SearchProvider) -> None:
     Raises:
         Rejected: its name is taken, or its settings cannot be used; the code is the field's name and "_invalid".
     """
-    try:
-        source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
-    except InvalidSettings as error:
-        raise Rejected(f"{error.field}_invalid", str(error)) from error
-    for name in _CHECKED:
+    source.settings = checked_settings(source.kind, source.settings, source.knowledge_base_id)
+    for name in ("name", "timeout_ms", "weight"):
         field = SearchProvider._meta.get_field(name)
         try:
             field.clean(getattr(source, name), source)  # type: ignore[union-attr]
@@ -98,10 +93,6 @@ def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
         source.save(update_fields=[*changes, *(["settings"] if "settings" not in changes else [])])
 
 
-def external_source_delete(*, source: SearchProvider) -> None:
-    source.delete()
-
-
 def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> ExternalTest:
     """Sends a query to a source, saved or not. Nothing is kept.
 
@@ -125,8 +116,8 @@ def external_source_test(source: SearchProvider, query: str, *, seconds: float =
         return ExternalTest(milliseconds=_since(started), error=message_of(error), code=error.code.value)
     except TimeoutError:
         message = _("The source did not answer within %(seconds)d seconds: check its endpoint and credentials.")
-        told = message % {"seconds": round(seconds)}
-        return ExternalTest(milliseconds=_since(started), error=told, code="external_timeout")
+        reason = message % {"seconds": round(seconds)}
+        return ExternalTest(milliseconds=_since(started), error=reason, code="external_timeout")
     finally:
         thread.shutdown(wait=False, cancel_futures=True)
     return ExternalTest(hits, _since(started))
@@ -141,7 +132,7 @@ def state_text(source: SearchProvider) -> str:
         return not_installed(kind)
     try:
         checked_settings(source.kind, source.settings, source.knowledge_base_id)
-    except InvalidSettings as error:
+    except Rejected as error:
         return str(error)
     return ""
 

@@ -33,18 +33,6 @@ def unanswered(code: DegradationCode, source: str, **details: str) -> ChannelUna
     return ChannelUnavailable(code, Message(ANSWERS[code], source=source, **details))
 
 
-class InvalidSettings(Exception):
-    """Settings cannot be used; the message says why and what to do.
-
-    Attributes:
-        field: the name of the setting, "kind" or "settings".
-    """
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(message)
-        self.field = field
-
-
 @dataclass(frozen=True, slots=True)
 class Field:
     """A setting.

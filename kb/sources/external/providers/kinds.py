@@ -10,8 +10,9 @@ from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 
 from kb.access.models import User
+from kb.base.errors import Rejected
 from kb.sources.external.providers import vertex
-from kb.sources.external.providers.fields import Field, InvalidSettings, unanswered
+from kb.sources.external.providers.fields import Field, unanswered
 from kb.sources.models import SearchProvider
 from retrieval.messages import message_of
 from retrieval.protocols import ExternalProvider
@@ -27,7 +28,7 @@ class ProviderKind:
     Attributes:
         label: what pages call it.
         fields: its settings, in the order of a form.
-        check: raises InvalidSettings where values that are each right do not go together, or an operator has not allowed them
+        check: raises Rejected where values that are each right do not go together, or an operator has not allowed them
             to the owner of the knowledge base.
         installed: whether its client library is there.
         extra: of the package, that brings it.
@@ -58,18 +59,18 @@ def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: in
         knowledge_base_id: whose owner decides which stores are open to it; None: those that are open to all.
 
     Raises:
-        InvalidSettings: they cannot be used; says which and why.
+        Rejected: they cannot be used; says which and why.
     """
     known = KINDS.get(kind)
     if known is None:
         message = _("There is no kind “%(kind)s” of external source: choose from %(kinds)s.")
-        raise InvalidSettings("kind", message % {"kind": kind, "kinds": ", ".join(KINDS)})
+        raise Rejected("kind_invalid", message % {"kind": kind, "kinds": ", ".join(KINDS)})
     if kind not in settings.EXTERNAL_PROVIDERS:
-        raise InvalidSettings("kind", not_allowed(kind))
+        raise Rejected("kind_invalid", not_allowed(kind))
     fields = {field.name: field for field in known.fields}
     if unknown := sorted(values.keys() - fields.keys()):
         message = _("There is no setting “%(name)s” of this kind: choose from %(names)s.")
-        raise InvalidSettings("settings", message % {"name": unknown[0], "names": ", ".join(fields)})
+        raise Rejected("settings_invalid", message % {"name": unknown[0], "names": ", ".join(fields)})
     checked = {name: _checked(field, values.get(name, field.default)) for name, field in fields.items()}
     # Asked of the database each time: a knowledge base may be another's by now.
     owner = User.objects.filter(knowledge_bases=knowledge_base_id)
@@ -85,7 +86,7 @@ def provider_of(source: SearchProvider) -> ExternalProvider:
     """
     try:
         values = checked_settings(source.kind, source.settings, source.knowledge_base_id)
-    except InvalidSettings as error:
+    except Rejected as error:
         raise unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source.name, reason=message_of(error)) from error
     kind = KINDS[source.kind]
     if not kind.installed():
@@ -110,18 +111,18 @@ def not_allowed(kind: str) -> str:
 def _checked(field: Field, value: Any) -> Any:
     if field.is_flag:
         if not isinstance(value, bool):
-            raise InvalidSettings(field.name, _("“%(name)s” is true or false.") % {"name": field.name})
+            raise Rejected(f"{field.name}_invalid", _("“%(name)s” is true or false.") % {"name": field.name})
         return value
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
         message = _("“%(name)s” is a text of at most %(most)d characters.")
-        raise InvalidSettings(field.name, message % {"name": field.name, "most": _MOST_CHARACTERS})
+        raise Rejected(f"{field.name}_invalid", message % {"name": field.name, "most": _MOST_CHARACTERS})
     value = value.strip()
     if not value and field.is_required:
-        raise InvalidSettings(field.name, _("Give “%(name)s”.") % {"name": field.label})
+        raise Rejected(f"{field.name}_invalid", _("Give “%(name)s”.") % {"name": field.label})
     if field.choices and value not in field.choices:
         message = _("“%(name)s” is one of %(choices)s.")
-        raise InvalidSettings(field.name, message % {"name": field.name, "choices": ", ".join(field.choices)})
+        raise Rejected(f"{field.name}_invalid", message % {"name": field.name, "choices": ", ".join(field.choices)})
     if value and field.pattern and not re.fullmatch(field.pattern, value):
         message = _("“%(value)s” cannot be “%(name)s”: %(hint)s")
-        raise InvalidSettings(field.name, message % {"value": value, "name": field.label, "hint": field.hint})
+        raise Rejected(f"{field.name}_invalid", message % {"value": value, "name": field.label, "hint": field.hint})
     return value

@@ -18,7 +18,8 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from kb.sources.external.providers.fields import Field, InvalidSettings, unanswered
+from kb.base.errors import Rejected
+from kb.sources.external.providers.fields import Field, unanswered
 from retrieval.errors import ChannelUnavailable
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
@@ -120,12 +121,12 @@ def _passage(derived: Mapping[str, Any]) -> str:
 
 
 def _snippet(derived: Mapping[str, Any]) -> str:
-    told = (
+    snippets = (
         _cleaned(part.get("snippet"))
         for part in _parts(derived, "snippets")
         if part.get("snippet_status", "SUCCESS") == "SUCCESS" and part.get("snippet") != _NO_SNIPPET
     )
-    return " … ".join(filter(None, told))
+    return " … ".join(filter(None, snippets))
 
 
 def _parts(derived: Mapping[str, Any], name: str) -> Iterable[Mapping[str, Any]]:
@@ -244,22 +245,22 @@ def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
         owner: the name of the knowledge base's owner, asked for where an operator has named one.
 
     Raises:
-        InvalidSettings: they do not, or name what an operator has not allowed.
+        Rejected: they do not, or name what an operator has not allowed.
     """
     if bool(values["engine"]) == bool(values["data_store"]):
-        raise InvalidSettings("engine", _("Give either the app or the data store."))
+        raise Rejected("engine_invalid", _("Give either the app or the data store."))
     if not _is_open(values, owner):
         message = _(
             "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
             "PROJECT/STORE@OWNER."
         )
-        raise InvalidSettings("project", message % {"project": values["project"]})
+        raise Rejected("project_invalid", message % {"project": values["project"]})
     if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
         message = _(
             "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
             "VERTEX_ENDPOINTS."
         )
-        raise InvalidSettings("endpoint", message % {"endpoint": values["endpoint"]})
+        raise Rejected("endpoint_invalid", message % {"endpoint": values["endpoint"]})
 
 
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
@@ -333,23 +334,18 @@ def _client(endpoint: str, transport: str, credentials_env: str) -> Any:
     An endpoint with "http://" before it, which only an operator can allow, is a server without TLS that asks for no
     credentials: an emulator.
     """
+    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - see the module's description
     from google.cloud import discoveryengine_v1 as vertex  # noqa: PLC0415 - see the module's description
 
     host = endpoint.removeprefix("http://").removeprefix("https://")
     is_plain = endpoint.startswith("http://")
     credentials = _credentials(credentials_env, is_plain=is_plain)
     known = vertex.SearchServiceClient.get_transport_class(transport)
-    if is_plain:
-        return vertex.SearchServiceClient(transport=_plain(known, transport, host, credentials))
-    return vertex.SearchServiceClient(transport=known(host=host, credentials=credentials))
-
-
-def _plain(known: Any, transport: str, host: str, credentials: Any) -> Any:
-    import grpc  # type: ignore[import-untyped]  # noqa: PLC0415 - likewise
-
+    if not is_plain:
+        return vertex.SearchServiceClient(transport=known(host=host, credentials=credentials))
     if transport == "grpc":
-        return known(channel=grpc.insecure_channel(host))
-    return known(host=host, credentials=credentials, url_scheme="http")
+        return vertex.SearchServiceClient(transport=known(channel=grpc.insecure_channel(host)))
+    return vertex.SearchServiceClient(transport=known(host=host, credentials=credentials, url_scheme="http"))
 
 
 def _credentials(name: str, *, is_plain: bool) -> Any:

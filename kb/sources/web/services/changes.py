@@ -120,8 +120,9 @@ class Changes:
             page = self._pages.locked(change.page.url)
             is_accepted = change.text_key in self._source.accepted_keys
             name = None if is_accepted else name
-            if name is not None and is_confirmed is None and self._is_confirmed(page, change):
-                return None
+            since = page.gone_at if _shows(page, change.text_key) else None
+            if name is not None and is_confirmed is None and since and since <= self._pages.gone_before:
+                return None  # an earlier run, long enough ago, has found the same
             outcome = "duplicate"
             if name is None or is_confirmed:
                 found = Found(**change.details)
@@ -137,10 +138,6 @@ class Changes:
                 change.delete()
         self._counts[outcome] += 1
         return outcome
-
-    def _is_confirmed(self, page: WebPage, change: WebPageChange) -> bool:
-        """Whether an earlier run, long enough ago, has found the same."""
-        return _shows(page, change.text_key) and page.gone_at is not None and page.gone_at <= self._pages.gone_before
 
     def _others_name(self, change: WebPageChange) -> str | None:
         """Which other page or document has the text that a page shows now; None: no other, or it was so before."""

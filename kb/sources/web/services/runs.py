@@ -6,8 +6,8 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
-from datetime import timedelta
-from typing import Any, Final
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 
 from django.conf import settings
 from django.db import OperationalError, transaction
@@ -151,6 +151,7 @@ class Reader:
     def __init__(self, run: Run, client: WebClient) -> None:
         self._run = run
         self._source = run.source
+        self._started_at = cast(datetime, run.source.started_at)  # the claim has set it
         self._client = client
         self._robots = Robots(client)
         grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
@@ -191,7 +192,9 @@ class Reader:
     def _ask_all(self, ends_at: float) -> bool:
         """Asks until the time is over; returns whether addresses are left."""
         has_asked = False
-        listing = listing_of(self._source, self._client, known=self._known(), alive=self._run.report)
+        kept = WebPage.objects.filter(source=self._source, document__isnull=False).order_by("pk")
+        known = tuple(kept.values_list("url", flat=True))
+        listing = listing_of(self._source, self._client, known=known, alive=self._run.report)
         for candidate in listing:
             page = self._pages.find(candidate.url)
             if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:
@@ -205,8 +208,7 @@ class Reader:
             listing.met(candidate, self._links)
         if listing.is_complete:
             # Pages that the source had and that it does not lead to any more
-            rows = WebPage.objects.filter(source=self._source, fetched_at__lt=self._started_at, document__isnull=False)
-            for url in list(rows.order_by("pk").values_list("url", flat=True)):
+            for url in list(kept.filter(fetched_at__lt=self._started_at).values_list("url", flat=True)):
                 self._count(self._pages.gone(url))
         return False
 
@@ -214,14 +216,6 @@ class Reader:
         if outcome is not None:  # else it is counted when it is decided on
             self._run.counts[outcome] += 1
         self._run.report()
-
-    @property
-    def _started_at(self) -> Any:
-        return self._source.started_at
-
-    def _known(self) -> tuple[str, ...]:
-        rows = WebPage.objects.filter(source=self._source, document__isnull=False)
-        return tuple(rows.order_by("pk").values_list("url", flat=True))
 
     def _visit(self, candidate: Candidate, page: WebPage | None) -> str | None:
         """Asks one address; returns what to count it as, None where that is decided on when the run ends."""
@@ -246,11 +240,8 @@ class Reader:
         if page is not None and has_document and candidate.version and candidate.version == page.version:
             return self._pages.unchanged(candidate)
         if candidate.content is not None:
-            return self._keep(
-                candidate,
-                content_of_entry(candidate, self._limits, self._parser_of(self._source.url)),
-                Fetched(candidate.url),
-            )
+            content = content_of_entry(candidate, self._limits, self._parser_of(self._source.url))
+            return self._keep(candidate, content, Fetched(candidate.url))
         ask = Ask(
             types=READABLE,
             before_hop=self._before_hop,
@@ -289,11 +280,12 @@ class Reader:
         if self._source.kind != WebSource.Kind.CRAWL or document is None or not document.file:
             return ()
         change = WebPageChange.objects.filter(page=page).first()
-        parser = self._parser_of(page.url)
         try:
             if change is not None:
-                return links_in(bytes(change.data), page.url, self._limits, parser)
-            with document.file.open("rb") as file:
-                return links_in(file.read(), page.url, self._limits, parser)
+                data = bytes(change.data)
+            else:
+                with document.file.open("rb") as file:
+                    data = file.read()
+            return links_in(data, page.url, self._limits, self._parser_of(page.url))
         except (FileNotFoundError, ParseError):
             return ()

@@ -4,9 +4,9 @@ import grpc
 import pytest
 from google.cloud import discoveryengine_v1 as vertex
 
+from kb.base.errors import Rejected
 from kb.models import SearchProvider
 from kb.sources.external.providers import vertex as client
-from kb.sources.external.providers.fields import InvalidSettings
 from kb.sources.external.providers.kinds import checked_settings, provider_of
 from retrieval.errors import ChannelUnavailable
 from retrieval.types import Analysis
@@ -174,27 +174,27 @@ def test_credentials_are_named_and_never_kept(server, monkeypatch):
 )
 def test_what_may_not_be_asked_is_refused(settings, values, field):
     settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], ["p"]
-    with pytest.raises(InvalidSettings) as refusal:
+    with pytest.raises(Rejected) as refusal:
         checked_settings(client.KIND, {"project": "p", "data_store": "d", **values})
     assert refusal.value.field == field
 
 
 def test_a_kind_is_refused_until_an_operator_allows_it(settings):
     settings.EXTERNAL_PROVIDERS = []
-    with pytest.raises(InvalidSettings, match="EXTERNAL_PROVIDERS"):
+    with pytest.raises(Rejected, match="EXTERNAL_PROVIDERS"):
         checked_settings(client.KIND, {"project": "p", "data_store": "d"})
 
 
 def test_a_project_is_one_of_those_that_an_operator_names(settings):
     settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], ["ours"]
-    with pytest.raises(InvalidSettings, match="VERTEX_PROJECTS"):
+    with pytest.raises(Rejected, match="VERTEX_PROJECTS"):
         checked_settings(client.KIND, {"project": "theirs", "data_store": "d"})
     assert checked_settings(client.KIND, {"project": "ours", "data_store": "d"})["location"] == "global"
 
 
 def test_no_project_is_open_unless_an_operator_names_it(settings):
     settings.EXTERNAL_PROVIDERS, settings.VERTEX_PROJECTS = [client.KIND], []
-    with pytest.raises(InvalidSettings, match="VERTEX_PROJECTS"):
+    with pytest.raises(Rejected, match="VERTEX_PROJECTS"):
         checked_settings(client.KIND, {"project": "ours", "data_store": "d"})
 
 
