@@ -254,11 +254,6 @@ _CONCEPTS = {
 _AGAIN = "This could not be used: {reason}. Answer once more, with one JSON object that follows the schema, and nothing else."
 
 
-def passage_prompt(language: str, passage: str) -> tuple[Turn, ...]:
-    asked = _PASSAGE[KnowledgeBase.Language(language)] + json.dumps(PASSAGE_SCHEMA)
-    return (Turn("system", asked), _data(passage=passage))
-
-
 def _data(**values: str | list[str]) -> Turn:
     """As JSON, no text can pose as the end of the data."""
     return Turn("user", json.dumps(values, ensure_ascii=False))
@@ -320,8 +315,9 @@ class GraphReader:
         )
 
     def _passage(self, passage: Passage) -> Found | None:
-        asked = passage_prompt(self.language, passage.text)
-        return self._asked(asked, lambda answer: read_passage_answer(answer, passage.text))
+        asked = _PASSAGE[KnowledgeBase.Language(self.language)] + json.dumps(PASSAGE_SCHEMA)
+        prompt = (Turn("system", asked), _data(passage=passage.text))
+        return self._asked(prompt, lambda answer: read_passage_answer(answer, passage.text))
 
     def _asked(self, prompt: tuple[Turn, ...], read: Callable[[str], T]) -> T | None:
         answer = ""

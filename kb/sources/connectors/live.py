@@ -3,8 +3,6 @@
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from functools import lru_cache
 from itertools import islice
 from typing import Any, Final
@@ -26,6 +24,7 @@ from kb.ingest.parser.sandbox import Limits
 from kb.sources.connectors.content import READABLE, content_of_page
 from kb.sources.connectors.feed import read_feed
 from kb.sources.connectors.kinds import scope_of
+from kb.sources.connectors.listing import Candidate
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
@@ -48,18 +47,8 @@ ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
 LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
 
 
-@dataclass(frozen=True, slots=True)
-class LiveEntry:
-    """A page, or an entry of a feed, as text."""
-
-    url: str
-    title: str
-    text: str
-    published: datetime | None = None
-
-
 class LiveCache:
-    """Keeps what sources said for a few minutes, in this process.
+    """Pages and entries of feeds as text, for a few minutes and in this process.
 
     Args:
         ttl_s: for how long.
@@ -67,15 +56,15 @@ class LiveCache:
 
     def __init__(self, ttl_s: float = TTL_S) -> None:
         self._ttl_s = ttl_s
-        self._kept: dict[tuple[object, ...], tuple[float, tuple[LiveEntry, ...]]] = {}
+        self._kept: dict[tuple[object, ...], tuple[float, tuple[Candidate, ...]]] = {}
         self._lock = threading.Lock()
 
-    def get(self, key: tuple[object, ...]) -> tuple[LiveEntry, ...] | None:
+    def get(self, key: tuple[object, ...]) -> tuple[Candidate, ...] | None:
         with self._lock:
             at, entries = self._kept.get(key, (0.0, None))
         return entries if entries is not None and time.monotonic() - at < self._ttl_s else None
 
-    def put(self, key: tuple[object, ...], entries: tuple[LiveEntry, ...]) -> None:
+    def put(self, key: tuple[object, ...], entries: tuple[Candidate, ...]) -> None:
         with self._lock:
             self._kept.pop(key, None)
             self._kept[key] = (time.monotonic(), entries)
@@ -92,7 +81,7 @@ CACHE: Final = LiveCache()
 
 def live_entries(
     source: WebSource, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: LiveCache = CACHE
-) -> tuple[LiveEntry, ...]:
+) -> tuple[Candidate, ...]:
     """The present entries of a page or a feed; of other kinds none, which cannot be read while somebody waits.
 
     Args:
@@ -121,24 +110,26 @@ def live_entries(
     return entries
 
 
-def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[LiveEntry, ...]:
+def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Candidate, ...]:
     scope = scope_of(source)
     found = read_feed(client.fetch(source.url, Ask(deadline=deadline)), deadline=deadline, texts=LOOKED_AT)
     accepted = (entry for entry in found[:LOOKED_AT] if scope.accepts(entry.url))
     entries = (
-        LiveEntry(entry.url, entry.title, (entry.text or entry.title)[:ENTRY_CHARACTERS], entry.published)
+        Candidate(
+            entry.url, entry.title, text=(entry.text or entry.title)[:ENTRY_CHARACTERS], published=entry.published
+        )
         for entry in islice(accepted, min(source.max_pages, MAX_ENTRIES))
     )
     return tuple(entry for entry in entries if entry.text)
 
 
-def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[LiveEntry, ...]:
+def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[Candidate, ...]:
     robots = Robots(client, deadline)
     fetched = client.fetch(source.url, Ask(types=READABLE, deadline=deadline, before_hop=robots.check))
     limits = limits or Limits(seconds=deadline.remaining(source.url))
     content = content_of_page(fetched, limits)
     title = (content.title or source.name)[:TITLE_CHARACTERS]
-    return (LiveEntry(fetched.url, title, content.text[:PAGE_CHARACTERS], content.published),)
+    return (Candidate(fetched.url, title, text=content.text[:PAGE_CHARACTERS], published=content.published),)
 
 
 READ_SECONDS: Final = 15.0
@@ -217,7 +208,7 @@ class LiveSearch:
             for entry, text in [passages[row]]
         ]
 
-    def _read(self, deadline: float) -> tuple[LiveEntry, ...]:
+    def _read(self, deadline: float) -> tuple[Candidate, ...]:
         """Its entries; of several searches at once only one asks."""
         with _reading_lock:
             lock = _reading.setdefault((self._source.kind, self._source.url), threading.Lock())
@@ -242,7 +233,7 @@ class LiveSearch:
 
 
 def _by_cosine(
-    vectors: TextVectors, analysis: Analysis, passages: Sequence[tuple[LiveEntry, str]], deadline: float
+    vectors: TextVectors, analysis: Analysis, passages: Sequence[tuple[Candidate, str]], deadline: float
 ) -> NDArray[np.int64]:
     """Rows, best first; none where the vectors are unavailable, since keywords alone rank then."""
     texts = [searchable_text(entry.title, (), text) for entry, text in passages]
@@ -255,8 +246,8 @@ def _by_cosine(
 
 @lru_cache(maxsize=KEPT_SEARCHES)
 def _indexed(
-    entries: tuple[LiveEntry, ...], tokenizer: Any, cut: tuple[int, int]
-) -> tuple[tuple[tuple[LiveEntry, str], ...], OkapiIndex]:
+    entries: tuple[Candidate, ...], tokenizer: Any, cut: tuple[int, int]
+) -> tuple[tuple[tuple[Candidate, str], ...], OkapiIndex]:
     """The passages, and an index of them by their places; made once for what a source says."""
     size, overlap = cut
     settings = ChunkSettings(size=size, overlap=overlap)
