@@ -1,10 +1,9 @@
 """Uploads in an object store that speaks S3."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import wraps
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
@@ -18,12 +17,10 @@ READ_SECONDS: Final = 15
 """Between two pieces of an answer, not for all of it."""
 ATTEMPTS: Final = 2
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 @contextmanager
 def _mapped_errors() -> Iterator[None]:
+    """Faults of the store as `FilesUnavailable`; that an object is not there stays a `FileNotFoundError`."""
     try:
         yield
     except (BotoCoreError, ClientError) as error:
@@ -32,21 +29,10 @@ def _mapped_errors() -> Iterator[None]:
         ) from error
 
 
-def _mapping_errors(function: Callable[P, R]) -> Callable[P, R]:
-    """Faults of the store as `FilesUnavailable`; that an object is not there stays a `FileNotFoundError`."""
-
-    @wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _mapped_errors():
-            return function(*args, **kwargs)
-
-    return call
-
-
 class ObjectFile(S3File):  # type: ignore[misc] # the package has no types
     """An object, fetched whole when it is first read."""
 
-    @_mapping_errors
+    @_mapped_errors()
     def _get_file(self) -> Any:
         return super()._get_file()
 
@@ -68,7 +54,7 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         )
         self.client_config: Config = self.client_config.merge(limits)
 
-    @_mapping_errors
+    @_mapped_errors()
     def _open(self, name: str, mode: str = "rb") -> ObjectFile:
         try:
             return ObjectFile(self._normalize_name(name), mode, self)
@@ -82,19 +68,19 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         root, extension = os.path.splitext(name)  # noqa: PTH122 - a name, no path
         return f"{root}_{get_random_string(12)}{extension}"
 
-    @_mapping_errors
+    @_mapped_errors()
     def _save(self, name: str, content: Any) -> str:
         return str(super()._save(name, content))
 
-    @_mapping_errors
+    @_mapped_errors()
     def delete(self, name: str) -> None:
         super().delete(name)
 
-    @_mapping_errors
+    @_mapped_errors()
     def exists(self, name: str) -> bool:
         return bool(super().exists(name))
 
-    @_mapping_errors
+    @_mapped_errors()
     def size(self, name: str) -> int:
         return int(super().size(name))
 
@@ -106,7 +92,7 @@ class ObjectStorage(S3Storage):  # type: ignore[misc] # the package has no types
         """
         self._save(name, content)
 
-    @_mapping_errors
+    @_mapped_errors()
     def delete_folder(self, name: str) -> None:
         """Deletes all objects whose names begin with `name` and a slash, a thousand a request."""
         prefix = f"{self._normalize_name(name).rstrip('/')}/"

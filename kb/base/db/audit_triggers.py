@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import pgtrigger
 
+from kb.base.db.triggers import statement_trigger
+
 MAX_ENTRIES = 500
 """A statement that makes or deletes more rows than this leaves one entry for all of them."""
 MAX_CHUNK_ENTRIES = 20
@@ -78,12 +80,14 @@ class Audited:
     def triggers(self) -> list[pgtrigger.Trigger]:
         """One for each event; those of insertions and deletions fire once a statement."""
         empty = "'{}'::jsonb"
+        secrets = "".join(
+            f""" || CASE WHEN OLD.{each} IS DISTINCT FROM NEW.{each} THEN '{{"{each}": [null, null]}}'::jsonb"""
+            " ELSE '{}'::jsonb END"
+            for each in self.secret
+        )
         return [
-            _statement(
-                "audit_insert",
-                pgtrigger.Insert,
-                "new_rows",
-                self._added("create", "new_rows", empty, self._values("r")),
+            statement_trigger(
+                "audit_insert", pgtrigger.Insert, self._added("create", "new_rows", empty, self._values("r"))
             ),
             pgtrigger.Trigger(
                 name="audit_update",
@@ -95,15 +99,12 @@ class Audited:
                 ),
                 func=self._filled(
                     _UPDATED,
-                    changes=self._changed("OLD", "NEW") + self._secrets(),
+                    changes=f"kb_audit_changed({self._values('OLD')}, {self._values('NEW')})" + secrets,
                     only=f"{self.only} AND NOT ({self.routine})" if self.routine else self.only,
                 ),
             ),
-            _statement(
-                "audit_delete",
-                pgtrigger.Delete,
-                "old_rows",
-                self._added("delete", "old_rows", self._values("r"), empty),
+            statement_trigger(
+                "audit_delete", pgtrigger.Delete, self._added("delete", "old_rows", self._values("r"), empty)
             ),
         ]
 
@@ -111,22 +112,12 @@ class Audited:
         changes = f"kb_audit_changed({before}, {after})"
         return self._filled(_ADDED, action=action, rows=rows, changes=changes, limit=str(MAX_ENTRIES))
 
-    def _changed(self, before: str, after: str) -> str:
-        return f"kb_audit_changed({self._values(before)}, {self._values(after)})"
-
     def _values(self, row: str) -> str:
         pairs = []
         for column in self.columns:
             value = re.sub(r"\br\.", f"{row}.", self.as_text.get(column, f"r.{column}"))
             pairs.append(f"'{column.removesuffix('_id')}', {value}")
         return f"jsonb_build_object({', '.join(pairs)})"
-
-    def _secrets(self) -> str:
-        return "".join(
-            f""" || CASE WHEN OLD.{each} IS DISTINCT FROM NEW.{each} THEN '{{"{each}": [null, null]}}'::jsonb"""
-            " ELSE '{}'::jsonb END"
-            for each in self.secret
-        )
 
     def _filled(self, template: str, **parts: str) -> str:
         filled = template
@@ -149,15 +140,8 @@ def chunk_audit_triggers() -> list[pgtrigger.Trigger]:
     gone = f"kb_audit_changed({CHUNK._values('r')}, '{{}}'::jsonb)"
     delete = CHUNK._filled(_ADDED, action="delete", rows="old_rows", changes=gone, limit=str(MAX_CHUNK_ENTRIES))
     return [
-        pgtrigger.Trigger(
-            name="audit_update",
-            level=pgtrigger.Statement,
-            when=pgtrigger.After,
-            operation=pgtrigger.Update,
-            referencing=pgtrigger.Referencing(old="old_rows", new="new_rows"),
-            func=_ONLY_PEOPLE + update,
-        ),
-        _statement("audit_delete", pgtrigger.Delete, "old_rows", _ONLY_PEOPLE + delete),
+        statement_trigger("audit_update", pgtrigger.Update, _ONLY_PEOPLE + update),
+        statement_trigger("audit_delete", pgtrigger.Delete, _ONLY_PEOPLE + delete),
     ]
 
 
@@ -172,21 +156,9 @@ def key_binding_triggers() -> list[pgtrigger.Trigger]:
         """
 
     return [
-        _statement("audit_insert", pgtrigger.Insert, "new_rows", noted("bind", "new_rows")),
-        _statement("audit_delete", pgtrigger.Delete, "old_rows", noted("unbind", "old_rows")),
+        statement_trigger("audit_insert", pgtrigger.Insert, noted("bind", "new_rows")),
+        statement_trigger("audit_delete", pgtrigger.Delete, noted("unbind", "old_rows")),
     ]
-
-
-def _statement(name: str, operation: pgtrigger.Operation, rows: str, func: str) -> pgtrigger.Trigger:
-    referencing = pgtrigger.Referencing(**{"new" if rows == "new_rows" else "old": rows})
-    return pgtrigger.Trigger(
-        name=name,
-        level=pgtrigger.Statement,
-        when=pgtrigger.After,
-        operation=operation,
-        referencing=referencing,
-        func=func,
-    )
 
 
 _USERNAME = "(SELECT u.username FROM kb_user u WHERE u.id = r.{column})"

@@ -5,7 +5,7 @@ Statement triggers, as those of the versions: bulk updates, cascades, raw SQL an
 
 import pgtrigger
 
-from kb.base.db.triggers import statement_trigger
+from kb.base.db.triggers import statement_triggers
 
 # Those that searches use and those that are being filled.
 _NOTE = """
@@ -49,45 +49,35 @@ _OTHER_LANGUAGE = """
         WHERE s.store NOT IN ('', 'postgres')
         ORDER BY c.id;
 """
-_NEW = pgtrigger.Referencing(new="new_rows")
-_OLD = pgtrigger.Referencing(old="old_rows")
-_BOTH = pgtrigger.Referencing(old="old_rows", new="new_rows")
-
-
-def _note(changes: str) -> str:
-    return _NOTE.format(changes=changes)
 
 
 def chunk_store_triggers() -> list[pgtrigger.Trigger]:
     """New chunks and those that are gone, and changes of what a store holds of them."""
-    return [
-        statement_trigger("store_insert", pgtrigger.Insert, _NEW, _note(_CHUNKS.format(rows="new_rows"))),
-        statement_trigger("store_update", pgtrigger.Update, _BOTH, _note(_CHANGED_CHUNKS.format(columns=_SEARCHED))),
-        statement_trigger("store_delete", pgtrigger.Delete, _OLD, _note(_CHUNKS.format(rows="old_rows"))),
-    ]
+    return statement_triggers(
+        "store",
+        insert=_NOTE.format(changes=_CHUNKS.format(rows="new_rows")),
+        update=_NOTE.format(changes=_CHANGED_CHUNKS.format(columns=_SEARCHED)),
+        delete=_NOTE.format(changes=_CHUNKS.format(rows="old_rows")),
+    )
 
 
 def postings_store_triggers() -> list[pgtrigger.Trigger]:
-    """The texts of chunks whose postings were made anew by the tokenizer in use."""
-    return [
-        statement_trigger("store_insert", pgtrigger.Insert, _NEW, _note(_POSTINGS.format(rows="new_rows"))),
-        statement_trigger("store_update", pgtrigger.Update, _BOTH, _note(_POSTINGS.format(rows="new_rows"))),
-    ]
+    """The texts of chunks whose postings were made again by the tokenizer in use."""
+    note = _NOTE.format(changes=_POSTINGS.format(rows="new_rows"))
+    return statement_triggers("store", insert=note, update=note)
 
 
 def embedding_store_triggers() -> list[pgtrigger.Trigger]:
     """Vectors of any model: one that is on its way is there when searches change over to it."""
     new, old = _VECTORS.format(rows="new_rows"), _VECTORS.format(rows="old_rows")
-    return [
-        statement_trigger("store_insert", pgtrigger.Insert, _NEW, _note(new)),
-        statement_trigger("store_update", pgtrigger.Update, _BOTH, _note(f"{old} UNION {new}")),
-        statement_trigger("store_delete", pgtrigger.Delete, _OLD, _note(old + _OF_CHUNKS)),
-    ]
+    return statement_triggers(
+        "store",
+        insert=_NOTE.format(changes=new),
+        update=_NOTE.format(changes=f"{old} UNION {new}"),
+        delete=_NOTE.format(changes=old + _OF_CHUNKS),
+    )
 
 
 def knowledge_base_store_triggers() -> list[pgtrigger.Trigger]:
     """The copies of a knowledge base that is gone are to go too, and those of its texts follow its language."""
-    return [
-        statement_trigger("store_update", pgtrigger.Update, _BOTH, _OTHER_LANGUAGE),
-        statement_trigger("store_delete", pgtrigger.Delete, _OLD, _GONE),
-    ]
+    return statement_triggers("store", update=_OTHER_LANGUAGE, delete=_GONE)

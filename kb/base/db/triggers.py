@@ -84,8 +84,9 @@ _NEW = "SELECT knowledge_base_id FROM new_rows"
 _OLD = "SELECT knowledge_base_id FROM old_rows"
 
 
-def _take_version(affected: str) -> str:
-    return _TAKE_VERSION.format(affected=affected)
+def _changed(kb: str, columns: str) -> str:
+    """The knowledge bases of rows in which one of the columns has changed; `kb` names the base in such a row."""
+    return _CHANGED.format(kb=kb, columns=columns)
 
 
 def _log(changes: str, operation: str) -> str:
@@ -93,58 +94,41 @@ def _log(changes: str, operation: str) -> str:
     return _LOG.format(changes=changes, operation=operation, limit=MAX_LOGGED_ROWS)
 
 
-def _take_content_version(affected: str) -> str:
-    return _TAKE_CONTENT_VERSION.format(affected=affected)
-
-
-def _changed(kb: str, columns: str) -> str:
-    """The knowledge bases of rows in which one of the columns has changed; `kb` names the base in such a row."""
-    return _CHANGED.format(kb=kb, columns=columns)
-
-
-def statement_trigger(
-    name: str, operation: pgtrigger.Operation, referencing: pgtrigger.Referencing, body: str
-) -> pgtrigger.Trigger:
-    """A trigger that runs once after a statement, whose `body` is PL/pgSQL without its RETURN."""
+def statement_trigger(name: str, operation: pgtrigger.Operation, func: str) -> pgtrigger.Trigger:
+    """A trigger that runs once after a statement of one kind, which it sees as `new_rows` and `old_rows`."""
+    referencing = {
+        pgtrigger.Insert: pgtrigger.Referencing(new="new_rows"),
+        pgtrigger.Update: pgtrigger.Referencing(old="old_rows", new="new_rows"),
+        pgtrigger.Delete: pgtrigger.Referencing(old="old_rows"),
+    }
     return pgtrigger.Trigger(
         name=name,
         level=pgtrigger.Statement,
         when=pgtrigger.After,
         operation=operation,
-        referencing=referencing,
-        func=body + " RETURN NULL;",
+        referencing=referencing[operation],
+        func=func,
     )
 
 
-def _update_trigger(name: str, body: str) -> pgtrigger.Trigger:
-    return statement_trigger(name, pgtrigger.Update, pgtrigger.Referencing(old="old_rows", new="new_rows"), body)
+def statement_triggers(prefix: str, *, insert: str = "", update: str = "", delete: str = "") -> list[pgtrigger.Trigger]:
+    """A trigger for each kind of statement that has a body, in PL/pgSQL without its RETURN."""
+    bodies = ((pgtrigger.Insert, insert), (pgtrigger.Update, update), (pgtrigger.Delete, delete))
+    return [
+        statement_trigger(f"{prefix}_{str(operation).lower()}", operation, f"{body} RETURN NULL;")
+        for operation, body in bodies
+        if body
+    ]
 
 
 def _content_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
     """A new content version; each argument selects the knowledge bases that a statement has changed."""
-    return [
-        statement_trigger(
-            "content_insert",
-            pgtrigger.Insert,
-            pgtrigger.Referencing(new="new_rows"),
-            _take_content_version(on_insert),
-        ),
-        _update_trigger("content_update", _take_content_version(on_update)),
-        statement_trigger(
-            "content_delete",
-            pgtrigger.Delete,
-            pgtrigger.Referencing(old="old_rows"),
-            _take_content_version(on_delete),
-        ),
-    ]
-
-
-def _version_triggers(*, on_insert: str, on_update: str, on_delete: str) -> list[pgtrigger.Trigger]:
-    return [
-        statement_trigger("version_insert", pgtrigger.Insert, pgtrigger.Referencing(new="new_rows"), on_insert),
-        _update_trigger("version_update", on_update),
-        statement_trigger("version_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), on_delete),
-    ]
+    return statement_triggers(
+        "content",
+        insert=_TAKE_CONTENT_VERSION.format(affected=on_insert),
+        update=_TAKE_CONTENT_VERSION.format(affected=on_update),
+        delete=_TAKE_CONTENT_VERSION.format(affected=on_delete),
+    )
 
 
 def chunk_triggers() -> list[pgtrigger.Trigger]:
@@ -158,11 +142,13 @@ def chunk_triggers() -> list[pgtrigger.Trigger]:
         FROM (SELECT id, enabled FROM new_rows EXCEPT SELECT id, enabled FROM old_rows) switched
         WHERE e.chunk_id = switched.id;
     """
-    return _version_triggers(
-        on_insert=_take_version(_NEW),
+    deleted = "SELECT knowledge_base_id, id AS chunk_id FROM old_rows"
+    return statement_triggers(
+        "version",
+        insert=_TAKE_VERSION.format(affected=_NEW),
         # The vectors' own trigger locks some of the version rows, and must not do so before this one has locked them all.
-        on_update=_take_version(f"{_OLD} UNION {_NEW}") + hide_vectors + _log(_SWITCHED, "write"),
-        on_delete=_take_version(_OLD) + _log("SELECT knowledge_base_id, id AS chunk_id FROM old_rows", "delete"),
+        update=_TAKE_VERSION.format(affected=f"{_OLD} UNION {_NEW}") + hide_vectors + _log(_SWITCHED, "write"),
+        delete=_TAKE_VERSION.format(affected=_OLD) + _log(deleted, "delete"),
     )
 
 
@@ -173,15 +159,15 @@ def postings_triggers() -> list[pgtrigger.Trigger]:
     taken the version already: such rows are passed over.
     """
     new, old = _ACTIVE_ROWS.format(rows="new_rows"), _ACTIVE_ROWS.format(rows="old_rows")
-    with_chunk = old + _WITH_CHUNK
 
     def body(changes: str, operation: str) -> str:
-        return _take_version(_BASES_OF.format(changes=changes)) + _log(changes, operation)
+        return _TAKE_VERSION.format(affected=_BASES_OF.format(changes=changes)) + _log(changes, operation)
 
-    return _version_triggers(
-        on_insert=body(new, "write"),
-        on_update=body(f"{old} UNION {new}", "write"),
-        on_delete=body(with_chunk, "delete"),
+    return statement_triggers(
+        "version",
+        insert=body(new, "write"),
+        update=body(f"{old} UNION {new}", "write"),
+        delete=body(old + _WITH_CHUNK, "delete"),
     )
 
 
@@ -212,9 +198,9 @@ def live_source_triggers() -> list[pgtrigger.Trigger]:
 
 def fact_triggers() -> list[pgtrigger.Trigger]:
     """As `content_triggers`, but not where only the chunk that a fact was taken from has gone: its own trigger knows."""
-    told = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
-    told = f"{told} UNION {_SOURCED}"
-    return _content_triggers(on_insert=_NEW, on_update=told, on_delete=_OLD)
+    shown = _changed("knowledge_base_id", "knowledge_base_id, id, subject, predicate, object, subject_key, object_key")
+    shown = f"{shown} UNION {_SOURCED}"
+    return _content_triggers(on_insert=_NEW, on_update=shown, on_delete=_OLD)
 
 
 def fact_source_triggers() -> list[pgtrigger.Trigger]:
@@ -229,7 +215,7 @@ def fact_source_triggers() -> list[pgtrigger.Trigger]:
         WHERE f.id = other.fact_id AND f.origin = 'llm' AND NOT EXISTS
             (SELECT 1 FROM kb_factsource s WHERE s.fact_id = f.id AND s.chunk_id = f.source_chunk_id);
     """
-    return [statement_trigger("fact_sources_delete", pgtrigger.Delete, pgtrigger.Referencing(old="old_rows"), body)]
+    return statement_triggers("fact_sources", delete=body)
 
 
 def document_triggers() -> list[pgtrigger.Trigger]:
@@ -237,7 +223,7 @@ def document_triggers() -> list[pgtrigger.Trigger]:
     shown = _changed(
         "knowledge_base_id", "knowledge_base_id, id, title, source, source_type, metadata, tags, created_at"
     )
-    return [_update_trigger("content_update", _take_content_version(shown))]
+    return statement_triggers("content", update=_TAKE_CONTENT_VERSION.format(affected=shown))
 
 
 def document_concept_triggers() -> list[pgtrigger.Trigger]:
@@ -253,14 +239,13 @@ def knowledge_base_triggers() -> list[pgtrigger.Trigger]:
     name: it locks at least the rows that the other one locks, so that both lock them in order.
     """
     shown = _changed("id", f"id, {', '.join(_SHOWN_OF_KNOWLEDGE_BASE)}")
+    version_row = (
+        "INSERT INTO kb_versions (knowledge_base_id, version, content_version)"
+        " SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows; RETURN NULL;"
+    )
+    end_log = _TAKE_VERSION.format(affected=_SWAPPED) + _END_LOG.format(affected=_SWAPPED)
     return [
-        statement_trigger(
-            "version_row",
-            pgtrigger.Insert,
-            pgtrigger.Referencing(new="new_rows"),
-            "INSERT INTO kb_versions (knowledge_base_id, version, content_version)"
-            " SELECT id, nextval('kb_version_seq'), nextval('kb_version_seq') FROM new_rows;",
-        ),
-        _update_trigger("content_update", _take_content_version(shown)),
-        _update_trigger("tokenizer_swap", _take_version(_SWAPPED) + _END_LOG.format(affected=_SWAPPED)),
+        statement_trigger("version_row", pgtrigger.Insert, version_row),
+        *statement_triggers("content", update=_TAKE_CONTENT_VERSION.format(affected=shown)),
+        statement_trigger("tokenizer_swap", pgtrigger.Update, f"{end_log} RETURN NULL;"),
     ]
