@@ -9,7 +9,7 @@ from celery import Celery, bootsteps, signals
 from celery.beat import PersistentScheduler
 
 from config import embedded
-from kb.base import draining, heartbeat
+from kb.base import draining, probe
 from kb.base.telemetry import otel
 from kb.base.telemetry import tasks as _tasks  # noqa: F401 - connects its signals
 from kb.base.telemetry.exporter import serve_metrics
@@ -32,12 +32,18 @@ def start_embedded_services(**_: Any) -> None:
 
 
 @signals.worker_init.connect
-def mark_bulk_write(**_: Any) -> None:
-    """To the audit log, once a connection and not with every statement, which would cost ingestion time."""
+def prepare_worker(sender: Any, **_: Any) -> None:
+    """Ends the worker before it takes a task that it would not do as it is meant."""
     from django.conf import settings  # noqa: PLC0415 - importing this module reads no setting
 
+    from kb.checks import require_sound_settings  # noqa: PLC0415 - after Django's setup
+
+    # To the audit log, once a connection and not with every statement, which would cost ingestion time
     options = settings.DATABASES["default"]["OPTIONS"]
     options["options"] = f"{options.get('options', '')} -c zhiku.how=task"
+    require_sound_settings()
+    if "prefork" not in str(sender.pool_cls):  # a process that is forked afterwards exports by itself
+        otel.start("worker")
 
 
 @signals.setup_logging.connect
@@ -51,14 +57,6 @@ def log_as_the_rest(loglevel: int | str | None = None, **_: Any) -> None:
 
 
 @signals.worker_init.connect
-def refuse_wrong_settings(**_: Any) -> None:
-    """Ends the worker before it takes a task that it would not do as it is meant."""
-    from kb.checks import require_sound_settings  # noqa: PLC0415 - after Django's setup
-
-    require_sound_settings()
-
-
-@signals.worker_init.connect
 def warn_of_an_open_sandbox(**_: Any) -> None:
     """In the log of who parses: `manage.py doctor` is run by hand."""
     from kb.base.findings import State  # noqa: PLC0415 - after Django's setup
@@ -67,13 +65,6 @@ def warn_of_an_open_sandbox(**_: Any) -> None:
     found = parser_sandbox()
     if found.state is not State.OK:
         logger.warning("The %s: %s -> %s", found.name, found.detail, found.remedy)
-
-
-@signals.worker_init.connect
-def trace_without_pool(sender: Any, **_: Any) -> None:
-    """A worker that runs its tasks itself, since a process that is forked afterwards exports by itself."""
-    if "prefork" not in str(sender.pool_cls):
-        otel.start("worker")
 
 
 @signals.worker_process_init.connect
@@ -99,8 +90,8 @@ class Alive(bootsteps.StartStopStep):
     requires = ("celery.worker.components:Timer",)
 
     def start(self, parent: Any) -> None:
-        heartbeat.beat("worker")
-        parent.timer.call_repeatedly(heartbeat.INTERVAL_SECONDS, heartbeat.beat, ("worker",))
+        probe.beat("worker")
+        parent.timer.call_repeatedly(probe.INTERVAL_SECONDS, probe.beat, ("worker",))
         serve_metrics()
 
     def stop(self, parent: Any) -> None:
@@ -111,14 +102,14 @@ class BeatingScheduler(PersistentScheduler):
     """Celery's scheduler, which also tells `python -m kb.base.probe beat` that it goes on."""
 
     def tick(self, *args: Any, **kwargs: Any) -> float:
-        heartbeat.beat("beat")
+        probe.beat("beat")
         return float(super().tick(*args, **kwargs))
 
 
 class LivingScheduler(bootsteps.StartStopStep):
-    """Begins the scheduler inside a worker anew where it was killed, as the pool does with its processes.
+    """Starts the scheduler inside a worker again where it was killed, as the pool does with its processes.
 
-    Without it the worker would go on, and nothing that was lost would ever be taken up again.
+    Without it the worker would go on, and nothing that was lost would ever be retried.
     """
 
     requires = ("celery.worker.components:Beat", "celery.worker.components:Timer")

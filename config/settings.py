@@ -10,11 +10,9 @@ from pathlib import Path
 from django.urls import reverse_lazy
 
 from config.admin_theme import UNFOLD  # noqa: F401 - the theme reads it here
-from config.environment import NamingEnv
-from config.files import file_storage
+from config.environment import NamingEnv, broker_url, cache_url, file_storage
 from config.installation import BASE_DIR, IS_CHECKOUT, data_dir, is_debugged, is_embedded, is_local
-from config.redis_urls import broker_url, cache_url
-from kb.base.heartbeat import INTERVAL_SECONDS
+from kb.base.probe import INTERVAL_SECONDS
 from kb.base.telemetry.logs import chosen_form, logging_config
 from retrieval.config import RetrievalConfig
 
@@ -92,8 +90,7 @@ MIDDLEWARE = [
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
-    "kb.web.admin.middleware.Unavailable",
-    "kb.web.admin.middleware.RefusedInAdmin",
+    "kb.web.admin.middleware.ErrorPages",
     "kb.web.admin.middleware.RateLimits",
     "kb.web.api.authentication.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",

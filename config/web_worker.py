@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
@@ -154,8 +153,6 @@ class Connection(TConn):  # type: ignore[misc]
 
 
 class BufferingWorker(ThreadWorker):  # type: ignore[misc]
-    """See the module's description."""
-
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.arriving: dict[Connection, None] = {}
@@ -196,9 +193,9 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         if now < self._next_look:
             return
         self._next_look = now + LOOK_SECONDS
-        for conn in _due(self.lingering, now):
+        for conn in [each for each in self.lingering if each.due <= now]:
             self._drop(conn)
-        for conn in _due(self.arriving, now):
+        for conn in [each for each in self.arriving if each.due <= now]:
             arrival = conn.arrival
             if arrival.is_whole:
                 self._drop(conn)  # not even its head has come
@@ -242,14 +239,8 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
     def _on_arrival(self, conn: Connection, sock: socket.socket) -> None:
         if conn not in self.arriving:  # dropped for another since the loop woke
             return
-        try:
-            data = sock.recv(conn.arrival.wanted)
-        except (BlockingIOError, InterruptedError):
-            return
-        except OSError:
-            data = b""
+        data = self._received(conn, sock, conn.arrival.wanted)
         if not data:
-            self._drop(conn)
             return
         is_head = conn.arrival.is_whole
         try:
@@ -270,16 +261,20 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         self.lingering[conn] = None
 
     def _on_lingering(self, conn: Connection, sock: socket.socket) -> None:
-        if conn not in self.lingering:
-            return
+        if conn in self.lingering:
+            self._received(conn, sock, PIECE)
+
+    def _received(self, conn: Connection, sock: socket.socket, size: int) -> bytes:
+        """What has come; nothing where nothing has yet, and where the client has gone, whose connection is dropped."""
         try:
-            more = sock.recv(PIECE)
+            data = sock.recv(size)
         except (BlockingIOError, InterruptedError):
-            return
+            return b""
         except OSError:
-            more = b""
-        if not more:
+            data = b""
+        if not data:
             self._drop(conn)
+        return data
 
     def _forget(self, conn: Connection) -> None:
         for waiting in (self.arriving, self.lingering):
@@ -348,7 +343,3 @@ def _is_to_wait(req: Request, conn: Connection, cfg: Config) -> bool:
     if expects_a_word:
         conn.sock.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
     return True
-
-
-def _due(waiting: Iterable[Connection], now: float) -> list[Connection]:
-    return [conn for conn in waiting if conn.due <= now]

@@ -10,8 +10,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from config.embedded.errors import EmbeddedError
 from config.embedded.postgres import Postgres
+from config.embedded.programs import EmbeddedError
 from config.embedded.redis import Redis
 from config.installation import data_dir, is_local
 

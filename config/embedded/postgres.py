@@ -10,8 +10,7 @@ from urllib.parse import quote
 
 import psycopg
 
-from config.embedded.errors import EmbeddedError, last_lines
-from config.embedded.programs import give, run
+from config.embedded.programs import EmbeddedError, give, last_lines, run
 
 USER = "postgres"
 DATABASE = "zhiku"
@@ -170,7 +169,7 @@ class Postgres:
         path.write_text("".join(f"{name} = '{value}'\n" for name, value in values))
         path.chmod(0o644)  # read by another user where this one is root
 
-    def _connect(self, database: str = USER) -> psycopg.Connection:
+    def _connect(self) -> psycopg.Connection:
         return psycopg.connect(
-            host=str(self._socket_dir()), port=PORT, user=USER, dbname=database, connect_timeout=5, autocommit=True
+            host=str(self._socket_dir()), port=PORT, user=USER, dbname=USER, connect_timeout=5, autocommit=True
         )

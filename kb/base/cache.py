@@ -50,7 +50,7 @@ _first_use = threading.Lock()
 
 
 class SharedRedis:
-    """A Redis that may be away: a failure is told once and followed by a pause in which nothing is asked.
+    """A Redis that may be away: a failure is logged once and followed by a pause in which nothing is asked.
 
     Args:
         url: of the database.
@@ -108,7 +108,7 @@ class SharedRedis:
             logger.warning("the query caches cannot reach Redis, going on without it: %s", error)
 
 
-class SealedBytes:
+class SignedBytes:
     """One kind of values in Redis, each signed together with its key.
 
     Args:
@@ -139,8 +139,8 @@ class SealedBytes:
         if len(value) > MAX_SHARED_BYTES:
             return False
         name = self._name(key)
-        sealed = _signer(settings.SECRET_KEY).seal(name, value)
-        return bool(shared_redis().ask(lambda redis: redis.set(name, sealed, px=max(1, int(ttl_s * 1_000)))))
+        signed = _signer(settings.SECRET_KEY).seal(name, value)
+        return bool(shared_redis().ask(lambda redis: redis.set(name, signed, px=max(1, int(ttl_s * 1_000)))))
 
     def _name(self, key: bytes) -> str:
         return self._prefix + key.hex()
@@ -177,7 +177,7 @@ def hot_queries() -> HotQueryCache:
 def _hot_queries() -> HotQueryCache:
     return HotQueryCache(
         settings.HOT_QUERY_MEMORY_BYTES,
-        SealedBytes("responses"),
+        SignedBytes("responses"),
         settings.CACHE_TTL_SECONDS,
         observe=lambda tier, event, amount: HOT_QUERIES.labels(tier, event).inc(amount),
     )
@@ -187,7 +187,7 @@ def _hot_queries() -> HotQueryCache:
 def _query_vectors() -> QueryVectorCache:
     return QueryVectorCache(
         settings.QUERY_VECTOR_MEMORY_BYTES,
-        SealedBytes("vectors"),
+        SignedBytes("vectors"),
         settings.QUERY_VECTOR_TTL_SECONDS,
         observe=lambda tier, event, amount: QUERY_VECTORS.labels(tier, event).inc(amount),
     )
@@ -202,17 +202,13 @@ def query_embedder(embedder: Embedder) -> QueryEmbedder:
     with _first_use:
         held = _query_embedders.get(model_id)
         if held is None or held.embedder is not embedder:  # the latter where the server or its key has changed
-            _query_embedders[model_id] = held = QueryEmbedder(embedder, _guard(model_id), _query_vectors())
+            slots = SERVER_SLOTS if model_id.startswith(OPENAI_PREFIX) else LOCAL_SLOTS
+            guard = None if model_id == HASHING_MODEL_ID else ModelGuard(model_id, slots=slots)
+            _query_embedders[model_id] = held = QueryEmbedder(embedder, guard, _query_vectors())
         _query_embedders.move_to_end(model_id)
         while len(_query_embedders) > MAX_QUERY_EMBEDDERS:
             _query_embedders.popitem(last=False)
         return held
-
-
-def _guard(model_id: str) -> ModelGuard | None:
-    if model_id == HASHING_MODEL_ID:
-        return None
-    return ModelGuard(model_id, slots=SERVER_SLOTS if model_id.startswith(OPENAI_PREFIX) else LOCAL_SLOTS)
 
 
 def forget() -> None:

@@ -10,7 +10,7 @@ DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
 """What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
 
 COLLISION_SECONDS: Final = 1
-"""After which a request that met a collision finds what is there then."""
+"""Retry-After seconds on a write conflict."""
 
 
 class ServiceError(Exception):

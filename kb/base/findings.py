@@ -1,9 +1,11 @@
-"""What an examination says of one thing that was looked at."""
+"""Results of checks: what a health check found, and remarks on a document that was read."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from retrieval.messages import gettext_noop
 
 
 class State(StrEnum):
@@ -58,11 +60,6 @@ class Remark:
     @property
     def message(self) -> str:
         return REMARKS[self.code].format(**self.params)
-
-
-def gettext_noop(message: str) -> str:
-    """Marks a message for makemessages; the admin translates it where it is shown."""
-    return message
 
 
 REMARKS: Final[dict[RemarkCode, str]] = {

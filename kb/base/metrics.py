@@ -74,7 +74,7 @@ METHODS = frozenset({"GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE"}
 
 
 class Outcome(StrEnum):
-    """What came of a search; `unavailable`: no channel could answer."""
+    """Outcome of a search; `unavailable`: no channel could answer."""
 
     FOUND = "found"
     NONE = "none"
@@ -97,7 +97,7 @@ def observe_search(
     """Counts a search.
 
     Args:
-        outcome: what came of it.
+        outcome: whether it found anything.
         degraded: what it could not do as asked.
         timings_ms: milliseconds by stage, and "total"; None where it was not answered.
     """

@@ -24,5 +24,5 @@ def installation_id() -> str:
 
 
 def forget_installation() -> None:
-    """Reads it anew, after a restore."""
+    """Has it read again, after a restore."""
     _stored_id.cache_clear()

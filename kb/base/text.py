@@ -1,4 +1,4 @@
-"""How the names of concepts and of a graph's entities are compared."""
+"""Texts that people and programs give: compared as names, and checked for what PostgreSQL can store."""
 
 import json
 import math

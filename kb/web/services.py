@@ -1,6 +1,6 @@
 """Requests that are done once, however often they are sent: the answer is written in the transaction that did the work.
 
-So a process that dies half-way leaves neither, and whoever sends the request again after a while begins anew.
+So a process that dies half-way leaves neither, and whoever sends the request again after a while starts over.
 """
 
 import threading
@@ -16,7 +16,6 @@ from django.db.models import QuerySet
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from kb.access.models import User
 from kb.base.errors import Rejected
 from kb.web.models import IdempotencyKey
 
@@ -27,35 +26,20 @@ RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request that came with a key.
-
-    Attributes:
-        credential: the prefix of the caller's API key; blank: a session.
-        fingerprint: SHA-256 of what is asked.
-    """
-
-    user: User
-    credential: str
-    key: str
-    fingerprint: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     status: int
     body: str
 
 
 def answer_once(
-    asked: Asked, make: Callable[..., Answer], *, before: Callable[[], tuple[Any, ...]] = tuple
+    asked: IdempotencyKey, make: Callable[..., Answer], *, before: Callable[[], tuple[Any, ...]] = tuple
 ) -> tuple[Answer, bool]:
     """The answer to a request, made only where there is none yet.
 
     What fails has done nothing and leaves nothing, so that the request may be sent again.
 
     Args:
-        asked: the request.
+        asked: the request that came with a key, not saved.
         make: does the work, all of it in the database, inside a transaction.
         before: what takes long and needs none, as reading a page of the web does; returns the arguments of `make`.
 
@@ -72,7 +56,7 @@ def answer_once(
         prepared = before()
         with transaction.atomic():
             answer = make(*prepared)
-            _keep(held, answer)
+            _store(held, answer)
     except BaseException:
         # Lets the request be sent again; where the connection is lost, over another one as soon as the database is there
         try:
@@ -102,11 +86,10 @@ def idempotency_keys_purge() -> int:
     Returns:
         How many.
     """
-    count, _by_model = IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
-    return count
+    return IdempotencyKey.objects.filter(created_at__lt=timezone.now() - KEPT).delete()[0]
 
 
-def _claimed(asked: Asked) -> QuerySet[IdempotencyKey] | Answer:
+def _claimed(asked: IdempotencyKey) -> QuerySet[IdempotencyKey] | Answer:
     """The row under whose claim the work is to be done, as long as nobody takes it over; or the answer that is there."""
     now = timezone.now()
     fresh: dict[str, Any] = {
@@ -135,9 +118,9 @@ def _claimed(asked: Asked) -> QuerySet[IdempotencyKey] | Answer:
     return _held(row)
 
 
-def _keep(held: QuerySet[IdempotencyKey], answer: Answer) -> None:
+def _store(held: QuerySet[IdempotencyKey], answer: Answer) -> None:
     if not held.update(status=answer.status, body=answer.body):
-        raise _in_progress()  # it took so long that another process has begun anew
+        raise _in_progress()  # it took so long that another process has started over
 
 
 def _held(row: IdempotencyKey) -> QuerySet[IdempotencyKey]:

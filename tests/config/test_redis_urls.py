@@ -1,6 +1,6 @@
 import pytest
 
-from config.redis_urls import broker_url, cache_url
+from config.environment import broker_url, cache_url
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,7 @@ from django.core.files.storage import default_storage, storages
 from django.urls import reverse
 from moto.server import ThreadedMotoServer
 
-from config.environment import NamingEnv
-from config.files import file_storage
+from config.environment import NamingEnv, file_storage
 from kb.base import object_storage
 from kb.base.files import FilesUnavailable, delete_folder, local_file, replace_file
 from kb.content.services import knowledge_base_delete

@@ -70,7 +70,12 @@ def api_key_create(
         rate_limit_check(rate_limit)
     else:
         check_rate_limit(rate_limit, user)
-    wanted = _seen_by(user, knowledge_bases)
+    wanted = {kb.pk for kb in knowledge_bases}
+    visible = KnowledgeBase.objects.visible_to(Principal(user)).filter(pk__in=wanted).values_list("pk", flat=True)
+    if missing := wanted.difference(visible):
+        ids = ", ".join(str(kb_id) for kb_id in sorted(missing))
+        message = _("%(user)s may not see the knowledge bases with the ids %(ids)s: share them first.")
+        raise NotVisible(message % {"user": user, "ids": ids})
     with transaction.atomic():
         if made_with is not None:
             _hold_keys_of(user.pk)
@@ -124,16 +129,6 @@ def _within(made_with: ApiKey, expires: datetime | None) -> datetime | None:
     return expires
 
 
-def _seen_by(user: User, knowledge_bases: Iterable[KnowledgeBase]) -> set[int]:
-    wanted = {kb.pk for kb in knowledge_bases}
-    visible = set(KnowledgeBase.objects.visible_to(Principal(user)).filter(pk__in=wanted).values_list("pk", flat=True))
-    if missing := wanted - visible:
-        ids = ", ".join(str(kb_id) for kb_id in sorted(missing))
-        message = _("%(user)s may not see the knowledge bases with the ids %(ids)s: share them first.")
-        raise NotVisible(message % {"user": user, "ids": ids})
-    return wanted
-
-
 def api_keys_of(user: User, *, asked_with: ApiKey | None = None) -> QuerySet[ApiKey]:
     """The keys of a user, newest first, with the prefix of the key that each was `asked_for_with`.
 
@@ -174,24 +169,16 @@ def _hold_keys_of(user_id: int) -> None:
 
 def api_key_use(secret: str) -> ApiKey | None:
     """The key of a secret, with its user, and a note that it was used; None where it is unknown, revoked or expired."""
-    key = _usable_key(secret)
-    if key is not None:
-        # Keeps the time of use, at most once a minute however many processes see the key at once
-        now = timezone.now()
-        stale = now - LAST_USE_EVERY
-        if key.last_used_at is None or key.last_used_at < stale:
-            due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
-            ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
-    return key
-
-
-def _usable_key(secret: str) -> ApiKey | None:
     shape = _KEY.fullmatch(secret)
-    if shape is None:
-        return None
-    key = ApiKey.objects.get_with_caller(shape["prefix"])
+    key = ApiKey.objects.get_with_caller(shape["prefix"]) if shape else None
     if key is None or not key.is_valid(secret) or key.has_expired or not key.user.is_active:
         return None
+    # Keeps the time of use, at most once a minute however many processes see the key at once
+    now = timezone.now()
+    stale = now - LAST_USE_EVERY
+    if key.last_used_at is None or key.last_used_at < stale:
+        due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
+        ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
     return key
 
 

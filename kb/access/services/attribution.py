@@ -1,7 +1,7 @@
-"""Who acts, for the audit log: told once where a request, a command or a task begins, and read by the database's triggers.
+"""Who acts, for the audit log: set once where a request, a command or a task begins, and read by the database's triggers.
 
-The library pghistory puts it before every writing statement as a setting of that transaction. Requests that only read are
-not told of, so that they pay nothing.
+The library pghistory puts it before every writing statement as a setting of that transaction. Requests that only read
+set nothing, so that they pay nothing.
 """
 
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ def acting(
 
 
 def caller_is(user: User, key: ApiKey | None = None) -> None:
-    """Tells who acts, once that is known; of no effect where nothing is being told of."""
+    """Sets the audit actor; no-op outside an audit context."""
     pghistory.context(**_who(user), api_key=key.prefix if key else "")
 
 

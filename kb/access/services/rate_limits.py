@@ -23,24 +23,6 @@ from kb.base.errors import Rejected
 from kb.base.models import installation_id
 
 
-def count_requests(limit: RateLimitItem, name: str, amount: int) -> tuple[int, int]:
-    """Counts requests in the current window of a limit.
-
-    Args:
-        limit: how long a window is.
-        name: whose requests, and of which kind.
-        amount: how many; 0: only looks.
-
-    Returns:
-        How many the window holds with these, and in how many seconds it ends (at least 1).
-    """
-    length, now = limit.get_expiry(), int(time.time())
-    window, elapsed = divmod(now, length)
-    key = f"{query_caches.KEY_SPACE}:requests:{installation_id()}:{name}:{length}:{window}"
-    shared = query_caches.shared_redis().ask(lambda redis: _in_redis(redis).incr(key, length, amount))
-    return (_here().incr(key, length, amount) if shared is None else shared), length - elapsed
-
-
 @lru_cache(maxsize=1)
 def _in_redis(redis: "Redis") -> RedisStorage:
     # The address is only looked at for its scheme: connections are those of the client.
@@ -221,11 +203,22 @@ def _rate(limit: RateLimitItem) -> Fraction:
 
 
 def _spend(limit: RateLimitItem, name: str, cost: int = 1) -> Spent:
-    count, resets_in_s = count_requests(limit, name, cost)
+    """Counts requests in the current window of a limit, among all processes where Redis answers, else in this one.
+
+    Args:
+        limit: how long a window is, and what it allows.
+        name: whose requests, and of which kind.
+        cost: how many; 0: only looks.
+    """
+    length, now = limit.get_expiry(), int(time.time())
+    window, elapsed = divmod(now, length)
+    key = f"{query_caches.KEY_SPACE}:requests:{installation_id()}:{name}:{length}:{window}"
+    shared = query_caches.shared_redis().ask(lambda redis: _in_redis(redis).incr(key, length, cost))
+    count = _here().incr(key, length, cost) if shared is None else shared
     return Spent(
         limit=limit.amount,
-        seconds=limit.get_expiry(),
+        seconds=length,
         remaining=max(0, limit.amount - count),
-        resets_in_s=resets_in_s,
+        resets_in_s=length - elapsed,
         allowed=count <= limit.amount,
     )

@@ -22,7 +22,7 @@ STREAM = "zhiku_stream"
 def binary_cursor() -> Iterator["psycopg.Cursor[Any]"]:
     """Values are bound by the server: bytes go over as they are, instead of as text of twice their length.
 
-    Results are in binary where `execute` is told `binary=True`.
+    Results are in binary where `execute` gets `binary=True`.
 
     Raises:
         django.db.DatabaseError: What psycopg's own error says.

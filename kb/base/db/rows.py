@@ -12,7 +12,7 @@ from django.db import connection, models
 
 @cache
 def columns_of(model: type[models.Model], alias: str) -> str:
-    """What to select for `row_of`, from the model's table under an alias."""
+    """What to select for `rows_of`, from the model's table under an alias."""
     return ", ".join(f'{alias}."{field.column}"' for field in model._meta.concrete_fields)
 
 
@@ -23,19 +23,16 @@ def rows_of(selected: Sequence[type[models.Model]], values: Sequence[Any]) -> tu
         selected: the models, in the order of their columns.
         values: a row as it was fetched.
     """
-    rows, start = [], 0
+    rows: list[Any] = []
+    start = 0
     for model in selected:
-        end = start + len(model._meta.concrete_fields)
-        rows.append(_row_of(model, list(values[start:end])))
-        start = end
+        names, converted = _fields(model)
+        own = list(values[start : start + len(names)])
+        for place, convert in converted:
+            own[place] = convert(own[place], None, connection)
+        rows.append(model.from_db(connection.alias, names, own))
+        start += len(names)
     return rows, list(values[start:])
-
-
-def _row_of(model: type[models.Model], values: list[Any]) -> Any:
-    names, converted = _fields(model)
-    for place, convert in converted:
-        values[place] = convert(values[place], None, connection)
-    return model.from_db(connection.alias, names, values)
 
 
 @cache

@@ -1,4 +1,4 @@
-"""What is done once a transaction is committed, and may fail without undoing anything."""
+"""Work after a commit, and locks: of rows, and advisory ones of PostgreSQL."""
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, contextmanager

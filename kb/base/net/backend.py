@@ -1,7 +1,4 @@
-"""Connections to checked addresses only, none of which lasts longer than the whole request may.
-
-Packed bytes, unpacked within a bound: never more is held than may be kept.
-"""
+"""Transport of the guarded client: connects to checked addresses only, within a deadline, and unpacks within a bound."""
 
 import ssl
 import time

@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-
-def gettext_noop(message: str) -> str:
-    """Marks a message for makemessages; it is translated where it is shown."""
-    return message
+from retrieval.messages import gettext_noop
 
 
 class FetchCode(StrEnum):

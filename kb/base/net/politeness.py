@@ -1,4 +1,4 @@
-"""How often one host is asked."""
+"""Pace of requests: how often we ask one host, and how slowly a client may send."""
 
 import os
 import threading

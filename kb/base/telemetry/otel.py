@@ -37,8 +37,14 @@ def start(process: str) -> None:
             "OTEL_EXPORTER_OTLP_ENDPOINT is set, and OpenTelemetry is not installed: pip install 'zhiku[otel]'."
         )
         return
+    os.environ.setdefault("OTEL_PYTHON_DJANGO_EXCLUDED_URLS", UNTRACED)  # read when the module for Django is imported
     from opentelemetry import trace  # noqa: PLC0415 - an extra
     from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # noqa: PLC0415
+    from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415
+    from opentelemetry.instrumentation.django import DjangoInstrumentor  # noqa: PLC0415
+    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor  # noqa: PLC0415
+    from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor  # noqa: PLC0415
+    from opentelemetry.instrumentation.redis import RedisInstrumentor  # noqa: PLC0415
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415
     from opentelemetry.sdk.trace.export import BatchSpanProcessor  # noqa: PLC0415
@@ -48,8 +54,14 @@ def start(process: str) -> None:
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
     trace.set_tracer_provider(provider)
     _started.append(provider)
-    os.environ.setdefault("OTEL_PYTHON_DJANGO_EXCLUDED_URLS", UNTRACED)
-    _instrument()
+    for instrumentor in (
+        DjangoInstrumentor,
+        PsycopgInstrumentor,
+        RedisInstrumentor,
+        CeleryInstrumentor,
+        HTTPXClientInstrumentor,
+    ):
+        instrumentor().instrument()
 
 
 def flush() -> None:
@@ -91,20 +103,3 @@ def record_stages(spans: Iterable[Span], trace_id: str) -> None:
         detail = {f"zhiku.{name}": value for name, value in span.detail.items() if isinstance(value, PLAIN[1:])}
         begun = ended - int(span.milliseconds * 1e6)
         tracer.start_span(f"search {span.stage}", start_time=begun, attributes=detail).end(ended)
-
-
-def _instrument() -> None:
-    from opentelemetry.instrumentation.celery import CeleryInstrumentor  # noqa: PLC0415 - an extra
-    from opentelemetry.instrumentation.django import DjangoInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.httpx import HTTPXClientInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.psycopg import PsycopgInstrumentor  # noqa: PLC0415
-    from opentelemetry.instrumentation.redis import RedisInstrumentor  # noqa: PLC0415
-
-    for instrumentor in (
-        DjangoInstrumentor,
-        PsycopgInstrumentor,
-        RedisInstrumentor,
-        CeleryInstrumentor,
-        HTTPXClientInstrumentor,
-    ):
-        instrumentor().instrument()

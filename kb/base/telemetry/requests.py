@@ -31,11 +31,11 @@ class RequestLog:
         with context.bound(request_id=request_id):
             response = self._get_response(request)
             response.headers["X-Request-ID"] = request_id
-            told = partial(_log, request, response, started, context.fields())
+            finish = partial(_log, request, response, started, context.fields())
             if isinstance(response, StreamingHttpResponse):
-                response._resource_closers.append(told)  # its time is that until the last piece
+                response._resource_closers.append(finish)  # its time is that until the last piece
             else:
-                told()
+                finish()
         return response
 
 

@@ -4,7 +4,8 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Final, Protocol
 
-from kb.base.findings import Remark, gettext_noop
+from kb.base.findings import Remark
+from retrieval.messages import gettext_noop
 
 
 class ErrorCode(StrEnum):

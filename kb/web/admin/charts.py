@@ -4,7 +4,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 INK = "#737c8b"  # legible on the theme's light and dark background alike
@@ -54,12 +54,14 @@ class Chart:
     is_share: bool = False
     unit: str = ""
     link: tuple[str, str] | None = None
-    rows: tuple[tuple[str, tuple[str, ...]], ...] = field(init=False)
 
-    def __post_init__(self) -> None:
-        cells = [[self._as_text(value) for value in each.values] for each in self.series]
-        rows = tuple((label, tuple(column[place] for column in cells)) for place, label in enumerate(self.labels))
-        object.__setattr__(self, "rows", rows)
+    @property
+    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
+        """The figures as a table: each label with a cell of every series."""
+        return [
+            (label, tuple(self._as_text(each.values[place]) for each in self.series))
+            for place, label in enumerate(self.labels)
+        ]
 
     @property
     def height(self) -> float:

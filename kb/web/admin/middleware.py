@@ -1,4 +1,4 @@
-"""What a reader sees where the admin has no such page, or one that is not theirs, also while DEBUG is on."""
+"""What stands in front of the admin's views: pages for errors, also while DEBUG is on, and limits of requests."""
 
 import logging
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import reverse
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.translation import gettext as _
 
 from kb.access.models import User
@@ -18,58 +19,42 @@ from kb.access.services.rate_limits import GENERAL, UPLOAD, request_spend
 from kb.base.errors import COLLISION_SECONDS, DATABASE_OUT_OF_REACH, is_collision
 from kb.base.files import FilesUnavailable, largest_upload_bytes
 
-
-class RefusedInAdmin:
-    """Middleware that gives the admin's readers pages with a way back instead of Django's bare ones."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
-
-    def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        if not request.path.startswith(reverse("admin:index")):
-            return None
-        if isinstance(exception, Http404):
-            context = {**admin.site.each_context(request), "title": _("This page does not exist")}
-            return render(request, "web/not_found.html", context, status=HTTPStatus.NOT_FOUND)
-        if isinstance(exception, PermissionDenied):
-            context = {**admin.site.each_context(request), "title": _("You may not open this page")}
-            return render(request, "web/forbidden.html", context, status=HTTPStatus.FORBIDDEN)
-        return None
-
-
 logger = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 30
 
 
-class Unavailable:
-    """Middleware that answers 503 with Retry-After in place of 500; the API does so by itself."""
+class ErrorPages(MiddlewareMixin):
+    """Middleware that answers with pages that lead back, and with 503 and Retry-After what may go well later.
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
+    The API does so by itself.
+    """
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         if isinstance(exception, DATABASE_OUT_OF_REACH):
             logger.error("the database could not answer", exc_info=exception)
             # Without the request: what the theme's pages show beside their own matter comes from the database.
-            return _answer(render_to_string("web/unavailable.html", {"seconds": RETRY_AFTER_S}), RETRY_AFTER_S)
+            return _unavailable(render_to_string("web/unavailable.html", {"seconds": RETRY_AFTER_S}), RETRY_AFTER_S)
         if not request.path.startswith(reverse("admin:index")):
             return None
+        if isinstance(exception, Http404 | PermissionDenied):
+            return _refused(request, is_missing=isinstance(exception, Http404))
         if isinstance(exception, FilesUnavailable):
             logger.error("uploads cannot be reached: %s", exception)
             detail = _("The store of the files cannot be reached: try again in a moment.")
-            return _answer(_try_again(request, detail), RETRY_AFTER_S)
+            return _unavailable(_try_again(request, detail), RETRY_AFTER_S)
         if is_collision(exception):
             logger.warning("a row was deleted while another came to point to it", exc_info=exception)
             detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
-            return _answer(_try_again(request, detail), COLLISION_SECONDS)
+            return _unavailable(_try_again(request, detail), COLLISION_SECONDS)
         return None
+
+
+def _refused(request: HttpRequest, *, is_missing: bool) -> HttpResponse:
+    title = _("This page does not exist") if is_missing else _("You may not open this page")
+    template = "web/not_found.html" if is_missing else "web/forbidden.html"
+    status = HTTPStatus.NOT_FOUND if is_missing else HTTPStatus.FORBIDDEN
+    return render(request, template, {**admin.site.each_context(request), "title": title}, status=status)
 
 
 def _try_again(request: HttpRequest, detail: str) -> str:
@@ -77,7 +62,7 @@ def _try_again(request: HttpRequest, detail: str) -> str:
     return render_to_string("web/try_again.html", context, request)
 
 
-def _answer(page: str, seconds: int) -> HttpResponse:
+def _unavailable(page: str, seconds: int) -> HttpResponse:
     headers = {"Retry-After": str(seconds), "Cache-Control": "no-store"}
     return HttpResponse(page, status=HTTPStatus.SERVICE_UNAVAILABLE, headers=headers)
 
@@ -92,30 +77,23 @@ def brings_files(view: V) -> V:
     return view
 
 
-class RateLimits:
+class RateLimits(MiddlewareMixin):
     """Middleware; who calls is known by then."""
-
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        return self.get_response(request)
 
     def process_view(self, request: HttpRequest, view: Any, args: Any, kwargs: Any) -> HttpResponse | None:  # noqa: ARG002
         kind = getattr(getattr(view, "view_class", view), "rate_limit_kind", None)
         is_counted_by_itself = hasattr(view, "cls")  # a view of the API
-        if kind is None or is_counted_by_itself or not _counts(request, kind):
+        if kind is None or is_counted_by_itself:
+            return None
+        # Pages that search do so by their URL; the others do something when they are sent a form.
+        is_counted = bool(request.GET) if kind == GENERAL else request.method == "POST"
+        if not is_counted:
             return None
         try:
             spent = request_spend(request.user, kind=kind) if isinstance(request.user, User) else None
         except DATABASE_OUT_OF_REACH:  # the view meets the same, and is answered for
             return None
         return None if spent is None or spent.allowed else _refusal(request, spent.resets_in_s)
-
-
-def _counts(request: HttpRequest, kind: str) -> bool:
-    """Pages that search do so by their URL; the others do something when they are sent a form."""
-    return bool(request.GET) if kind == GENERAL else request.method == "POST"
 
 
 def _refusal(request: HttpRequest, seconds: int) -> HttpResponse:

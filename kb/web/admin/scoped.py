@@ -1,10 +1,6 @@
 """What every admin page of a knowledge base's content shares: who may see it, change it and delete it.
 
 Django's model permissions play no part: memberships do, and an object that the user may not see does not exist (404).
-
-Ids that stand in addresses and forms, which anybody can write.
-
-What pages have in common that stand beside the lists and forms of the admin.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,6 +1,5 @@
 """How long a request's body may be, said before anything reads it: little for callers that nobody knows."""
 
-from collections.abc import Callable
 from typing import Any
 
 from django.conf import settings
@@ -9,6 +8,7 @@ from django.core.handlers.wsgi import WSGIRequest
 from django.db import DatabaseError, connections
 from django.http import HttpRequest, HttpResponse
 from django.urls import Resolver404, resolve
+from django.utils.deprecation import MiddlewareMixin
 from django.utils.module_loading import import_string
 from django.utils.translation import gettext
 from rest_framework.exceptions import APIException, AuthenticationFailed, Throttled
@@ -21,13 +21,10 @@ from kb.web.api.throttling import count_failure
 FORM_OVERHEAD_BYTES = 1024**2
 
 
-class BodyLimit:
+class BodyLimit(MiddlewareMixin):
     """Middleware before all that reads a form, the check of its token included; refuses by the stated length alone."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self.get_response = get_response
-
-    def __call__(self, request: HttpRequest) -> HttpResponse:
+    def process_request(self, request: HttpRequest) -> HttpResponse | None:
         try:
             check_body(request)
         except APIException as error:
@@ -36,7 +33,7 @@ class BodyLimit:
             if request.path.startswith(PREFIX):
                 return answer(problem_of(error))
             return HttpResponse(str(error.detail), status=error.status_code, content_type="text/plain; charset=utf-8")
-        return self.get_response(request)
+        return None
 
 
 def check_body(request: HttpRequest) -> None:

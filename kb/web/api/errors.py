@@ -227,7 +227,7 @@ class Problem:
 
 
 def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
-    """The response to any error; a fault of this code is logged, and told of without what it was."""
+    """The response to any error; a fault of this code is logged, and its details are hidden from the client."""
     set_rollback()
     return problem_of(error, getattr(context.get("request"), "_request", None)).response()
 
@@ -238,8 +238,13 @@ def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
         if isinstance(error, kinds):
             return describe(error)
     if is_collision(error):
-        return _collided(error)
-    return _fault(error, request)
+        logger.warning("a row was deleted while another came to point to it", exc_info=error)
+        detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
+        return _not_now("deleted_meanwhile", detail, COLLISION_SECONDS)
+    # As the framework does where nobody catches the error, for whoever watches its signal.
+    got_request_exception.send(sender=None, request=request)
+    logger.error("a fault while %s was answered", request.path if request else "", exc_info=error)
+    return fault_problem()
 
 
 def fault_problem() -> Problem:
@@ -248,14 +253,6 @@ def fault_problem() -> Problem:
     more = {"request_id": str(request_id)} if request_id else {}
     detail = _("The server could not answer because of a fault of its own.")
     return Problem(status.HTTP_500_INTERNAL_SERVER_ERROR, "internal_error", detail, more=more)
-
-
-def _fault(error: Exception, request: HttpRequest | None) -> Problem:
-    # As the framework does where nobody catches the error, for whoever watches its signal.
-    got_request_exception.send(sender=None, request=request)
-    path = request.path if request else ""
-    logger.error("a fault while %s was answered", path, exc_info=error)
-    return fault_problem()
 
 
 def _invalid(error: exceptions.ValidationError) -> Problem:
@@ -311,24 +308,12 @@ def _invalid_configuration(error: InvalidConfiguration) -> Problem:
 
 
 def _no_channel(error: NoChannelAvailable) -> Problem:
-    return Problem(
-        status.HTTP_503_SERVICE_UNAVAILABLE,
-        "no_channel_available",
-        str(error),
-        more={"degraded": as_values(error.degradations)},
-        headers={"Retry-After": str(RETRY_AFTER_S)},
-    )
+    return _not_now("no_channel_available", str(error), degraded=as_values(error.degradations))
 
 
 def _database_out_of_reach(error: Exception) -> Problem:
     logger.error("the database could not answer", exc_info=error)
-    detail = _("The database is out of reach or overloaded: try again later.")
-    headers = {"Retry-After": str(RETRY_AFTER_S)}
-    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "unavailable", detail, headers=headers)
-
-
-def _form_too_big(error: Exception) -> Problem:
-    return Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "too_large", str(error))
+    return _not_now("unavailable", _("The database is out of reach or overloaded: try again later."))
 
 
 def _body_not_read(_error: UnreadablePostError) -> Problem:
@@ -337,19 +322,14 @@ def _body_not_read(_error: UnreadablePostError) -> Problem:
     return Problem(status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", detail)
 
 
-def _collided(error: Exception) -> Problem:
-    """The same request will find what is there then."""
-    logger.warning("a row was deleted while another came to point to it", exc_info=error)
-    detail = _("Something that this belongs to was deleted at the same moment, and nothing was changed.")
-    headers = {"Retry-After": str(COLLISION_SECONDS)}
-    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "deleted_meanwhile", detail, headers=headers)
-
-
 def _files_out_of_reach(error: FilesUnavailable) -> Problem:
     logger.error("uploads cannot be reached: %s", error)
-    detail = _("The store of the files cannot be reached: try again in a moment.")
-    headers = {"Retry-After": str(RETRY_AFTER_S)}
-    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, "files_unavailable", detail, headers=headers)
+    return _not_now("files_unavailable", _("The store of the files cannot be reached: try again in a moment."))
+
+
+def _not_now(code: str, detail: str, seconds: int = RETRY_AFTER_S, **more: Any) -> Problem:
+    headers = {"Retry-After": str(seconds)}
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, code, detail, more=more, headers=headers)
 
 
 DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
@@ -365,7 +345,10 @@ DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]]
     ((NoChannelAvailable,), _no_channel),
     (DATABASE_OUT_OF_REACH, _database_out_of_reach),
     ((FilesUnavailable,), _files_out_of_reach),
-    ((RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent), _form_too_big),
+    (
+        (RequestDataTooBig, TooManyFieldsSent, TooManyFilesSent),
+        lambda error: Problem(status.HTTP_413_REQUEST_ENTITY_TOO_LARGE, "too_large", str(error)),
+    ),
 )
 
 
@@ -406,14 +389,13 @@ def server_error(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpRespons
     A database that is out of reach, as for who the session is of, is 503 here as in the views.
     """
     error = sys.exception()
-    is_outage = isinstance(error, DATABASE_OUT_OF_REACH)
-    if not request.path.startswith(PREFIX):
-        response = defaults.server_error(request, *args, **kwargs)
-        if is_outage:
-            response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-            response.headers["Retry-After"] = str(RETRY_AFTER_S)
-        return response
-    return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
+    if request.path.startswith(PREFIX):
+        return answer(problem_of(error, request) if isinstance(error, DATABASE_OUT_OF_REACH) else fault_problem())
+    response = defaults.server_error(request, *args, **kwargs)
+    if isinstance(error, DATABASE_OUT_OF_REACH):
+        response.status_code = status.HTTP_503_SERVICE_UNAVAILABLE
+        response.headers["Retry-After"] = str(RETRY_AFTER_S)
+    return response
 
 
 def answer(problem: Problem) -> HttpResponse:

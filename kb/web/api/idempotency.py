@@ -1,7 +1,4 @@
-"""The header Idempotency-Key, by which a caller sends a request again without it being done twice.
-
-ETags of what the API tells: a caller reads again only what has changed, and changes only what it has read.
-"""
+"""Headers by which requests may be repeated safely: Idempotency-Key does nothing twice, ETags change only what was read."""
 
 import hashlib
 import json
@@ -26,7 +23,8 @@ from kb.access.models import ApiKey
 from kb.base.files import sha256_of
 from kb.web.api.authentication import user_of
 from kb.web.api.errors import PreconditionFailed
-from kb.web.services import Answer, Asked, answer_once
+from kb.web.models import IdempotencyKey
+from kb.web.services import Answer, answer_once
 
 HEADER, REPLAYED = "Idempotency-Key", "Idempotent-Replayed"
 MOST_CHARACTERS = 255
@@ -91,12 +89,13 @@ def _answer(
     )
 
 
-def _asked(request: Request, key: str) -> Asked:
+def _asked(request: Request, key: str) -> IdempotencyKey:
     credential = request.auth.prefix if isinstance(request.auth, ApiKey) else ""
     digest = hashlib.sha256()
     for part in (request.method or "", request.get_full_path(), *_parts(request.data)):
         digest.update(f"{len(part)}:{part}".encode(errors="backslashreplace"))
-    return Asked(user_of(request), credential, key, digest.hexdigest())
+    fingerprint = digest.hexdigest()
+    return IdempotencyKey(user=user_of(request), credential=credential, key=key, fingerprint=fingerprint)
 
 
 def _parts(data: Any) -> Iterator[str]:

@@ -27,6 +27,7 @@ from kb.web.api.fields import MAX_ID
 
 CURSOR, PAGE_SIZE = "cursor", "page_size"
 DEFAULT_PAGE_SIZE, MOST_ROWS = 50, 200
+NO_PLACE = (None, None, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +44,6 @@ class Order:
     descending: bool = False
     key: str = "pk"
 
-    @classmethod
-    def parse(cls, text: str, key: str = "pk") -> "Order":
-        return cls(text.removeprefix("-"), text.startswith("-"), key)
-
     def __str__(self) -> str:
         return f"-{self.field}" if self.descending else self.field
 
@@ -54,28 +51,11 @@ class Order:
         sign = "-" if self.descending != backwards else ""
         return rows.order_by(f"{sign}{self.field}", f"{sign}{self.key}")
 
-    def beyond(self, rows: QuerySet[Any], place: "Place") -> QuerySet[Any]:
-        """The rows after a place, or before it. The first condition alone lets an index be used."""
-        side = "lt" if self.descending != place.backwards else "gt"
-        tie = Q(**{self.field: place.value, f"{self.key}__{side}": place.key})
-        return rows.filter(
-            Q(**{f"{self.field}__{side}e": place.value}) & (Q(**{f"{self.field}__{side}": place.value}) | tie)
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A row that a page lies beside.
-
-    Attributes:
-        value: its own of what the list is sorted by.
-        key: its own of what no two have in common.
-        backwards: the page ends before the row.
-    """
-
-    value: Any
-    key: Any
-    backwards: bool = False
+    def beyond(self, rows: QuerySet[Any], value: Any, key: Any, *, backwards: bool) -> QuerySet[Any]:
+        """The rows after one of this value and key, or before it. The first condition alone lets an index be used."""
+        side = "lt" if self.descending != backwards else "gt"
+        tie = Q(**{self.field: value, f"{self.key}__{side}": key})
+        return rows.filter(Q(**{f"{self.field}__{side}e": value}) & (Q(**{f"{self.field}__{side}": value}) | tie))
 
 
 class Cursors(BasePagination):
@@ -87,19 +67,19 @@ class Cursors(BasePagination):
     def paginate_queryset(self, queryset: Any, request: Request, view: Any = None) -> list[Any]:
         self.request = request
         self.order: Order = getattr(view, "order", None) or Order("pk")
-        self.kind = str(queryset.model._meta.label_lower)
+        self.salt = f"kb.web.api.lists:{queryset.model._meta.label_lower}"
         size = _page_size(request)
-        place = self._place(request.query_params.get(CURSOR))
-        rows = self.order.sorted(queryset, backwards=bool(place and place.backwards))
-        found = list((self.order.beyond(rows, place) if place else rows)[: size + 1])
-        page, has_more = found[:size], len(found) > size
-        is_backwards = place is not None and place.backwards
-        if is_backwards:
-            page.reverse()
-        self.has_next = is_backwards or has_more
-        self.has_previous = has_more if is_backwards else place is not None
-        self.page = page
-        return page
+        value, key, backwards = place = self._place(request.query_params.get(CURSOR))
+        rows = self.order.sorted(queryset, backwards=backwards)
+        is_first = place == NO_PLACE
+        found = list((rows if is_first else self.order.beyond(rows, value, key, backwards=backwards))[: size + 1])
+        has_more = len(found) > size
+        self.page = found[:size]
+        if backwards:
+            self.page.reverse()
+        self.has_next = backwards or has_more
+        self.has_previous = has_more if backwards else not is_first
+        return self.page
 
     def get_paginated_response(self, data: Any) -> Response:
         following = self._link(self.page[-1], backwards=False) if self.page and self.has_next else None
@@ -137,11 +117,12 @@ class Cursors(BasePagination):
             },
         ]
 
-    def _place(self, cursor: str | None) -> Place | None:
+    def _place(self, cursor: str | None) -> tuple[Any, Any, bool]:
+        """Of the row that the page lies beside: its value, its key, and whether the page ends before it."""
         if cursor is None:
-            return None
+            return NO_PLACE
         try:
-            order, value, key, backwards = signing.loads(cursor, salt=self._salt)
+            order, value, key, backwards = signing.loads(cursor, salt=self.salt)
         except (signing.BadSignature, ValueError) as error:
             message = _(
                 "This cursor is of another list, or none: follow “next” and “previous” of a page, or leave it out."
@@ -152,23 +133,18 @@ class Cursors(BasePagination):
                 "This cursor is of a list in the order “%(order)s”: ask for that, or begin anew without a cursor."
             )
             raise ValidationError({CURSOR: [message % {"order": order}]})
-        return Place(value, key, backwards)
+        return value, key, backwards
 
     def _link(self, row: Any, *, backwards: bool) -> str:
-        value = getattr(row, self.order.field)
-        told = value if isinstance(value, int | str) else str(value)
-        key = getattr(row, self.order.key)
-        cursor = signing.dumps(
-            [str(self.order), told, key if isinstance(key, int) else str(key), backwards],
-            salt=self._salt,
-            compress=True,
-        )
+        value, key = getattr(row, self.order.field), getattr(row, self.order.key)
+        place = [
+            str(self.order),
+            value if isinstance(value, int | str) else str(value),
+            key if isinstance(key, int) else str(key),
+            backwards,
+        ]
         bare = remove_query_param(self.request.build_absolute_uri(), CURSOR)
-        return replace_query_param(bare, CURSOR, cursor)
-
-    @property
-    def _salt(self) -> str:
-        return f"kb.web.api.lists:{self.kind}"
+        return replace_query_param(bare, CURSOR, signing.dumps(place, salt=self.salt, compress=True))
 
 
 def _page_size(request: Request) -> int:
@@ -215,11 +191,8 @@ class TextField(forms.CharField):
 class _Described:
     """A filter that says in the OpenAPI description what it takes."""
 
-    schema: ClassVar[dict[str, Any]] = {}
+    schema: dict[str, Any]
     extra: dict[str, Any]
-
-    def described(self) -> dict[str, Any]:
-        return self.schema
 
 
 class Whole(_Described, django_filters.Filter):  # type: ignore[misc]
@@ -241,11 +214,8 @@ class OneOf(_Described, django_filters.ChoiceFilter):  # type: ignore[misc]
     """One of the values; `choices` are their names for programs."""
 
     def __init__(self, values: Iterable[str], **kwargs: Any) -> None:
-        self.values = list(values)
-        super().__init__(choices=[(value, value) for value in self.values], null_label=None, **kwargs)
-
-    def described(self) -> dict[str, Any]:
-        return {"type": "string", "enum": self.values}
+        self.schema = {"type": "string", "enum": list(values)}
+        super().__init__(choices=[(value, value) for value in self.schema["enum"]], null_label=None, **kwargs)
 
 
 class Flag(_Described, django_filters.TypedChoiceFilter):  # type: ignore[misc]
@@ -298,12 +268,12 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
     @classmethod
     def parameters(cls) -> list[OpenApiParameter]:
         """What the OpenAPI description says of them."""
-        told = [
-            OpenApiParameter(name, each.described(), description=str(each.extra.get("help_text", "")))
+        filters = [
+            OpenApiParameter(name, each.schema, description=str(each.extra.get("help_text", "")))
             for name, each in cls.base_filters.items()
         ]
         orders = {"type": "string", "enum": list(cls.orders), "default": cls.orders[0]}
-        return [*told, OpenApiParameter(ORDERING, orders, description="What it is sorted by; -: the largest first.")]
+        return [*filters, OpenApiParameter(ORDERING, orders, description="What it is sorted by; -: the largest first.")]
 
 
 def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) -> tuple[QuerySet[Any], Order]:
@@ -322,8 +292,7 @@ def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) ->
     given = filters(request.query_params, queryset=rows, request=request)
     if not given.is_valid():
         raise ValidationError({name: list(messages) for name, messages in given.errors.items()})
-    narrowed: QuerySet[Any] = given.qs
-    return narrowed, Order.parse(ordering, filters.key)
+    return given.qs, Order(ordering.removeprefix("-"), ordering.startswith("-"), filters.key)
 
 
 def require_known(request: Request, names: Iterable[str]) -> None:
@@ -336,9 +305,8 @@ def require_known(request: Request, names: Iterable[str]) -> None:
     errors: dict[str, list[Any]] = {}
     for name, values in request.query_params.lists():
         if name not in known:
-            told = ", ".join(known)
-            message = _("Unknown parameter: choose from %(known)s.") % {"known": told} if known else _("It takes none.")
-            errors[name[:100]] = [message]
+            message = _("Unknown parameter: choose from %(known)s.") if known else _("It takes none.")
+            errors[name[:100]] = [message % {"known": ", ".join(known)}]
         elif len(values) > 1:
             errors[name] = [_("Give it once.")]
         elif not values[0]:

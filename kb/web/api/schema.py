@@ -1,8 +1,7 @@
-"""What the OpenAPI description says beyond what the serializers tell by themselves.
+"""What the OpenAPI description says beyond the serializers: responses of errors, authentication, and examples.
 
-Examples for every operation of the OpenAPI description, made from its schemas and from what the names stand for.
-
-An example that an operation states itself stays. A test holds each example against its schema.
+Examples are made from the schemas and from what the names of fields stand for; one that an operation states itself stays.
+A test holds each example against its schema.
 """
 
 from collections.abc import Mapping
@@ -324,7 +323,10 @@ class Examples:
         return self._by_type(schema, name, is_request=is_request)
 
     def _by_type(self, schema: Schema, name: str, *, is_request: bool) -> Any:
-        match _type_of(schema):
+        kinds = schema.get("type", "object" if "properties" in schema else "")
+        if not isinstance(kinds, str):
+            kinds = next((str(kind) for kind in kinds if kind != "null"), "null")
+        match kinds:
             case "object":
                 return self._object(schema, is_request=is_request)
             case "array":
@@ -362,10 +364,3 @@ class Examples:
         known = {str: "string", int: "integer", float: "number", list: "array", dict: "object"}[type(value)]
         formats = {None, "binary", "uri"} | ({"uuid"} if value == UUID else set())
         return known in kinds and schema.get("format") in formats and "properties" not in schema
-
-
-def _type_of(schema: Schema) -> str:
-    kinds = schema.get("type", "object" if "properties" in schema else "")
-    if isinstance(kinds, str):
-        return kinds
-    return next((str(kind) for kind in kinds if kind != "null"), "null")

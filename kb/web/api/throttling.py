@@ -20,7 +20,8 @@ class CallerThrottle(BaseThrottle):
     def allow_request(self, request: Request, view: Any) -> bool:
         if not request.user.is_authenticated:
             return True
-        spent = request_spend(user_of(request), _key_of(request), kind=_kind(request, view))
+        kind = getattr(view, "rate_limit_kind", GENERAL) if request.method in {"POST", "PUT"} else GENERAL
+        spent = request_spend(user_of(request), _key_of(request), kind=kind)
         request.rate_limit = spent  # type: ignore[attr-defined]
         return spent is None or spent.allowed
 
@@ -49,10 +50,6 @@ def spend_more(request: Request, cost: int, refusal: str) -> None:
 
 def _key_of(request: Request) -> ApiKey | None:
     return request.auth if isinstance(request.auth, ApiKey) else None
-
-
-def _kind(request: Request, view: Any) -> str:
-    return getattr(view, "rate_limit_kind", GENERAL) if request.method in {"POST", "PUT"} else GENERAL
 
 
 def too_many(spent: Spent | None, detail: str = "") -> Throttled:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from config.environment import NamingEnv
-from kb.base import heartbeat, probe
+from kb.base import probe
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -24,14 +24,14 @@ def test_a_process_that_has_not_begun_is_not_well(capsys):
 
 
 def test_one_that_beats_is_well():
-    heartbeat.beat("worker")
+    probe.beat("worker")
     assert probe.main(["worker"]) == 0
     assert probe.main(["beat"]) == 1
 
 
 def test_one_that_has_been_silent_is_not(capsys):
-    heartbeat.beat("beat")
-    path = heartbeat._path("beat")
+    probe.beat("beat")
+    path = probe._path("beat")
     os.utime(path, (0, path.stat().st_mtime - 2 * probe.LATE_SECONDS))
     assert probe.main(["beat"]) == 1
     assert "silent for" in capsys.readouterr().err

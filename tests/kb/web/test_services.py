@@ -6,7 +6,7 @@ from django.db import Error, connection
 
 from kb.models import IdempotencyKey
 from kb.web import services as idempotency
-from kb.web.services import Answer, Asked, answer_once
+from kb.web.services import Answer, answer_once
 from tests.factories import make_user
 from tests.outage import database_out_of_reach
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 def asked(monkeypatch):
     monkeypatch.setattr(idempotency, "RETRY_SECONDS", 0.1)
     monkeypatch.setattr(connection.pool, "timeout", 1)
-    yield Asked(user=make_user("owner"), credential="", key="upload-1", fingerprint="0" * 64)
+    yield IdempotencyKey(user=make_user("owner"), credential="", key="upload-1", fingerprint="0" * 64)
     connection.close()  # so that the tests to come have one that works, whatever became of this
 
 

@@ -14,7 +14,7 @@ from kb import tasks
 from kb.base.errors import Rejected
 from kb.models import Document, IdempotencyKey, IngestBatch
 from kb.web import services as idempotency
-from kb.web.services import Answer, Asked, answer_once
+from kb.web.services import Answer, answer_once
 from tests import factories
 
 pytestmark = pytest.mark.django_db
@@ -225,7 +225,7 @@ def test_a_page_is_read_once_and_before_the_transaction_begins(client, url, monk
 
 @pytest.mark.django_db(transaction=True)
 def test_who_took_so_long_that_another_began_anew_undoes_its_work(owner, kb):
-    asked = Asked(owner, "", "k", "0" * 64)
+    asked = IdempotencyKey(user=owner, credential="", key="k", fingerprint="0" * 64)
 
     def work():
         factories.make_document(kb, "work")
