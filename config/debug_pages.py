@@ -12,8 +12,8 @@ SECRET_NAMES: Final = re.compile(
     "API|AUTH|TOKEN|KEY|SECRET|PASS|SIGNATURE|COOKIE|CREDENTIAL|URL$|URI$|DSN|LOCATION$|DATABASES$|CACHES$",
     re.IGNORECASE,
 )
+# Of an address, as in postgres://NAME:PASSWORD@HOST.
 USER_INFO: Final = re.compile(r"(?<=://)[^\s/@'\"<>]+@")
-"""Of an address, as in postgres://NAME:PASSWORD@HOST."""
 SHORTEST_SECRET: Final = 6
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Final
 
 BASE_DIR: Final = Path(__file__).resolve().parent.parent
+# Whether this runs from the source; else from a wheel, whose folder holds the packages of others too.
 IS_CHECKOUT: Final = (BASE_DIR / "manage.py").exists()
-"""Whether this runs from the source; else from a wheel, whose folder holds the packages of others too."""
+# What django-environ reads as true.
 TRUE: Final = frozenset({"true", "on", "ok", "y", "yes", "1"})
-"""What django-environ reads as true."""
 
 
 def data_dir() -> Path:
@@ -24,7 +24,6 @@ def data_dir() -> Path:
 
 
 def is_embedded() -> bool:
-    """Whether PostgreSQL and Redis are the embedded ones."""
     chosen = os.environ.get("ZHIKU_EMBEDDED")
     return chosen.lower() in TRUE if chosen else not os.environ.get("DATABASE_URL")
 
@@ -36,5 +35,4 @@ def is_local() -> bool:
 
 
 def is_debugged() -> bool:
-    """Whether somebody has set DEBUG."""
     return os.environ.get("DEBUG", "").lower() in TRUE

@@ -11,6 +11,7 @@ from django.urls import reverse
 
 Policy = Mapping[str, Any]
 
+# Of JSON, files and whatever else is no page: a browser that shows it all the same runs and loads nothing.
 NOTHING: Policy = {
     "default-src": [NONE],
     "base-uri": [NONE],
@@ -18,7 +19,7 @@ NOTHING: Policy = {
     "frame-ancestors": [NONE],
     "sandbox": True,
 }
-"""Of JSON, files and whatever else is no page: a browser that shows it all the same runs and loads nothing."""
+# Of the API's documentation, and what the admin's pages start from.
 PAGE: Policy = {
     "default-src": [NONE],
     "base-uri": [NONE],
@@ -30,7 +31,6 @@ PAGE: Policy = {
     "script-src": [SELF, NONCE],
     "style-src": [SELF],
 }
-"""Of the API's documentation, and what the admin's pages start from."""
 ADMIN: Policy = {
     **PAGE,
     # The theme's attributes (x-on:click="open = !open") are evaluated by Alpine, whose build for strict policies cannot
@@ -40,6 +40,7 @@ ADMIN: Policy = {
     # server can be reached from a style.
     "style-src": [SELF, UNSAFE_INLINE],
 }
+# None of these is asked for, so none is there for a script that should not be.
 PERMISSIONS = ", ".join(
     f"{feature}=()"
     for feature in (
@@ -58,7 +59,6 @@ PERMISSIONS = ", ".join(
         "xr-spatial-tracking",
     )
 )
-"""None of these is asked for, so none is there for a script that should not be."""
 
 
 class SecurityHeaders(CSPMiddleware):

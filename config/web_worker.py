@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 
 HEAD_BYTES: Final = 32 * 1024
 PIECE: Final = 256 * 1024
+# For which what still comes is thrown away after the last answer: closed at once, the client would lose the answer.
 LINGER_SECONDS: Final = 2.0
-"""For which what still comes is thrown away after the last answer: closed at once, the client would lose the answer."""
 LOOK_SECONDS: Final = 0.2
 HEAD_END: Final = b"\r\n\r\n"
 _AWAITS_BODY: Final = object()
@@ -143,7 +143,6 @@ class Connection(TConn):  # type: ignore[misc]
         self.has_waited = False
 
     def begin(self) -> None:
-        """The next request."""
         self.arrival.begin(self.parser.unreader.take_buffered())
         self.has_waited = False
 
@@ -182,7 +181,6 @@ class BufferingWorker(ThreadWorker):  # type: ignore[misc]
         self._await_more(conn)
 
     def on_client_socket_readable(self, conn: Connection, client: socket.socket) -> None:
-        """The next request on a connection that was kept open."""
         self.poller.unregister(client)
         self.keepalived_conns.remove(conn)
         self._await_more(conn)

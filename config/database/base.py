@@ -4,8 +4,6 @@ from django.db.backends.postgresql import base
 
 
 class DatabaseWrapper(base.DatabaseWrapper):
-    """As Django's."""
-
     @property
     def queries_logged(self) -> bool:
         """Whether statements are kept in `queries`: only where a test or a tool asks for it, not for DEBUG alone.

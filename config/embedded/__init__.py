@@ -74,7 +74,6 @@ def stop() -> bool:
 
 
 def running() -> bool:
-    """Whether both servers of the data directory answer."""
     directory = data_dir()
     return Postgres(directory / "postgres").answers() and Redis(directory / "redis").answers()
 

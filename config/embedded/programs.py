@@ -20,7 +20,6 @@ class EmbeddedError(RuntimeError):
 
 
 def last_lines(log: Path, count: int = 5) -> str:
-    """The end of a server's log, for an error message."""
     lines = log.read_text(errors="replace").splitlines() if log.exists() else []
     return "\n".join([f"The last lines of {log}:", *lines[-count:]])
 

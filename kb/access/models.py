@@ -326,7 +326,6 @@ class KnowledgeBase(models.Model):
         return self.name
 
     def clean(self) -> None:
-        """Checks what no single field can tell."""
         if self.chunk_size is not None and self.chunk_overlap is not None and self.chunk_overlap >= self.chunk_size:
             raise ValidationError({"chunk_overlap": _("The overlap must be smaller than the chunk size.")})
         has_parents = self.chunk_strategy == self.ChunkStrategy.PARENT_CHILD
@@ -358,8 +357,8 @@ class Membership(models.Model):
         return f"{self.user} · {self.get_role_display()}"
 
 
+# What is longer, or other, after the last dot is part of a name, which may be too long for a file system.
 _EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
-"""What is longer, or other, after the last dot is part of a name, which may be too long for a file system."""
 
 
 class InvitationQuerySet(models.QuerySet["Invitation"]):

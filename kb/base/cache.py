@@ -163,7 +163,6 @@ def _redis_at(url: str) -> SharedRedis:
 
 
 def shared_cache_unavailable() -> bool:
-    """Whether searches go without Redis at present."""
     return shared_redis().is_away
 
 
@@ -220,8 +219,6 @@ def forget() -> None:
 
 
 class BytesOnlySerializer(BaseSerializer):  # type: ignore[misc]
-    """Refuses whatever is not bytes."""
-
     def dumps(self, value: Any) -> bytes:
         if not isinstance(value, bytes):
             raise TypeError(f"this cache holds bytes only, not {type(value).__name__}: encode the value first")

@@ -31,5 +31,4 @@ def seconds() -> float:
 
 
 def forget() -> None:
-    """Takes `begin` back."""
     _shared[:] = _SINCE.pack(0.0)

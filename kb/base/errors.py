@@ -6,11 +6,11 @@ from psycopg.errors import ForeignKeyViolation
 from kb.base.messages import shown
 from retrieval.messages import Message
 
+# What the database's library raises where nothing is wrong with the request: the same one may be answered later.
 DATABASE_OUT_OF_REACH: Final = (OperationalError, InterfaceError)
-"""What the database's library raises where nothing is wrong with the request: the same one may be answered later."""
 
+# Retry-After seconds on a write conflict.
 COLLISION_SECONDS: Final = 1
-"""Retry-After seconds on a write conflict."""
 
 
 class ServiceError(Exception):

@@ -120,8 +120,8 @@ def largest_upload_bytes() -> int:
     return max(int(settings.MAX_ZIP_BYTES), int(settings.MAX_UPLOAD_BYTES))
 
 
+# Longer than any request or task lasts.
 _DAY_S: Final = 24 * 60 * 60
-"""Longer than any request or task lasts."""
 
 
 class UnnamedFileUploadHandler(FileUploadHandler):

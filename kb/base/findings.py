@@ -33,7 +33,6 @@ class Finding:
 
 
 def listed(names: Iterable[str], shown: int = 5) -> str:
-    """The first names, and how many more there are."""
     names = list(names)
     rest = f" and {len(names) - shown} more" if len(names) > shown else ""
     return ", ".join(repr(name) for name in names[:shown]) + rest

@@ -136,7 +136,6 @@ def observe_document(outcome: str, count: int = 1) -> None:
 
 
 def observe_stage(stage: str, seconds: float) -> None:
-    """Counts the time that a document was in a stage of its processing."""
     DOCUMENT_SECONDS.labels(stage).observe(seconds)
 
 

@@ -13,8 +13,8 @@ from storages.backends.s3 import S3File, S3Storage
 from kb.base.files import FilesUnavailable
 
 CONNECT_SECONDS: Final = 3
+# Between two pieces of an answer, not for all of it.
 READ_SECONDS: Final = 15
-"""Between two pieces of an answer, not for all of it."""
 ATTEMPTS: Final = 2
 
 

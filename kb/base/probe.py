@@ -72,7 +72,6 @@ def _asked(port: int, path: str) -> str:
 
 
 def _host() -> str:
-    """A host that the process answers to."""
     first = os.environ.get("ALLOWED_HOSTS", "").split(",")[0].strip().lstrip(".")
     return first if first and first != "*" else "localhost"
 

@@ -8,8 +8,8 @@ import msgspec
 from kb.base.messages import shown
 from retrieval.messages import Message
 
+# Marks an enumeration that the schema shows as a text, since others of that name have other members.
 AS_TEXT = "text"
-"""Marks an enumeration that the schema shows as a text, since others of that name have other members."""
 
 
 def as_values(answer: Any) -> Any:

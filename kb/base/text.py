@@ -10,8 +10,8 @@ from django.utils.translation import gettext as _
 from retrieval.tokenize import normalize
 
 KEY_CHARACTERS = 300
+# By so many of a name's first characters the indexes find the names that may stand in a text.
 PREFIX_CHARACTERS = 4
-"""By so many of a name's first characters the indexes find the names that may stand in a text."""
 
 
 def normalized_key(text: str) -> str:
@@ -43,7 +43,6 @@ def is_storable(text: str) -> bool:
 
 
 def storable(text: str) -> str:
-    """The text without what cannot be stored."""
     return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 

@@ -20,8 +20,8 @@ from kb.base.errors import Rejected
 from kb.web.models import IdempotencyKey
 
 KEPT = timedelta(hours=24)
+# After which a process that has not answered is taken for dead.
 LEASE = timedelta(minutes=10)
-"""After which a process that has not answered is taken for dead."""
 RETRY_SECONDS = 1.0
 
 

@@ -36,6 +36,7 @@ def _here() -> MemoryStorage:
 
 GENERAL, ASK, UPLOAD, FAILURES = "general", "ask", "upload", "failures"
 LOGIN, LOGIN_NAME = "login", "login_name"
+# The environment variable of each limit.
 VARIABLES = {
     GENERAL: "API_RATE_LIMIT",
     ASK: "API_ASK_RATE_LIMIT",
@@ -44,7 +45,6 @@ VARIABLES = {
     LOGIN: "LOGIN_RATE_LIMIT",
     LOGIN_NAME: "LOGIN_NAME_RATE_LIMIT",
 }
-"""The environment variable of each limit."""
 MOST_DAYS, MOST_REQUESTS = 31, 1_000_000_000
 
 _DAY_S = 24 * 60 * 60

@@ -23,8 +23,8 @@ from kb.base.errors import NotAllowed, NotVisible, Rejected
 
 Role = Membership.Role
 
+# Open ones that a user may have made, over all knowledge bases.
 MOST_INVITATIONS = 20
-"""Open ones that a user may have made, over all knowledge bases."""
 PAUSE_AFTER_DECLINE = timedelta(days=30)
 
 

@@ -13,8 +13,8 @@ import pgtrigger
 
 from kb.base.db.triggers import statement_trigger
 
+# A statement that makes or deletes more rows than this leaves one entry for all of them.
 MAX_ENTRIES = 500
-"""A statement that makes or deletes more rows than this leaves one entry for all of them."""
 MAX_CHUNK_ENTRIES = 20
 
 _ADDED = """

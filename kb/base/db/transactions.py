@@ -67,7 +67,6 @@ def try_lock(purpose: Purpose, kb_id: int) -> Iterator[bool]:
 
 
 def held_locks(purpose: Purpose) -> frozenset[int]:
-    """The knowledge bases whose locks some process has."""
     with connection.cursor() as cursor:
         cursor.execute(HELD, [purpose])
         return frozenset(kb_id for (kb_id,) in cursor.fetchall())

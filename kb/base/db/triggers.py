@@ -6,8 +6,8 @@ transaction. A sequence value is never used twice, not after a rollback either.
 
 import pgtrigger
 
+# A statement that changes more chunks than this ends the log: reading them all would cost as much as building anew.
 MAX_LOGGED_ROWS = 10_000
-"""A statement that changes more chunks than this ends the log: reading them all would cost as much as building anew."""
 
 _TAKE_VERSION = """
     PERFORM 1 FROM kb_versions v WHERE v.knowledge_base_id IN ({affected})

@@ -145,8 +145,6 @@ def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Says where a host may be connected to."""
-
     allowed: AllowList = field(default_factory=AllowList)
     resolver: Resolver = resolve
 

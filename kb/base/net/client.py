@@ -21,8 +21,9 @@ REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 MAX_REDIRECTS: Final = 5
 _VALIDATORS: Final = {"etag": 500, "last-modified": 100}
 
+# Is called with every address before it is asked; returns the seconds that its host wants between requests, or
+# raises.
 Hop = Callable[[httpx.URL], float]
-"""Is called with every address before it is asked; returns the seconds that its host wants between requests, or raises."""
 
 
 @dataclass(frozen=True, slots=True)

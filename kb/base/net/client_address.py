@@ -13,12 +13,10 @@ _FORWARDED: Final = frozenset(
 
 
 def client_address(request: HttpRequest) -> str:
-    """The client's address; see `caller_address`."""
     return caller_address(request.META.get("REMOTE_ADDR", ""), request.headers.get("X-Forwarded-For", ""))
 
 
 def client_network(request: HttpRequest) -> str:
-    """What counts as one client where requests are limited; see `network_of`."""
     return network_of(client_address(request))
 
 

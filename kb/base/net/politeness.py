@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+# For a request's head; for each further piece of its body; and for a client to take a piece of the answer.
 CLIENT_SECONDS: Final = float(os.environ.get("CLIENT_SECONDS", "20"))
-"""For a request's head; for each further piece of its body; and for a client to take a piece of the answer."""
 
 
+# Bytes a second that have to come of a body, over each CLIENT_SECONDS.
 CLIENT_MIN_RATE: Final = int(os.environ.get("CLIENT_MIN_RATE", "1000"))
-"""Bytes a second that have to come of a body, over each CLIENT_SECONDS."""
 
 
 HOSTS: Final = 1_000

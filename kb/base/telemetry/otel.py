@@ -20,7 +20,6 @@ _started: list[Any] = []
 
 
 def is_wanted() -> bool:
-    """Whether an endpoint is set, and OTEL_SDK_DISABLED is not."""
     return any(map(os.environ.get, ENDPOINTS)) and os.environ.get("OTEL_SDK_DISABLED", "").lower() != "true"
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 INK = "#737c8b"  # legible on the theme's light and dark background alike
+# Of a line of a label beside a bar; a Chinese character is two wide.
 LABEL_WIDTH = 22
-"""Of a line of a label beside a bar; a Chinese character is two wide."""
 
 _WORDS = re.compile(r"[\x21-\x7e]+|\s|.")
 
@@ -75,7 +75,6 @@ class Chart:
 
     @property
     def data(self) -> str:
-        """As JSON of Chart.js."""
         labels = [_lines(label) for label in self.labels] if self.is_horizontal else list(self.labels)
         return json.dumps({"labels": labels, "datasets": [self._dataset(each) for each in self.series]})
 
@@ -157,7 +156,6 @@ def percentage(share: float) -> str:
 
 
 def _lines(label: str) -> list[str]:
-    """A label in lines that fit beside a bar."""
     lines, width = [""], 0
     for word in _WORDS.findall(label):
         wide = sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in word)

@@ -66,7 +66,6 @@ def _with_own_followers(model: type[Model], ids: list[Any]) -> list[Any]:
 
 
 def _counted(conditions: dict[type[Model], Q]) -> dict[str, int]:
-    """One query for all models."""
     queries = [
         model._default_manager.filter(condition)
         .order_by()

@@ -30,10 +30,8 @@ def add_part(model: type[Model], *, pages: Pages | None = None, context: Context
 
 
 def added_pages(model_admin: Any) -> list[URLPattern]:
-    """The pages that features add to those of a model."""
     return [page for pages in _PAGES[model_admin.model] for page in pages(model_admin)]
 
 
 def added_context(request: HttpRequest, row: Model) -> dict[str, Any]:
-    """What features add to the context of a row's form."""
     return {name: value for context in _CONTEXTS[type(row)] for name, value in context(request, row).items()}

@@ -39,8 +39,8 @@ from kb.access.services.rate_limits import UPLOAD
 from kb.web.admin.deletion import deleted_with, left_behind_by
 from kb.web.admin.parts import added_context, added_pages
 
+# What fits a bigint, whatever the digits are.
 ID_DIGITS = 18
-"""What fits a bigint, whatever the digits are."""
 
 
 def row_id(text: str) -> int | None:
@@ -50,7 +50,6 @@ def row_id(text: str) -> int | None:
 
 
 def row_ids(texts: Iterable[str]) -> list[int]:
-    """The ids among texts."""
     return [found for text in texts if (found := row_id(text)) is not None]
 
 
@@ -127,7 +126,6 @@ def column(
 
 
 def principal(request: HttpRequest) -> Principal:
-    """The caller of an admin page."""
     return Principal(request.user)
 
 

@@ -122,7 +122,6 @@ OTHERWISE = gettext_lazy("Change the request as “detail” says, or try again 
 
 
 def remedy_of(code: str, status: int) -> str:
-    """A sentence in the caller's language."""
     return str(BY_CODE.get(code) or BY_STATUS.get(status) or OTHERWISE)
 
 
@@ -144,8 +143,8 @@ REJECTED_STATUS = {
     "too_large": status.HTTP_413_REQUEST_ENTITY_TOO_LARGE,
     "unsupported_type": status.HTTP_415_UNSUPPORTED_MEDIA_TYPE,
 }
+# After how many seconds it is worth while to ask again.
 WAITS = {"idempotency_in_progress": 1}
-"""After how many seconds it is worth while to ask again."""
 REJECTED_FIELD = {
     "blank_text": "text",
     "text_too_long": "text",
@@ -212,7 +211,6 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        """What the response holds."""
         remedy = remedy_of(self.code, self.status)
         body: dict[str, Any] = {"code": self.code, "detail": _encodable(self.detail), "remedy": remedy, **self.more}
         if self.fields:

@@ -137,7 +137,6 @@ class ShapeSerializer(DataclassSerializer[Any]):
 
     @cached_property
     def _remarks(self) -> dict[str, Any]:
-        """What stands beside the types of the fields."""
         hints = get_type_hints(self.dataclass_definition.dataclass_type, include_extras=True)
         return {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
 

@@ -267,7 +267,6 @@ class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
 
     @classmethod
     def parameters(cls) -> list[OpenApiParameter]:
-        """What the OpenAPI description says of them."""
         filters = [
             OpenApiParameter(name, each.schema, description=str(each.extra.get("help_text", "")))
             for name, each in cls.base_filters.items()

@@ -39,12 +39,11 @@ PROBLEMS = {
 }
 
 NOT_MODIFIED = OpenApiResponse(description="It is as If-None-Match says.")
+# What any operation for callers may answer. 500 is no answer that a caller can plan for.
 ALWAYS = (401, 406, 429, 503)
-"""What any operation for callers may answer. 500 is no answer that a caller can plan for."""
 
 
 def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
-    """The responses of an operation that needs a caller."""
     return success | {status: PROBLEMS[status] for status in sorted({*ALWAYS, *problems})}
 
 
@@ -275,7 +274,6 @@ BY_FORMAT = {"date-time": TIME, "date": TIME[:10], "uuid": UUID, "uri": "https:/
 
 
 def add_examples(result: dict[str, Any], **_: Any) -> dict[str, Any]:
-    """A hook of the description's generator."""
     made = Examples(result["components"]["schemas"])
     for methods in result["paths"].values():
         for operation in methods.values():

@@ -56,7 +56,6 @@ class ApiView(APIView):
         raise too_many(request.rate_limit)  # type: ignore[attr-defined]
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Tells a caller what is left of the rate limit."""
         spent = getattr(request, "rate_limit", None)
         if spent is not None:
             for name, value in rate_limit_headers(spent).items():

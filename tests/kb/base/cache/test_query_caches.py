@@ -13,7 +13,7 @@ from kb.base import cache as query_caches
 from kb.base.cache import (
     MAX_SHARED_BYTES,
     PAUSE_SECONDS,
-    SealedBytes,
+    SignedBytes,
     SharedRedis,
     hot_queries,
     query_embedder,
@@ -69,7 +69,7 @@ def client(redis):
 
 @pytest.fixture
 def tier():
-    return SealedBytes("test")
+    return SignedBytes("test")
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_an_entry_leaves_redis_when_its_time_is_over(tier, client):
 def test_another_installation_finds_nothing(tier, monkeypatch):
     tier.put(NAME, b"value", 60)
     monkeypatch.setattr(query_caches, "installation_id", lambda: "another")
-    assert SealedBytes("test").get(NAME) is None
+    assert SignedBytes("test").get(NAME) is None
 
 
 def test_what_is_too_large_stays_in_this_process(tier, client):
@@ -195,13 +195,13 @@ def replace_with(change):
 
 
 def put_another_keys_value(client, name):
-    SealedBytes("test").put(b"\x02" * 32, b"another", 60)
+    SignedBytes("test").put(b"\x02" * 32, b"another", 60)
     [other] = set(client.keys("*")) - {name}
     client.set(name, client.get(other))
 
 
 def put_another_kinds_value(client, name):
-    SealedBytes("other").put(NAME, b"another", 60)
+    SignedBytes("other").put(NAME, b"another", 60)
     [other] = set(client.keys("*")) - {name}
     client.set(name, client.get(other))
 
