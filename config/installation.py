@@ -24,6 +24,7 @@ def data_dir() -> Path:
 
 
 def is_embedded() -> bool:
+    """Whether PostgreSQL and Redis are the embedded ones."""
     chosen = os.environ.get("ZHIKU_EMBEDDED")
     return chosen.lower() in TRUE if chosen else not os.environ.get("DATABASE_URL")
 
@@ -35,4 +36,5 @@ def is_local() -> bool:
 
 
 def is_debugged() -> bool:
+    """Whether somebody has set DEBUG."""
     return os.environ.get("DEBUG", "").lower() in TRUE

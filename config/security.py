@@ -72,17 +72,14 @@ class SecurityHeaders(CSPMiddleware):
     ) -> PolicyParts:
         parts = super().get_policy_parts(request, response, report_only)
         if not report_only and parts.config is None:
-            parts.config = dict(_policy_of(request, response))
+            content_type = response.headers.get("Content-Type", "")
+            policy = NOTHING
+            if content_type.startswith("text/html") and isinstance(response, HttpResponse):
+                policy = ADMIN if request.path_info.startswith(reverse("admin:index")) else PAGE
+            parts.config = dict(policy)
         return parts
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
         answer: HttpResponseBase = super().process_response(request, response)
         return answer
-
-
-def _policy_of(request: HttpRequest, response: HttpResponseBase) -> Policy:
-    is_page = response.headers.get("Content-Type", "").startswith("text/html") and isinstance(response, HttpResponse)
-    if not is_page:
-        return NOTHING
-    return ADMIN if request.path_info.startswith(reverse("admin:index")) else PAGE

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from retrieval.messages import gettext_noop
-
 
 class State(StrEnum):
     OK = "ok"
@@ -59,6 +57,11 @@ class Remark:
     @property
     def message(self) -> str:
         return REMARKS[self.code].format(**self.params)
+
+
+def gettext_noop(message: str) -> str:
+    """Marks a message for makemessages; it is translated where it is shown."""
+    return message
 
 
 REMARKS: Final[dict[RemarkCode, str]] = {

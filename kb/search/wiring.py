@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.db.connections import ConnectionReturningExecutor
-from kb.base.net.client import web_client
+from kb.base.net.settings import web_client
 from kb.content.models import Chunk
 from kb.graph.readers import ConceptReader, FactReader
 from kb.index.bm25 import BM25Store

@@ -10,9 +10,8 @@ from typing import Final
 
 import httpcore
 import httpx
-from django.conf import settings
 
-from kb.base.net.addresses import AllowList, Guard, parse_url, port_of
+from kb.base.net.addresses import Guard, parse_url, port_of
 from kb.base.net.backend import MIB, Deadline, GuardedBackend, Inflater, too_large
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.politeness import Politeness
@@ -200,20 +199,3 @@ def _content(host: str, response: httpcore.Response, max_bytes: int) -> bytes:
 def _header(response: httpcore.Response, name: str) -> str:
     wanted = name.encode()
     return next((value.decode("latin-1") for key, value in response.headers if key.lower() == wanted), "")
-
-
-@lru_cache(maxsize=4)
-def _politeness(seconds: float) -> Politeness:
-    """One for the process, so that two sources of a host share it."""
-    return Politeness(seconds)
-
-
-def web_client() -> WebClient:
-    """A client by WEB_ALLOWED_HOSTS, WEB_USER_AGENT, WEB_DELAY_SECONDS, WEB_MAX_MB and WEB_SECONDS."""
-    return WebClient(
-        guard=Guard(AllowList.parse(settings.WEB_ALLOWED_HOSTS)),
-        politeness=_politeness(settings.WEB_DELAY_SECONDS),
-        user_agent=settings.WEB_USER_AGENT,
-        max_bytes=settings.WEB_MAX_BYTES,
-        seconds=settings.WEB_SECONDS,
-    )

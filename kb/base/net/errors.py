@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-from retrieval.messages import gettext_noop
+from kb.base.findings import gettext_noop
 
 
 class FetchCode(StrEnum):

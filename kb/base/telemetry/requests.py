@@ -40,8 +40,14 @@ class RequestLog:
 
 
 def _log(request: HttpRequest, response: HttpResponseBase, started: float, bound: context.Fields) -> None:
+    # Who asked: the id of the user, and of an API key its prefix; what it asked is nobody's business
+    user, key = vars(request).get("user"), getattr(request, "auth", None)
+    if isinstance(user, SimpleLazyObject):  # to ask it now could take a database that is out of reach
+        user = vars(request).get("_cached_user")
+    found = {"user": getattr(user, "pk", None), "key": getattr(key, "prefix", None)}
+    caller = {name: value for name, value in found.items() if value is not None}
     with context.bound(**bound):
-        note(route_of(request), request.method or "", response.status_code, started, **_caller(request))
+        note(route_of(request), request.method or "", response.status_code, started, **caller)
 
 
 def note(route: str, method: str, status: int, started: float, **caller: Any) -> None:
@@ -79,12 +85,3 @@ def route_of(request: HttpRequest) -> str:
     if match is None:
         return UNROUTED
     return match.view_name if match.url_name else match.route or UNROUTED
-
-
-def _caller(request: HttpRequest) -> dict[str, Any]:
-    """Who asked: the id of the user, and of an API key its prefix; what it asked is nobody's business."""
-    user, key = vars(request).get("user"), getattr(request, "auth", None)
-    if isinstance(user, SimpleLazyObject):  # to ask it now could take a database that is out of reach
-        user = vars(request).get("_cached_user")
-    found = {"user": getattr(user, "pk", None), "key": getattr(key, "prefix", None)}
-    return {name: value for name, value in found.items() if value is not None}

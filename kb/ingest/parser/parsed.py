@@ -4,8 +4,7 @@ from enum import StrEnum
 from pathlib import PurePath
 from typing import Final, Protocol
 
-from kb.base.findings import Remark
-from retrieval.messages import gettext_noop
+from kb.base.findings import Remark, gettext_noop
 
 
 class ErrorCode(StrEnum):

@@ -24,7 +24,7 @@ from unfold.views import ChangeList
 from unfold.widgets import UnfoldAdminTextareaWidget, UnfoldAdminTextInputWidget
 
 from kb.base.errors import Rejected
-from kb.base.net.client import web_client
+from kb.base.net.settings import web_client
 from kb.content.models import Document
 from kb.sources.admin import SourceAdmin
 from kb.sources.connectors.listing import MOST_PATTERNS

@@ -9,7 +9,7 @@ from rest_framework.response import Response
 
 from kb.access.models import KnowledgeBase
 from kb.base.net.addresses import URL_CHARACTERS
-from kb.base.net.client import web_client
+from kb.base.net.settings import web_client
 from kb.sources.connectors.listing import MOST_PATTERNS
 from kb.sources.models import WebPage, WebSource
 from kb.sources.web.services.pages import Preview, PreviewPage, web_source_preview

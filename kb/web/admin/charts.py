@@ -56,12 +56,12 @@ class Chart:
     link: tuple[str, str] | None = None
 
     @property
-    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
+    def rows(self) -> tuple[tuple[str, tuple[str, ...]], ...]:
         """The figures as a table: each label with a cell of every series."""
-        return [
+        return tuple(
             (label, tuple(self._as_text(each.values[place]) for each in self.series))
             for place, label in enumerate(self.labels)
-        ]
+        )
 
     @property
     def height(self) -> float:
@@ -75,8 +75,22 @@ class Chart:
 
     @property
     def data(self) -> str:
+        """As JSON of Chart.js."""
+        look: dict[str, Any] = {"borderRadius": 3, "maxBarThickness": 26}
+        if self.is_line:
+            look = {"borderWidth": 2, "pointRadius": 2.5, "tension": 0.25, "spanGaps": True}
+        datasets = [
+            {
+                "label": each.label,
+                "data": list(each.values),
+                "borderColor": f"var(--color-{each.colour})",
+                "backgroundColor": f"var(--color-{each.colour})",
+                **look,
+            }
+            for each in self.series
+        ]
         labels = [_lines(label) for label in self.labels] if self.is_horizontal else list(self.labels)
-        return json.dumps({"labels": labels, "datasets": [self._dataset(each) for each in self.series]})
+        return json.dumps({"labels": labels, "datasets": datasets})
 
     @property
     def options(self) -> str:
@@ -120,21 +134,6 @@ class Chart:
         if self.is_share:
             return {"suggestedMax": 0.1} if self.is_line else {"min": 0, "max": 1}
         return {} if self.unit else {"suggestedMax": 4}  # whole searches, not parts of one
-
-    def _dataset(self, series: Series) -> dict[str, Any]:
-        colour = f"var(--color-{series.colour})"
-        look = (
-            {"borderWidth": 2, "pointRadius": 2.5, "tension": 0.25, "spanGaps": True}
-            if self.is_line
-            else {"borderRadius": 3, "maxBarThickness": 26}
-        )
-        return {
-            "label": series.label,
-            "data": list(series.values),
-            "borderColor": colour,
-            "backgroundColor": colour,
-            **look,
-        }
 
     def _number_format(self) -> dict[str, Any]:
         if self.is_share:

@@ -15,8 +15,9 @@ from django.utils import timezone
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.addresses import parse_url
 from kb.base.net.backend import Deadline
-from kb.base.net.client import Ask, Fetched, WebClient, web_client
+from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.settings import web_client
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError

@@ -17,8 +17,9 @@ from django.utils import timezone, translation
 from django.utils.translation import gettext_noop
 
 from kb.base.db.transactions import lock_knowledge_bases
-from kb.base.net.client import Ask, Fetched, WebClient, web_client
+from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
+from kb.base.net.settings import web_client
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import WarmParser

@@ -13,8 +13,8 @@ from kb.base import cache as query_caches
 from kb.base.cache import (
     MAX_SHARED_BYTES,
     PAUSE_SECONDS,
-    SignedBytes,
     SharedRedis,
+    SignedBytes,
     hot_queries,
     query_embedder,
     shared_cache_unavailable,
