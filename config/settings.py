@@ -148,8 +148,9 @@ CACHES = {
         "OPTIONS": {
             "CLIENT_CLASS": "kb.base.cache.RawBytesClient",
             "SERIALIZER": "kb.base.cache.BytesOnlySerializer",
-            "SOCKET_CONNECT_TIMEOUT": 0.5,
-            "SOCKET_TIMEOUT": 2,
+            # Searches wait for it; a keyword index of many megabytes needs more than a response.
+            "SOCKET_CONNECT_TIMEOUT": 0.25,
+            "SOCKET_TIMEOUT": 1,
         },
     },
 }

@@ -16,11 +16,9 @@ class Tokenizer(Protocol):
 
     def __call__(self, text: str) -> list[str]:
         """The terms of a text in order, repeats kept."""
-        ...
 
     def simplify(self, text: str) -> str:
         """A normalised text in the characters that the tokenizer reads: traditional ones may become simplified ones."""
-        ...
 
 
 class Embedder(Protocol):
@@ -34,22 +32,18 @@ class Embedder(Protocol):
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Returns vectors of shape (len(texts), dimension)."""
-        ...
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """Returns a vector of shape (dimension,)."""
-        ...
 
     def count_tokens(self, text: str) -> int: ...
 
     def token_ends(self, text: str) -> Sequence[int]:
         """Where each of the tokens that `count_tokens` counts ends in the text, ascending."""
-        ...
 
     @property
     def is_loaded(self) -> bool:
         """Whether the next call needs not load the model first."""
-        ...
 
 
 class Channel(Protocol):
@@ -64,7 +58,6 @@ class Channel(Protocol):
     @property
     def in_memory(self) -> bool:
         """Whether a search needs no other server: the request's own thread runs it then."""
-        ...
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         """Returns at most k chunks, best first.
@@ -77,7 +70,6 @@ class Channel(Protocol):
         Raises:
             ChannelUnavailable: the channel cannot answer; the search goes on without it.
         """
-        ...
 
 
 class QueryVectors(Protocol):
@@ -92,7 +84,6 @@ class QueryVectors(Protocol):
         Raises:
             ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
         """
-        ...
 
 
 class VectorStore(Protocol):
@@ -121,7 +112,6 @@ class VectorStore(Protocol):
         Raises:
             ChannelUnavailable: it cannot answer now, with one of the codes STORE_...; another store of the same vectors may.
         """
-        ...
 
     def similarities(
         self,
@@ -133,7 +123,6 @@ class VectorStore(Protocol):
         kind: str = "content",
     ) -> NDArray[np.float64]:
         """Returns exact cosine similarities, shape (n_chunks,), NaN for a chunk without such a vector."""
-        ...
 
 
 class KeywordStore(Protocol):
@@ -142,7 +131,6 @@ class KeywordStore(Protocol):
     @property
     def name(self) -> str:
         """Of the server's kind, told in the trace."""
-        ...
 
     def search(
         self, kb_id: int, text: str, k: int, *, only: NDArray[np.int64] | None = None
@@ -155,7 +143,6 @@ class KeywordStore(Protocol):
         Raises:
             ChannelUnavailable: it cannot answer, with one of the codes STORE_....
         """
-        ...
 
     def scores(self, kb_id: int, text: str, chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the scores of chunks, shape (n_chunks,), 0 for one that holds none of the terms.
@@ -163,7 +150,6 @@ class KeywordStore(Protocol):
         Raises:
             ChannelUnavailable: as `search`.
         """
-        ...
 
 
 class TextStore(Protocol):
@@ -173,13 +159,11 @@ class TextStore(Protocol):
         self, kb_id: int, tokenizer_id: str, terms: Sequence[str], k: int, *, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns chunks that hold any of the terms and their scores, best first, ties by chunk id."""
-        ...
 
     def search_ngrams(
         self, kb_id: int, tokenizer_id: str, text: str, k: int, *, only: NDArray[np.int64] | None = None
     ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Returns chunks and the share of the text's character n-grams that they hold, best first, ties by chunk id."""
-        ...
 
 
 class ExternalProvider(Protocol):
@@ -188,12 +172,10 @@ class ExternalProvider(Protocol):
     @property
     def kind(self) -> str:
         """As in `Origin`."""
-        ...
 
     @property
     def name(self) -> str:
         """Of the source, told in provenance and degradations."""
-        ...
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         """Returns at most k results, best first.
@@ -206,7 +188,6 @@ class ExternalProvider(Protocol):
         Raises:
             ChannelUnavailable: it cannot answer, with one of the codes EXTERNAL_...; the search goes on without it.
         """
-        ...
 
 
 class TextVectors(Protocol):
@@ -218,21 +199,17 @@ class TextVectors(Protocol):
         Raises:
             ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
         """
-        ...
 
 
 class PassageStore(Protocol):
     def fetch(self, chunk_ids: Sequence[int]) -> Mapping[int, Passage]:
         """Returns the passages that exist and that the caller may see."""
-        ...
 
     def neighbours(self, passages: Sequence[Passage], count: int) -> Mapping[int, tuple[Passage, ...]]:
         """Returns, by chunk id, up to `count` chunks before and after each passage in its document, in reading order."""
-        ...
 
     def parents(self, passages: Sequence[Passage]) -> Mapping[int, str]:
         """Returns, by chunk id, the longer passage to give in place of each chunk that was cut from one."""
-        ...
 
 
 class ConceptStore(Protocol):
@@ -241,13 +218,11 @@ class ConceptStore(Protocol):
 
         The longest mention wins where two overlap.
         """
-        ...
 
 
 class FactStore(Protocol):
     def facts(self, kb_ids: Sequence[int], text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
         """Returns facts whose subject or object stands in the text or among the names."""
-        ...
 
 
 class Reranker(Protocol):
@@ -256,7 +231,6 @@ class Reranker(Protocol):
     @property
     def name(self) -> str:
         """As in `RetrievalConfig.rerankers`."""
-        ...
 
     @property
     def scale(self) -> ScoreScale: ...
@@ -268,7 +242,6 @@ class Reranker(Protocol):
             RerankerUnavailable: it cannot score them, or not by the deadline (of `time.monotonic`).
             RerankerNotApplicable: it is of no use for these candidates, which is no fault.
         """
-        ...
 
 
 class Generator(Protocol):
@@ -283,11 +256,9 @@ class Generator(Protocol):
         Raises:
             GenerationFailed: with a code of the enumeration.
         """
-        ...
 
     def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
         """The answer in pieces, as they come; raises as `complete`, also in the middle."""
-        ...
 
 
 class Rewriter(Protocol):
@@ -303,4 +274,3 @@ class Rewriter(Protocol):
         Raises:
             GenerationFailed: the query is searched for as it is.
         """
-        ...

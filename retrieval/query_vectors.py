@@ -15,8 +15,7 @@ from typing import Final, ParamSpec, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from retrieval.byte_cache import ByteCache, Entry, SharedBytes
-from retrieval.cache import Observer, TierStats
+from retrieval.cache import ByteCache, Entry
 from retrieval.errors import ChannelUnavailable, CircuitOpen, ModelTimeout, ModelUnavailable, UnusableVectors
 from retrieval.execution import Land, ModelGuard, SingleFlight, too_late
 from retrieval.messages import Message, gettext_noop, message_of
@@ -43,49 +42,6 @@ Vector = NDArray[np.float32]
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class QueryVectorCache:
-    """Query vectors as float32 bytes, in the memory of this process and in a tier that processes share. Thread-safe.
-
-    Args:
-        memory_bytes: bound of the memory.
-        shared: the tier behind it.
-        ttl_s: how long a vector is served, in seconds.
-        clock: seconds since the epoch.
-        observe: told of every count.
-    """
-
-    def __init__(
-        self,
-        memory_bytes: int,
-        shared: SharedBytes,
-        ttl_s: float,
-        *,
-        clock: Callable[[], float] = time.time,
-        observe: Observer = lambda _tier, _field, _amount: None,
-    ) -> None:
-        self._bytes = ByteCache(memory_bytes, shared, ttl_s, clock=clock, observe=observe)
-
-    def get(self, model_id: str, text: str) -> tuple[Vector, str] | None:
-        """The vector, read-only, shape (dimension,), and the tier that held it."""
-        return _as_vector(self._bytes.get(_key(model_id, text)))
-
-    def held(self, model_id: str, text: str) -> tuple[Vector, str] | None:
-        """As `get`, in this process only."""
-        return _as_vector(self._bytes.held(_key(model_id, text)))
-
-    def keep(self, model_id: str, text: str, vector: Vector) -> None:
-        """Holds the vector in this process."""
-        self._bytes.keep(_key(model_id, text), _to_bytes(vector))
-
-    def publish(self, model_id: str, text: str, vector: Vector) -> None:
-        """Offers the vector to the other processes."""
-        self._bytes.publish(_key(model_id, text), _to_bytes(vector))
-
-    def stats(self) -> dict[str, TierStats]:
-        """Counters of this process by tier, nearest first."""
-        return self._bytes.stats()
 
 
 class _NoRoom(Exception):
@@ -128,7 +84,7 @@ class QueryEmbedder:
         embedder: the model.
         guard: runs it; None for an embedder that is arithmetic: it runs in the caller's thread, and another process makes
             its vectors faster than it would fetch them.
-        cache: may be shared by several models.
+        cache: of vectors as float32 bytes; may be shared by several models.
         patience_s: how long the model may take for a query, in seconds; longer where a search waits longer.
     """
 
@@ -136,7 +92,7 @@ class QueryEmbedder:
         self,
         embedder: Embedder,
         guard: ModelGuard | None,
-        cache: QueryVectorCache,
+        cache: ByteCache,
         *,
         patience_s: float = PATIENCE_SECONDS,
     ) -> None:
@@ -179,10 +135,11 @@ class QueryEmbedder:
         key = scope + text
         with _as_channel_fault():
             if self._guard is None:
-                return self._cache.held(self.model_id, key) or (self._made(text, key), MODEL)
-            cached = self._cached(key)
-            if cached is not None:
-                return cached
+                return self._held(key) or (self._made(text, key), MODEL)
+            found = _as_vector(self._cache.get(_key(self.model_id, key)))
+            # Another model of the same name may have left a vector of another dimension with the other processes.
+            if found is not None and self._dimension in (None, found[0].size):
+                return found
             if not self.embedder.is_loaded:
                 self._loaded(self._guard, deadline)
             return self._landed(key, text, self._guard, deadline, self._patience_s), MODEL
@@ -202,7 +159,7 @@ class QueryEmbedder:
             ChannelUnavailable: as `embed`.
         """
         vector, _ = self.embed(query, deadline, scope)
-        held = {text: self._cache.held(self.model_id, scope + PASSAGE + text) for text in texts}
+        held = {text: self._held(scope + PASSAGE + text) for text in texts}
         lacking = [text for text, entry in held.items() if entry is None]
         made: dict[str, Vector] = {}
         if lacking:
@@ -230,15 +187,12 @@ class QueryEmbedder:
                 )
             )
         for text, row in zip(texts, rows, strict=True):
-            self._cache.keep(self.model_id, scope + PASSAGE + text, row)
+            self._cache.keep(_key(self.model_id, scope + PASSAGE + text), _to_bytes(row))
         return dict(zip(texts, rows, strict=True))
 
-    def _cached(self, key: str) -> tuple[Vector, str] | None:
-        """Another model of the same name may have left a vector of another dimension with the other processes."""
-        found = self._cache.get(self.model_id, key)
-        if found is None or self._dimension not in (None, found[0].size):
-            return None
-        return found
+    def _held(self, key: str) -> tuple[Vector, str] | None:
+        """The vector that this process holds."""
+        return _as_vector(self._cache.held(_key(self.model_id, key)))
 
     def _loaded(self, guard: ModelGuard, deadline: float) -> None:
         """All who ask meanwhile wait for one call, so that none of them takes loading for hanging."""
@@ -250,7 +204,9 @@ class QueryEmbedder:
             try:
                 flight = self._flights.join(key, partial(self._fly, text, key or text, guard, judged))
             except _NoRoom:
-                self._wait_for_room(deadline)
+                if not self._threads.room.acquire(timeout=max(0.0, deadline - time.monotonic())):
+                    raise ModelTimeout(too_late(self.model_id)) from None
+                self._threads.room.release()
                 continue
             try:
                 return flight.result(timeout=max(0.0, deadline - time.monotonic()))
@@ -261,21 +217,16 @@ class QueryEmbedder:
                 if time.monotonic() >= deadline:
                     raise
 
-    def _wait_for_room(self, deadline: float) -> None:
-        if not self._threads.room.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise ModelTimeout(too_late(self.model_id))
-        self._threads.room.release()
-
     def _fly(self, text: str, key: str, guard: ModelGuard, deadline: float, land: Land[Vector]) -> None:
         vector = guard.call(partial(self._made, text, key), deadline)
         land(vector)
-        self._cache.publish(self.model_id, key, vector)
+        self._cache.publish(_key(self.model_id, key), _to_bytes(vector))
 
     # -- In a thread of the guard, where there is one --------------------------------------------------------------------
     def _made(self, text: str, key: str) -> Vector:
         """Keeps the vector itself, so that one that comes too late serves the next who asks."""
         vector = self._asked(text)
-        self._cache.keep(self.model_id, key, vector)
+        self._cache.keep(_key(self.model_id, key), _to_bytes(vector))
         return vector
 
     def _asked(self, text: str) -> Vector:

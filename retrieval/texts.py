@@ -47,20 +47,15 @@ class KnowledgeBaseTexts(Protocol):
             k: at most so many.
             metadata: only texts whose metadata have these values.
         """
-        ...
 
     def add(self, texts: Sequence[StoredText]) -> None:
         """Keeps texts, each in place of the one that had its id; the last of several with one id stays."""
-        ...
 
     def delete(self, ids: Sequence[str] | None) -> None:
         """Deletes those of the texts that are there; None: every text that was added under an id."""
-        ...
 
     def get(self, ids: Sequence[str]) -> Mapping[str, StoredText]:
         """Returns, by id, those of the texts that are there."""
-        ...
 
     def embedder(self) -> Embedder:
         """The knowledge base's own model, which embeds what is added and what is asked."""
-        ...

@@ -328,26 +328,21 @@ class Lexicon(Protocol):
 
     def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Returns how telling each term is, positive, shape (n_terms,)."""
-        ...
 
     def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns the share that each chunk has of the most that each term can add to a score, shape (n_chunks, n_terms).
 
         0 where the chunk does not hold the term.
         """
-        ...
 
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Returns the weight of each term in a score, shape (n_terms,)."""
-        ...
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
         """Returns how often each chunk holds each term, shape (n_chunks, n_terms)."""
-        ...
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """Returns what each term, named once, adds to each chunk's score, shape (n_chunks, n_terms)."""
-        ...
 
     def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
         """As `saturation`, of texts that are no chunks.
@@ -356,8 +351,6 @@ class Lexicon(Protocol):
             frequencies: how often each text holds each term, shape (n_texts, n_terms).
             lengths: of the texts in terms, shape (n_texts,).
         """
-        ...
 
     def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         """Returns the bound of what each term, named once, can add to a score, shape (n_terms,)."""
-        ...

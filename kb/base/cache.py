@@ -1,9 +1,8 @@
 """The caches of queries: vectors and whole responses, in this process and in Redis.
 
 Redis holds bytes that carry a signature over their key, so what anyone else has written there is a miss. Requests wait
-for it, so it gets little time, and after a failure it is left alone for a while.
-
-django-redis with bytes in and the same bytes out: nothing is pickled, unpickled or taken for a number.
+for it, so after a failure it is left alone for a while. All caches share django-redis's connections, with bytes in and the
+same bytes out: nothing is pickled, unpickled or taken for a number.
 """
 
 import logging
@@ -16,27 +15,25 @@ from math import inf
 from typing import Any, TypeVar
 
 from django.conf import settings
+from django.core.cache import caches
 from django_redis.client import DefaultClient
 from django_redis.serializers.base import BaseSerializer
 from redis import Redis
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
-from redis.retry import Retry
 
 from kb.base.metrics import HOT_QUERIES, QUERY_VECTORS
 from kb.base.models import installation_id
+from retrieval.cache import ByteCache
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.execution import CircuitBreaker, ModelGuard
-from retrieval.hot_queries import HotQueryCache
 from retrieval.payload import PayloadError, Signer
 from retrieval.protocols import Embedder
-from retrieval.query_vectors import QueryEmbedder, QueryVectorCache
+from retrieval.query_vectors import QueryEmbedder
 
 logger = logging.getLogger(__name__)
 
 KEY_SPACE = "zhiku"
-ANSWER_SECONDS = 0.25
 PAUSE_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 MAX_SHARED_BYTES = 1024**2
@@ -50,17 +47,14 @@ _first_use = threading.Lock()
 
 
 class SharedRedis:
-    """A Redis that may be away: a failure is logged once and followed by a pause in which nothing is asked.
+    """The caches' Redis, which may be down: a failure is logged once and followed by a pause in which nothing is asked.
 
     Args:
-        url: of the database.
         breaker: opens at the first failure, for the pause.
     """
 
-    def __init__(self, url: str, breaker: CircuitBreaker | None = None) -> None:
-        self._client = Redis.from_url(
-            url, socket_connect_timeout=ANSWER_SECONDS, socket_timeout=ANSWER_SECONDS, retry=Retry(NoBackoff(), 0)
-        )
+    def __init__(self, breaker: CircuitBreaker | None = None) -> None:
+        self._client: Redis = caches["bm25"].client.get_client(write=True)
         self._breaker = breaker or CircuitBreaker(failures_to_open=1, seconds_open=PAUSE_SECONDS)
         self._lock = threading.Lock()
         self._is_away = False
@@ -158,23 +152,23 @@ def shared_redis() -> SharedRedis:
 
 
 @lru_cache(maxsize=4)
-def _redis_at(url: str) -> SharedRedis:
-    return SharedRedis(url)
+def _redis_at(url: str) -> SharedRedis:  # noqa: ARG001 - another address is another server
+    return SharedRedis()
 
 
 def shared_cache_unavailable() -> bool:
     return shared_redis().is_away
 
 
-def hot_queries() -> HotQueryCache:
+def hot_queries() -> ByteCache:
     """The responses of searches, one cache a process."""
     with _first_use:
         return _hot_queries()
 
 
 @lru_cache(maxsize=1)
-def _hot_queries() -> HotQueryCache:
-    return HotQueryCache(
+def _hot_queries() -> ByteCache:
+    return ByteCache(
         settings.HOT_QUERY_MEMORY_BYTES,
         SignedBytes("responses"),
         settings.CACHE_TTL_SECONDS,
@@ -183,8 +177,8 @@ def _hot_queries() -> HotQueryCache:
 
 
 @lru_cache(maxsize=1)
-def _query_vectors() -> QueryVectorCache:
-    return QueryVectorCache(
+def _query_vectors() -> ByteCache:
+    return ByteCache(
         settings.QUERY_VECTOR_MEMORY_BYTES,
         SignedBytes("vectors"),
         settings.QUERY_VECTOR_TTL_SECONDS,

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.byte_cache import ENTRY_OVERHEAD_BYTES, ByteCache
-from retrieval.cache import Recent
+from retrieval.cache import ENTRY_OVERHEAD_BYTES, ByteCache, Recent
 from tests.retrieval.byte_tiers import Clock, DictTier
 
 TTL = 60
@@ -38,11 +37,6 @@ def cache(new_process):
     return new_process()
 
 
-def store(cache, key, value):
-    cache.keep(key, value)
-    cache.publish(key, value)
-
-
 def test_what_was_kept_is_found_in_memory(cache, shared):
     cache.keep(b"k", b"value")
     assert (cache.get(b"k").value, cache.get(b"k").tier) == (b"value", "memory")
@@ -71,7 +65,7 @@ def test_what_nobody_has_is_not_found(cache):
 
 def test_a_shared_tier_that_is_away_is_a_miss_and_memory_serves_on(cache, shared):
     shared.away = True
-    store(cache, b"k", b"value")
+    cache.put(b"k", b"value")
     assert cache.get(b"k").value == b"value"
     assert cache.get(b"other") is None
 
@@ -153,7 +147,7 @@ def test_look_ups_and_stores_are_counted_by_tier(new_process, shared):
     told = []
     cache = new_process(observe=lambda *count: told.append(count))
     cache.get(b"k")
-    store(cache, b"k", b"value")
+    cache.put(b"k", b"value")
     cache.get(b"k")
     shared.away = True
     cache.publish(b"k", b"value")
@@ -171,7 +165,7 @@ def test_look_ups_and_stores_are_counted_by_tier(new_process, shared):
 
 
 def test_who_only_looks_counts_nothing_and_brings_nothing_nearer(cache, new_process):
-    store(cache, b"key", b"value")
+    cache.put(b"key", b"value")
     other = new_process()
 
     assert cache.peek(b"key").tier == "memory"

@@ -6,10 +6,11 @@ from threading import Barrier, Event, Lock, Timer, active_count, get_ident
 import numpy as np
 import pytest
 
+from retrieval.cache import ByteCache
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.errors import ChannelUnavailable, ModelUnavailable
 from retrieval.execution import FAILURES_TO_OPEN, ModelGuard
-from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder, QueryVectorCache
+from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder
 from retrieval.trace import DegradationCode
 from tests.retrieval.byte_tiers import Clock, DictTier
 
@@ -54,7 +55,7 @@ def shared():
 def new_process(shared):
     def make(model, *, slots=2, **options):
         guard = ModelGuard(model.model_id, slots=slots)
-        return QueryEmbedder(model, guard, QueryVectorCache(100_000, shared, 60), **options)
+        return QueryEmbedder(model, guard, ByteCache(100_000, shared, 60), **options)
 
     return make
 
@@ -128,13 +129,13 @@ def test_a_vector_of_another_dimension_left_by_a_model_of_the_same_name_is_not_u
     assert (vector.shape, source) == ((4,), "model")
 
 
-def test_a_shared_value_that_is_no_vector_is_not_used(process, shared):
+def test_a_shared_value_that_is_no_vector_is_not_used():
     class Garbage(DictTier):
         def get(self, key):
             return b"\xff" * 15
 
-    cache = QueryVectorCache(100_000, Garbage(), 60, clock=Clock(0.0))
-    assert cache.get("model", "q") is None
+    embedder = QueryEmbedder(Model(), ModelGuard("model", slots=2), ByteCache(100_000, Garbage(), 60, clock=Clock(0.0)))
+    assert embedder.embed("q", soon())[1] == "model"
 
 
 def test_arithmetic_runs_in_the_callers_thread_and_its_vectors_stay_in_this_process(shared):
@@ -145,7 +146,7 @@ def test_arithmetic_runs_in_the_callers_thread_and_its_vectors_stay_in_this_proc
             threads.append(get_ident())
             return super().embed_query(text)
 
-    embedder = QueryEmbedder(Watched(), None, QueryVectorCache(10_000, shared, 60))
+    embedder = QueryEmbedder(Watched(), None, ByteCache(10_000, shared, 60))
     found = [embedder.embed("q", soon()) for _ in range(2)]
     assert [source for _, source in found] == ["model", "memory"]
     assert [vector.tolist() for vector, _ in found] == [HashingEmbedder().embed_query("q").tolist()] * 2
@@ -321,7 +322,7 @@ def test_a_deadline_that_has_passed_is_a_timeout(process):
 def test_a_vector_that_comes_too_late_serves_the_next_who_asks(new_process, hang):
     returned = Event()
 
-    class Watched(QueryVectorCache):
+    class Watched(ByteCache):
         def keep(self, *arguments):
             super().keep(*arguments)
             returned.set()
@@ -377,7 +378,7 @@ def test_all_who_ask_while_a_model_loads_wait_for_one_call_and_do_not_take_it_fo
 
 # -- Counts ----------------------------------------------------------------------------------------------------------
 def test_look_ups_are_counted(new_process, shared):
-    cache = QueryVectorCache(100_000, shared, 60)
+    cache = ByteCache(100_000, shared, 60)
     embedder = QueryEmbedder(Model(), ModelGuard("model", slots=2), cache)
     for _ in range(2):
         embedder.embed("q", soon())

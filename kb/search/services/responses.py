@@ -31,9 +31,11 @@ from kb.search.services.search import (
     search,
     shared_cache_notes,
 )
-from retrieval.hot_queries import HotQueryKey, ScopeVersion
 from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.trace import Degradation, DegradationCode
+
+FORMAT = 2
+"""Of keys and responses: raise it when either changes, and no entry of an older release is found."""
 
 LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
 """Degradations that follow from a choice; any other is a fault that may be over before the response expires."""
@@ -55,8 +57,8 @@ def key_of(
     profile: str,
     fingerprints: Sequence[str],
     request: Mapping[str, Any],
-) -> HotQueryKey:
-    """The key of a search's response.
+) -> bytes:
+    """The key of a search's response: SHA-256, 32 bytes.
 
     It names no user. What a principal sees is a matter of whole knowledge bases, so all who may search the same ones
     get the same response; and as the versions come from the very query that checks this permission, who has lost it
@@ -73,25 +75,25 @@ def key_of(
     """
     settings_of = [(kb.embedding_model, kb.tokenizer_id, kb.language) for kb in scope]
     described = json.dumps([profile, list(fingerprints), settings_of, request], sort_keys=True, default=str)
-    return HotQueryKey(
-        query=query,
-        scope=tuple(ScopeVersion(kb.pk, kb.version_row.version, kb.version_row.content_version) for kb in scope),
-        fingerprint=hashlib.sha256(described.encode()).hexdigest(),
-        language=get_language() or "",
-    )
+    fingerprint = hashlib.sha256(described.encode()).hexdigest()
+    versions = [(kb.pk, kb.version_row.version, kb.version_row.content_version) for kb in scope]
+    parts = json.dumps([FORMAT, query, versions, fingerprint, get_language() or ""])
+    return hashlib.sha256(parts.encode()).digest()
 
 
-def cached_response(key: HotQueryKey) -> bytes | None:
+def cached_response(key: bytes) -> bytes | None:
     """The response of an earlier search; None where there is none, or the cache is switched off."""
-    return hot_queries().get(key) if settings.CACHE_ENABLED else None
+    entry = hot_queries().get(key) if settings.CACHE_ENABLED else None
+    return None if entry is None else entry.value
 
 
-def tier_of(key: HotQueryKey) -> str | None:
+def tier_of(key: bytes) -> str | None:
     """Where the response of an earlier search is kept, if it is; nothing is counted or moved to a nearer tier."""
-    return hot_queries().tier_of(key) if settings.CACHE_ENABLED else None
+    entry = hot_queries().peek(key) if settings.CACHE_ENABLED else None
+    return None if entry is None else entry.tier
 
 
-def cache_response(key: HotQueryKey, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
+def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
     """Keeps a response, unless a fault has made it worse than the next one may be.
 
     A response without the reranker that is configured is kept no longer than until that is tried again.
@@ -209,7 +211,7 @@ def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
     return response
 
 
-def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> HotQueryKey:
+def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> bytes:
     own = {kb.profile_id: kb.profile for kb in knowledge_bases}
     profiles = [ruling] if request.profile or len(own) == 1 else [ruling, *(kb.profile for kb in knowledge_bases)]
     return key_of(

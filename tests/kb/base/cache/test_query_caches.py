@@ -5,7 +5,6 @@ import os
 import signal
 from functools import lru_cache
 
-import numpy as np
 import pytest
 from django.core.cache import caches
 
@@ -22,14 +21,13 @@ from kb.base.cache import (
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.embedders.registry import EmbedderOptions, get_embedder
 from retrieval.execution import CircuitBreaker
-from retrieval.hot_queries import HotQueryKey, ScopeVersion
 from tests.kb.index.searching import at_once
 from tests.own_redis import OwnRedis
 from tests.retrieval.byte_tiers import Clock
 
 pytestmark = pytest.mark.django_db
 
-KEY = HotQueryKey("年假可以休几天？", (ScopeVersion(1, 41, 42),), "c0ffee", "en")
+KEY = b"\x03" * 32
 NAME = b"\x01" * 32
 
 
@@ -53,7 +51,7 @@ def redis(server, settings, clock, monkeypatch):
     settings.CACHES = {**settings.CACHES, "bm25": {**settings.CACHES["bm25"], "LOCATION": server.url()}}
     caches["bm25"].clear()
     breakers = {"failures_to_open": 1, "seconds_open": PAUSE_SECONDS, "clock": clock}
-    connect = lru_cache(maxsize=None)(lambda url: SharedRedis(url, CircuitBreaker(**breakers)))
+    connect = lru_cache(maxsize=None)(lambda url: SharedRedis(CircuitBreaker(**breakers)))
     monkeypatch.setattr(query_caches, "_redis_at", connect)
     query_caches.forget()
     yield server
@@ -89,17 +87,16 @@ def warnings(caplog):
 def test_a_response_is_found_by_another_process():
     hot_queries().put(KEY, b"{}")
     query_caches.forget()
-    assert hot_queries().get(KEY) == b"{}"
+    assert hot_queries().get(KEY).value == b"{}"
     assert hot_queries().stats()["shared"].hits == 1
     assert not shared_cache_unavailable()
 
 
 def test_a_vector_is_found_by_another_process():
-    vector = np.array([0.6, 0.8], dtype=np.float32)
-    query_caches._query_vectors().publish("model", "q", vector)
+    query_caches._query_vectors().publish(KEY, b"vector")
     query_caches.forget()
-    found, source = query_caches._query_vectors().get("model", "q")
-    assert (found.tolist(), source) == (vector.tolist(), "shared")
+    found = query_caches._query_vectors().get(KEY)
+    assert (found.value, found.tier) == (b"vector", "shared")
 
 
 def test_an_entry_leaves_redis_when_its_time_is_over(tier, client):
@@ -133,7 +130,7 @@ def test_a_dead_redis_is_a_miss_and_told_once(redis, tier, clock, caplog):
 def test_a_dead_redis_leaves_what_this_process_holds(redis):
     redis.kill()
     hot_queries().put(KEY, b"{}")
-    assert hot_queries().get(KEY) == b"{}"
+    assert hot_queries().get(KEY).value == b"{}"
 
 
 def test_after_a_failure_redis_is_left_alone_until_the_pause_is_over(redis, tier, clock, caplog):

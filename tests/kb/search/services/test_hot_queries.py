@@ -52,6 +52,15 @@ def test_the_same_search_gets_the_response_again(kb):
     assert cached_response(key(kb)) == b"{}"
 
 
+def test_the_order_of_the_knowledge_bases_is_part_of_the_key(kb):
+    other = make_kb()
+    assert key(kb, other) != key(other, kb) != key(kb)
+
+
+def test_a_query_that_is_no_valid_unicode_has_a_key_too(kb):
+    assert len(key(kb, query="\ud800")) == 32
+
+
 @pytest.mark.parametrize(
     "change",
     [
