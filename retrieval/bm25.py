@@ -10,13 +10,14 @@ idf is not positive ours differs: see `okapi_idf`, the one place that says how.
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.errors import import_dependency
+from retrieval.postings import inverse_document_frequency
 from retrieval.segments import LivePostings, Segment, merge_lexicons, positions
 
 FORMAT = 2
@@ -74,7 +75,7 @@ def okapi_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDAr
     epsilon = okapi_parameters().epsilon
     idf = np.where(idf < 0, epsilon * mean, idf)
     by_frequency = np.zeros(term_counts.size)
-    by_frequency[distinct] = np.where(idf > 0, idf, epsilon * _lucene_idf(distinct, chunk_count))
+    by_frequency[distinct] = np.where(idf > 0, idf, epsilon * inverse_document_frequency(distinct, chunk_count))
     return by_frequency[document_frequencies]
 
 
@@ -91,10 +92,6 @@ def _library_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> N
         model._calc_idf({0: int(document_frequencies[position])})
         values[position] = model.average_idf
     return values
-
-
-def _lucene_idf(document_frequencies: NDArray[np.int64], chunk_count: int) -> NDArray[np.float64]:
-    return np.log1p((chunk_count - document_frequencies + 0.5) / (document_frequencies + 0.5))
 
 
 def _saturated(frequencies: NDArray[Any], lengths: NDArray[Any], average_length: float) -> NDArray[np.float64]:
@@ -194,7 +191,7 @@ class OkapiIndex:
         """All chunks that can be found, ascending, shape `(chunk_count,)`."""
         return np.sort(np.concatenate([part.live.chunk_ids for part in self._parts]))
 
-    @property
+    @cached_property
     def nbytes(self) -> int:
         """Memory of all arrays in bytes, the base's included."""
         return sum({id(array): array.nbytes for array in [*self._arrays(), *self.base._arrays()]}.values())
@@ -291,7 +288,7 @@ class OkapiIndex:
         """
         places, known = positions(self._terms, terms)
         found = self._document_frequencies[np.where(known, places, 0)] if self._terms.size else 0
-        return _lucene_idf(np.where(known, found, 0), self.chunk_count + PRIOR_CHUNKS)
+        return inverse_document_frequency(np.where(known, found, 0), self.chunk_count + PRIOR_CHUNKS)
 
     def state(self) -> dict[str, Any]:
         """A base in builtin types: arrays as (dtype, shape, bytes), so that unpickling needs no class.

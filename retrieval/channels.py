@@ -21,7 +21,6 @@ class EmbeddingChannel:
     """Waits for the query's vector before it asks its store.
 
     Args:
-        name: of the channel.
         kb_id: the knowledge base.
         vectors: the query's vectors.
         store: the chunks' vectors.
@@ -30,11 +29,11 @@ class EmbeddingChannel:
         only: ids of the chunks that may be found, ascending; None: all.
     """
 
+    name: str
     in_memory = False
 
     def __init__(
         self,
-        name: str,
         kb_id: int,
         vectors: QueryVectors,
         store: VectorStore,
@@ -43,7 +42,6 @@ class EmbeddingChannel:
         dimension: int | None = None,
         only: NDArray[np.int64] | None = None,
     ) -> None:
-        self.name = name
         self.kb_id = kb_id
         self._vectors = vectors
         self._store = store
@@ -76,25 +74,18 @@ class EmbeddingChannel:
             )
         return vector, source
 
-    def _nearest(self, vector: NDArray[np.float32], k: int, kind: str) -> "_Nearest":
-        """What the store finds, or where it cannot answer the stand-in, with the reason."""
+    def _nearest(
+        self, vector: NDArray[np.float32], k: int, kind: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[Degradation, ...]]:
+        """Chunks and cosines of the store, best first, or where it cannot answer of the stand-in, with the reason."""
         model = self._vectors.model_id
         try:
-            return _Nearest(*self._store.search(self.kb_id, model, vector, k, kind=kind, only=self._only))
+            return *self._store.search(self.kb_id, model, vector, k, kind=kind, only=self._only), ()
         except ChannelUnavailable as error:
             if self._fallback is None:
                 raise
             found = self._fallback.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
-            return _Nearest(*found, (Degradation(self.name, error.code, message_of(error)),))
-
-
-@dataclass(frozen=True, slots=True)
-class _Nearest:
-    """Chunks and cosines, best first, and why a stand-in has found them."""
-
-    chunk_ids: NDArray[np.int64]
-    similarities: NDArray[np.float64]
-    notes: tuple[Degradation, ...] = ()
+            return *found, (Degradation(self.name, error.code, message_of(error)),)
 
 
 class VectorChannel(EmbeddingChannel):
@@ -114,6 +105,8 @@ class VectorChannel(EmbeddingChannel):
         notes: what every answer should say.
     """
 
+    name = "vector"
+
     def __init__(
         self,
         kb_id: int,
@@ -126,19 +119,18 @@ class VectorChannel(EmbeddingChannel):
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
-        super().__init__("vector", kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
+        super().__init__(kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
         self._keyword_share = keyword_share
         self._notes = tuple(notes)
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         vector, source = self._embed(analysis.text, deadline)
         detail: dict[str, Any] = {"model": self._vectors.model_id, "query_vector": source}
-        found = self._nearest(vector, k, "content")
-        chunk_ids, scores, notes = found.chunk_ids, found.similarities, found.notes
+        chunk_ids, scores, notes = self._nearest(vector, k, "content")
         if self._keyword_share:
-            others = self._nearest(vector, k, "keywords")
-            notes += tuple(note for note in others.notes if note not in notes)
-            union = np.union1d(chunk_ids, others.chunk_ids)
+            others, _, other_notes = self._nearest(vector, k, "keywords")
+            notes += tuple(note for note in other_notes if note not in notes)
+            union = np.union1d(chunk_ids, others)
             joined = self._similarities(vector, union)
             here = np.flatnonzero(~np.isnan(joined))
             best = here[np.lexsort((union[here], -joined[here]))][:k]
@@ -167,30 +159,19 @@ class VectorChannel(EmbeddingChannel):
 class QuestionChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the vectors of the questions that chunks answer."""
 
-    def __init__(
-        self,
-        kb_id: int,
-        vectors: QueryVectors,
-        store: VectorStore,
-        *,
-        fallback: VectorStore | None = None,
-        dimension: int | None = None,
-        only: NDArray[np.int64] | None = None,
-    ) -> None:
-        super().__init__("question", kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
+    name = "question"
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         vector, source = self._embed(analysis.text, deadline)
         model = self._vectors.model_id
-        found = self._nearest(vector, k, "question")
-        detail = {"model": model, "query_vector": source}
+        chunk_ids, similarities, notes = self._nearest(vector, k, "question")
         return Ranking(
             self.name,
             self.kb_id,
-            found.chunk_ids,
-            found.similarities,
-            detail=detail,
-            degradations=found.notes,
+            chunk_ids,
+            similarities,
+            detail={"model": model, "query_vector": source},
+            degradations=notes,
             score=lambda wanted: self._store.similarities(self.kb_id, model, vector, wanted, kind="question"),
         )
 
@@ -271,7 +252,9 @@ class StoredKeywordChannel:
         self._only = only
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        text = _with_other_names(analysis, self.kb_id)
+        tokens = set(analysis.tokens(self.kb_id))
+        other_names = [token for token in analysis.search_tokens(self.kb_id) if token not in tokens]
+        text = " ".join((analysis.text, *other_names))
         try:
             found = self._store.search(self.kb_id, text, k, only=self._only)
         except ChannelUnavailable as error:
@@ -308,12 +291,6 @@ class StoredKeywordChannel:
             return self._own.loaded(deadline)
         except ChannelUnavailable:
             return None
-
-
-def _with_other_names(analysis: Analysis, kb_id: int) -> str:
-    """The query, and what other names of its concepts add to it."""
-    own = set(analysis.tokens(kb_id))
-    return " ".join((analysis.text, *(token for token in analysis.search_tokens(kb_id) if token not in own)))
 
 
 class _TextStoreChannel:

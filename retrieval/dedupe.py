@@ -296,14 +296,10 @@ def candidate_pairs(sketches: Sketches, alike: float) -> Ids:
         Shape (n_pairs, 2): positions, the lower first, each pair once.
     """
     pairs = _sharing_a_key(sketches.keys)
-    least = alike - MARGIN
+    marks = sketches.marks
     batches = np.split(pairs, range(_PAIRS_AT_ONCE, len(pairs), _PAIRS_AT_ONCE))
-    return np.concatenate([batch[_common(sketches.marks, batch) >= least] for batch in batches])
-
-
-def _common(marks: NDArray[np.uint8], pairs: Ids) -> NDArray[np.float64]:
-    shares: NDArray[np.float64] = (marks[pairs[:, 0]] == marks[pairs[:, 1]]).mean(axis=1)
-    return shares
+    shares = ((marks[batch[:, 0]] == marks[batch[:, 1]]).mean(axis=1) for batch in batches)
+    return np.concatenate([batch[share >= alike - MARGIN] for batch, share in zip(batches, shares, strict=True)])
 
 
 def _sharing_a_key(keys: NDArray[np.uint64]) -> Ids:

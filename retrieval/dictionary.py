@@ -6,14 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from io import StringIO
-from typing import TYPE_CHECKING
 
 from retrieval.characters import CJK
 from retrieval.errors import RetrievalError
-
-if TYPE_CHECKING:
-    pass
-
 
 # Of a text before it is read.
 MAX_TEXT_CHARACTERS = 1_000_000

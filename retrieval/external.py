@@ -174,11 +174,6 @@ def external_id(kb_id: int, channel: str, url: str, text: str) -> int:
     return -1 - (int.from_bytes(digest[:8], "big") >> (64 - _ID_BITS))
 
 
-def brought_along(rankings: Sequence[Ranking]) -> dict[int, Passage]:
-    """The passages that no knowledge base holds."""
-    return {key: passage for ranking in rankings for key, passage in ranking.passages.items()}
-
-
 def with_external_scores(
     rankings: Sequence[Ranking],
     passages: Mapping[int, Passage],

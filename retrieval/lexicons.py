@@ -10,12 +10,11 @@ from retrieval.postings import hash_terms
 from retrieval.types import Lexicon
 
 
-class RememberingLexicon:
-    """Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold."""
+class _LexiconOver:
+    """The statistics of another lexicon."""
 
     def __init__(self, lexicon: Lexicon) -> None:
         self._lexicon = lexicon
-        self._known: dict[tuple[bytes, bytes], NDArray[np.float64]] = {}
 
     @property
     def chunk_count(self) -> int:
@@ -24,29 +23,40 @@ class RememberingLexicon:
     def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         return self._lexicon.rarity(terms)
 
-    def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        key = terms.tobytes(), chunk_ids.tobytes()
-        if key not in self._known:
-            self._known[key] = self._lexicon.saturation(terms, chunk_ids)
-        return self._known[key]
-
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         return self._lexicon.idf(terms)
-
-    def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
-        return self._lexicon.frequencies(terms, chunk_ids)
-
-    def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self._lexicon.saturation_of(frequencies, lengths)
 
     def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
         return self._lexicon.most(terms)
 
+    def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._lexicon.saturation(terms, chunk_ids)
+
+    def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
+        return self._lexicon.saturation_of(frequencies, lengths)
+
+    def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
+        return self._lexicon.frequencies(terms, chunk_ids)
+
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self._lexicon.contributions(terms, chunk_ids)
+        return self.most(terms) * self.saturation(terms, chunk_ids)
 
 
-class LexiconWithTexts:
+class RememberingLexicon(_LexiconOver):
+    """Looks the same chunks up once: two stages ask which of the query's terms the same candidates hold."""
+
+    def __init__(self, lexicon: Lexicon) -> None:
+        super().__init__(lexicon)
+        self._known: dict[tuple[bytes, bytes], NDArray[np.float64]] = {}
+
+    def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        key = terms.tobytes(), chunk_ids.tobytes()
+        if key not in self._known:
+            self._known[key] = super().saturation(terms, chunk_ids)
+        return self._known[key]
+
+
+class LexiconWithTexts(_LexiconOver):
     """A knowledge base's statistics, under which texts that are none of its chunks are scored beside these.
 
     Args:
@@ -55,31 +65,12 @@ class LexiconWithTexts:
     """
 
     def __init__(self, lexicon: Lexicon, terms: Mapping[int, Sequence[str]]) -> None:
-        self._lexicon = lexicon
+        super().__init__(lexicon)
         self._lengths = {key: len(words) for key, words in terms.items()}
-        self._counts = {key: _counted(words) for key, words in terms.items()}
-
-    @property
-    def chunk_count(self) -> int:
-        return self._lexicon.chunk_count
-
-    def rarity(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        return self._lexicon.rarity(terms)
-
-    def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        return self._lexicon.idf(terms)
-
-    def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        return self._lexicon.most(terms)
-
-    def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        return self._lexicon.saturation_of(frequencies, lengths)
-
-    def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        return self.most(terms) * self.saturation(terms, chunk_ids)
+        self._counts = {key: Counter(hash_terms(words).tolist()) for key, words in terms.items()}
 
     def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        found = self._lexicon.saturation(terms, chunk_ids)
+        found = super().saturation(terms, chunk_ids)
         rows, keys = self._texts_among(chunk_ids)
         if keys:
             lengths = np.array([self._lengths[key] for key in keys], dtype=np.float64)
@@ -87,7 +78,7 @@ class LexiconWithTexts:
         return found
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
-        found = self._lexicon.frequencies(terms, chunk_ids)
+        found = super().frequencies(terms, chunk_ids)
         rows, keys = self._texts_among(chunk_ids)
         if keys:
             found[rows] = self._frequencies(terms, keys)
@@ -101,7 +92,3 @@ class LexiconWithTexts:
     def _frequencies(self, terms: NDArray[np.uint64], keys: Sequence[int]) -> NDArray[np.uint32]:
         wanted = terms.tolist()
         return np.array([[self._counts[key][term] for term in wanted] for key in keys], dtype=np.uint32)
-
-
-def _counted(words: Sequence[str]) -> Counter[int]:
-    return Counter(hash_terms(words).tolist())

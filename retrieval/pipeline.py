@@ -10,7 +10,7 @@ from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
 from retrieval.dedupe import Deduplicated, deduplicate
 from retrieval.execution import Budget
-from retrieval.external import brought_along, with_external_scores
+from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
 from retrieval.lexicons import RememberingLexicon
 from retrieval.messages import Message, gettext_noop
@@ -19,7 +19,7 @@ from retrieval.recall import dropped_chunks, search_channels
 from retrieval.rerankers.chain import RerankChain
 from retrieval.scope import Scope
 from retrieval.selection import Cut, ScoreScale, cut_for, result_count, select
-from retrieval.trace import Degradation, DegradationCode, Dropped, Trace
+from retrieval.trace import Degradation, DegradationCode, Trace
 from retrieval.types import Analysis, Candidate, Fact, Hit, Lexicon, Passage, Ranking, RerankJob, Result, Turn
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,10 @@ class Pipeline:
             unique = deduplicate(found, passages)
             detail["dropped"] = len(unique.dropped)
             if explain:
-                trace.dropped += _doubles(unique)
+                trace.dropped += [
+                    dataclasses.replace(each, represented_by=unique.dropped[each.chunk_id])
+                    for each in dropped_chunks("dedupe", unique.found, lambda chunk_id: chunk_id in unique.dropped)
+                ]
         with trace.span("fusion") as detail:
             # Without a reranker the cosines of all candidates decide.
             depth = max(config.rerank_candidates, config.top_k) if config.use_rerank else None
@@ -104,7 +107,11 @@ class Pipeline:
             if explain and len(fused) < len(unique.rankings):
                 known = {candidate.chunk_id for candidate in candidates}
                 trace.dropped += dropped_chunks("vector_only", unique.rankings, lambda each: each not in known)
-        lexicons = _lexicons(fused if config.use_rerank else unique.rankings)
+        lexicons = {
+            ranking.kb_id: RememberingLexicon(ranking.lexicon)
+            for ranking in (fused if config.use_rerank else unique.rankings)
+            if ranking.lexicon is not None
+        }
         candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
         job = self._job(analysis, fused, lexicons)
         scored = self._rerank(job, candidates, config, budget, trace)
@@ -164,7 +171,7 @@ class Pipeline:
     def _load_passages(self, rankings: Sequence[Ranking], trace: Trace) -> Mapping[int, Passage]:
         """A chunk that was deleted since an index was read, or that the caller may not see, is not among them."""
         with trace.span("passages") as detail:
-            brought = brought_along(rankings)
+            brought = {key: passage for ranking in rankings for key, passage in ranking.passages.items()}
             wanted = list(
                 {chunk_id for ranking in rankings for chunk_id in ranking.chunk_ids.tolist()} - brought.keys()
             )
@@ -303,19 +310,10 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
     return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
 
 
-def _doubles(unique: Deduplicated) -> list[Dropped]:
-    doubles = dropped_chunks("dedupe", unique.found, lambda chunk_id: chunk_id in unique.dropped)
-    return [dataclasses.replace(each, represented_by=unique.dropped[each.chunk_id]) for each in doubles]
-
-
 def _with_provenance(candidates: list[Candidate], unique: Deduplicated, *, explain: bool) -> list[Candidate]:
     """Notes where candidates were found; those that are cut are only told of where the search is explained."""
     found = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
     return [c._replace(provenance=found[c.chunk_id]) if c.chunk_id in found else c for c in candidates]
-
-
-def _lexicons(rankings: Sequence[Ranking]) -> dict[int, Lexicon]:
-    return {ranking.kb_id: RememberingLexicon(ranking.lexicon) for ranking in rankings if ranking.lexicon is not None}
 
 
 def _match_terms(

@@ -5,14 +5,12 @@ What a query is about, without how it is asked, and whether it asks several thin
 
 import json
 import re
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
+from retrieval.cache import Recent
 from retrieval.characters import CJK, LATIN
 from retrieval.errors import GenerationFailed
 from retrieval.function_words import (
@@ -81,7 +79,10 @@ class LlmRewriter:
     ) -> None:
         self._generator = generator
         self._timeout_s = timeout_s
-        self._memory = _Memory(cache_size, ttl_s, clock)
+        # Each entry counts as one.
+        self._memory: Recent[object, tuple[Rewritten, float]] = Recent(cache_size)
+        self._ttl_s = ttl_s
+        self._clock = clock
 
     def rewrite(self, text: str, history: Sequence[Turn], most: int, deadline: float) -> Rewritten:
         """The query as it can be searched for without the conversation, and at most `most - 1` sub-queries.
@@ -99,8 +100,8 @@ class LlmRewriter:
         shown = tuple(Turn(turn.role, turn.text[:MAX_TURN_CHARS]) for turn in history[-MAX_TURNS:])
         key = (self._generator.model, text, shown, most)
         known = self._memory.get(key)
-        if known is not None:
-            return known
+        if known is not None and self._clock() < known[1]:
+            return known[0]
         seconds = min(self._timeout_s, deadline - time.monotonic())
         if seconds < _LEAST_SECONDS:
             raise GenerationFailed(
@@ -114,7 +115,7 @@ class LlmRewriter:
             )
         answer = self._generator.complete(_prompt(text, shown, most), timeout_s=seconds, as_json=True)
         rewritten = _parse(answer, most)
-        self._memory.put(key, rewritten)
+        self._memory.put(key, (rewritten, self._clock() + self._ttl_s), 1)
         return rewritten
 
 
@@ -175,41 +176,6 @@ def _unusable(fault: str) -> GenerationFailed:
             fault=fault,
         ),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Memorised:
-    rewritten: Rewritten
-    expires: float
-
-
-class _Memory:
-    """The most recently used rewritten queries, each for a while; safe among threads."""
-
-    def __init__(self, size: int, ttl_s: float, clock: Callable[[], float]) -> None:
-        self._size = size
-        self._ttl_s = ttl_s
-        self._clock = clock
-        self._entries: OrderedDict[object, _Memorised] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, key: object) -> Rewritten | None:
-        with self._lock:
-            entry = self._entries.get(key)
-            if entry is None:
-                return None
-            if self._clock() >= entry.expires:
-                del self._entries[key]
-                return None
-            self._entries.move_to_end(key)
-            return entry.rewritten
-
-    def put(self, key: object, rewritten: Rewritten) -> None:
-        with self._lock:
-            self._entries[key] = _Memorised(rewritten, self._clock() + self._ttl_s)
-            self._entries.move_to_end(key)
-            while len(self._entries) > self._size:
-                self._entries.popitem(last=False)
 
 
 # Titles and quotations; what stands in them is a name, whatever its words.

@@ -15,7 +15,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from django.conf import settings
-from django.core.cache import caches
+from django_redis import get_redis_connection
 from django_redis.client import DefaultClient
 from django_redis.serializers.base import BaseSerializer
 from redis import Redis
@@ -54,7 +54,7 @@ class SharedRedis:
     """
 
     def __init__(self, breaker: CircuitBreaker | None = None) -> None:
-        self._client: Redis = caches["bm25"].client.get_client(write=True)
+        self._client: Redis = get_redis_connection("bm25")
         self._breaker = breaker or CircuitBreaker(failures_to_open=1, seconds_open=PAUSE_SECONDS)
         self._lock = threading.Lock()
         self._is_away = False

@@ -22,8 +22,7 @@ from tenacity import (
 )
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
-from retrieval.embedders.sentence_transformer import prompts_for
-from retrieval.embedders.vectors import unit_vectors
+from retrieval.embedders.sentence_transformer import prompts_for, unit_vectors
 from retrieval.errors import ModelUnavailable, UnusableVectors
 from retrieval.messages import Message, gettext_noop, message_of
 

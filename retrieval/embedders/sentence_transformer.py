@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.characters import estimate_token_ends, estimate_tokens
-from retrieval.embedders.vectors import unit_vectors
-from retrieval.errors import ModelUnavailable
+from retrieval.errors import ModelUnavailable, UnusableVectors
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.model_files import open_local
 
@@ -42,6 +41,30 @@ def prompts_for(model_name: str) -> Prompts:
     """The prompts of a model known by its name, whatever organisation or folder precedes it."""
     name = model_name.replace("\\", "/").rstrip("/").rsplit("/", 1)[-1].lower()
     return next((prompts for pattern, prompts in _BY_NAME if fnmatchcase(name, pattern)), Prompts())
+
+
+def unit_vectors(vectors: NDArray[np.float32], *, model_id: str) -> NDArray[np.float32]:
+    """The rows at length 1, shape as given (n, dimension).
+
+    Raises:
+        UnusableVectors: a row is all zeros or holds a NaN or an infinity, so that it has no direction.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
+    unusable = ~np.isfinite(norms) | (norms == 0)
+    if unusable.any():
+        raise UnusableVectors(
+            Message(
+                gettext_noop(
+                    "model '{model_id}' returned {unusable} of {count} vectors that are zero or not finite: check its "
+                    "files or its server's precision settings, or choose another model"
+                ),
+                model_id=model_id,
+                unusable=int(unusable.sum()),
+                count=len(vectors),
+            )
+        )
+    return np.asarray(vectors / norms, dtype=np.float32)
 
 
 @dataclass(frozen=True, slots=True)

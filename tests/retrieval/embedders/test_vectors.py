@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from retrieval.embedders.vectors import unit_vectors
+from retrieval.embedders.sentence_transformer import unit_vectors
 from retrieval.errors import ModelUnavailable
 
 
