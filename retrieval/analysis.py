@@ -1,7 +1,7 @@
 """What a query says, found before anything is searched for: its tokens, keywords, concepts, intent and parts."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -77,14 +77,11 @@ class Analyser:
             rewritten = self._rewrite(text, history, config, deadline)
         except GenerationFailed as error:
             degradations = (Degradation(STAGE, error.code, message_of(error)),)
+        is_rewritten = rewritten is not None
         if rewritten is None:
             rewritten = Rewritten(text, split_questions(_without_invisible(query)))
-            is_rewritten = False
-        else:
-            is_rewritten = True
-        texts = list(islice(_distinct([rewritten.text, *rewritten.sub_queries]), config.max_retrieval_queries)) or [
-            text
-        ]
+        wanted = dict.fromkeys(filter(None, map(normalise_query, [rewritten.text, *rewritten.sub_queries])))
+        texts = list(wanted)[: config.max_retrieval_queries] or [text]
         analysis, *sub_queries = self._analyse_all(texts)
         return Analysed(replace(analysis, sub_queries=tuple(sub_queries)), degradations, is_rewritten)
 
@@ -171,11 +168,6 @@ def language_of(text: str) -> str:
 def _without_invisible(text: str) -> str:
     # Looking for the characters is several times as fast as replacing.
     return _INVISIBLE.sub("", text) if _INVISIBLE.search(text) else text
-
-
-def _distinct(texts: Iterable[str]) -> Iterator[str]:
-    """The texts, normalised, each once and none of them blank."""
-    return iter(dict.fromkeys(filter(None, map(normalise_query, texts))))
 
 
 def _mentions_in(text: str, mentions: Sequence[ConceptMention]) -> list[ConceptMention]:

@@ -38,24 +38,24 @@ class CircuitOpen(ModelUnavailable):
     """A model failed too often in a row and is not asked again for a while."""
 
 
-class RerankerUnavailable(RetrievalError):
-    """A reranker cannot score these candidates now; the chain's next link does."""
+class Degraded(RetrievalError):
+    """A stage could not do its part; the code says which degradation that is."""
 
     def __init__(self, code: "DegradationCode", message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+class RerankerUnavailable(Degraded):
+    """A reranker cannot score these candidates now; the chain's next link does."""
 
 
 class RerankerNotApplicable(RetrievalError):
     """A reranker is of no use for these candidates; the chain's next link answers, and nothing is degraded."""
 
 
-class GenerationFailed(RetrievalError):
+class GenerationFailed(Degraded):
     """A language model gave no usable answer."""
-
-    def __init__(self, code: "DegradationCode", message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class InvalidConfiguration(RetrievalError):
@@ -70,12 +70,8 @@ class InvalidConfiguration(RetrievalError):
         self.field = field
 
 
-class ChannelUnavailable(RetrievalError):
+class ChannelUnavailable(Degraded):
     """A channel cannot answer; the search goes on without it."""
-
-    def __init__(self, code: "DegradationCode", message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class ScopeOutdated(RetrievalError):

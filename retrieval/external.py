@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from functools import partial
-from typing import Any, Final
+from functools import cache, partial
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,7 @@ from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import LexiconWithTexts
 from retrieval.messages import Message, gettext_noop
 from retrieval.postings import hash_terms
-from retrieval.protocols import ExternalProvider
+from retrieval.protocols import ExternalProvider, TextVectors
 from retrieval.rerankers.overlap import searchable_text
 from retrieval.scope import Scope
 from retrieval.trace import Degradation, DegradationCode
@@ -142,9 +142,8 @@ class ExternalChannel:
             return None
         url, name = _address(hit.url), _storable(hit.id)[:MOST_ADDRESS]
         published = _storable(hit.published)[:MOST_TITLE]
-        origin = Origin(self._provider.kind, self.source, name, url, published, rank, _finite(hit.score))
-        told: dict[str, Any] = {"kind": origin.kind, "source": origin.source, "id": origin.id, "url": url}
-        told |= {"published": origin.published, "rank": rank, "score": origin.score}
+        score = None if hit.score is None or not np.isfinite(hit.score) else float(hit.score)
+        origin = Origin(self._provider.kind, self.source, name, url, published, rank, score)
         return Passage(
             external_id(self.kb_id, self.name, url, text),
             0,
@@ -153,7 +152,7 @@ class ExternalChannel:
             url,
             None,
             text,
-            metadata={"source_type": SOURCE_TYPE, "tags": [], "external": told},
+            metadata={"source_type": SOURCE_TYPE, "tags": [], "external": dataclasses.asdict(origin)},
             source_type=SOURCE_TYPE,
             origin=origin,
         )
@@ -216,7 +215,7 @@ def _completed(
         keywords = None if ranking.score is None else partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
         return dataclasses.replace(ranking, lexicon=lexicon, score=_for_texts(ranking.score, keywords))
     if ranking.channel == "vector" and scope.text_vectors is not None:
-        cosines = _Cosines(scope, analysis, texts, deadline)
+        cosines = _cosines(scope.text_vectors, analysis, texts, deadline)
         return dataclasses.replace(ranking, score=_for_texts(ranking.score, cosines))
     return dataclasses.replace(ranking, score=_for_texts(ranking.score, None))
 
@@ -250,32 +249,19 @@ def _keyword_scores(
     return best
 
 
-class _Cosines:
-    """Cosines of some texts, made once, when they are asked for."""
+def _cosines(vectors: TextVectors, analysis: Analysis, texts: Sequence[Passage], deadline: float) -> Score:
+    """Scores texts by cosines, which are made once, when they are asked for."""
 
-    def __init__(self, scope: Scope, analysis: Analysis, texts: Sequence[Passage], deadline: float) -> None:
-        self._scope = scope
-        self._analysis = analysis
-        self._texts = texts
-        self._deadline = deadline
-        self._made: dict[int, float] | None = None
-
-    def __call__(self, keys: NDArray[np.int64]) -> NDArray[np.float64]:
-        if self._made is None:
-            self._made = self._make()
-        return np.array([self._made.get(key, np.nan) for key in keys.tolist()], dtype=np.float64)
-
-    def _make(self) -> dict[int, float]:
-        vectors = self._scope.text_vectors
-        if vectors is None:
-            return {}
-        texts = [_text_of(each) for each in self._texts]
+    @cache
+    def made() -> dict[int, float]:
         try:
-            found = vectors.similarities(self._analysis.text, texts, self._deadline)
+            found = vectors.similarities(analysis.text, [_text_of(each) for each in texts], deadline)
         except ChannelUnavailable as error:
             logger.info("results from elsewhere have no cosines: %s", error)
             return {}
-        return dict(zip((each.chunk_id for each in self._texts), found.tolist(), strict=True))
+        return dict(zip((each.chunk_id for each in texts), found.tolist(), strict=True))
+
+    return lambda keys: np.array([made().get(key, np.nan) for key in keys.tolist()], dtype=np.float64)
 
 
 def _text_of(passage: Passage) -> str:
@@ -291,7 +277,3 @@ def _address(url: str) -> str:
     """Blank for what is none: a link to `javascript:` would be a script of whoever answers, on every page that shows it."""
     found = _storable(url)
     return found if len(found) <= MOST_ADDRESS and _ADDRESS.match(found) else ""
-
-
-def _finite(score: float | None) -> float | None:
-    return None if score is None or not np.isfinite(score) else float(score)

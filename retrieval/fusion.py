@@ -1,7 +1,6 @@
 """From the channels' rankings to one list of candidates, fused within each knowledge base and merged over all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import compress
 from math import isnan
 from typing import NamedTuple
@@ -15,21 +14,13 @@ from retrieval.scope import Scope
 from retrieval.types import Analysis, Candidate, Lexicon, Passage, Ranking
 
 
-@dataclass(frozen=True, slots=True)
-class WeightedRanking:
-    """Chunk ids, best first, shape (n,), and the weight of their channel."""
-
-    chunk_ids: NDArray[np.int64]
-    weight: float
-
-
 def reciprocal_rank_fusion(
-    rankings: Sequence[WeightedRanking], k: int
+    rankings: Sequence[tuple[NDArray[np.int64], float]], k: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Fuses rankings by the sum of weight / (k + rank), rank from 1.
 
     Args:
-        rankings: each without repeats.
+        rankings: chunk ids, best first, shape (n,), without repeats, and the weight of their channel.
         k: damps the lead of the first ranks; 60 in the source.
 
     Returns:
@@ -40,29 +31,16 @@ def reciprocal_rank_fusion(
     """
     if not rankings:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64)
-    ids = np.concatenate([ranking.chunk_ids for ranking in rankings])
-    shares = np.concatenate([ranking.weight / (k + np.arange(1, len(ranking.chunk_ids) + 1)) for ranking in rankings])
+    ids = np.concatenate([chunk_ids for chunk_ids, _ in rankings])
+    shares = np.concatenate([weight / (k + np.arange(1, len(chunk_ids) + 1)) for chunk_ids, weight in rankings])
     union, positions = np.unique(ids, return_inverse=True)
     scores = np.bincount(positions, weights=shares, minlength=len(union)).astype(np.float64)
     order = np.lexsort((union, -scores))
     return union[order], scores[order]
 
 
-def best_fused_score(rankings: Sequence[WeightedRanking], k: int) -> float:
-    """The score of a chunk that every ranking puts first."""
-    return sum(ranking.weight for ranking in rankings) / (k + 1)
-
-
-@dataclass(frozen=True, slots=True)
-class WeightedScores:
-    """One channel's scores of the candidates of all channels, shape (n_union,), NaN where it has none; and its weight."""
-
-    scores: NDArray[np.float64]
-    weight: float
-
-
 def weighted_sum(
-    chunk_ids: NDArray[np.int64], channels: Sequence[WeightedScores]
+    chunk_ids: NDArray[np.int64], channels: Sequence[tuple[NDArray[np.float64], float]]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Fuses scores by the weighted mean of what min-max normalisation makes of them.
 
@@ -71,7 +49,7 @@ def weighted_sum(
 
     Args:
         chunk_ids: the candidates of all channels, shape (n_union,), each once.
-        channels: their scores of them.
+        channels: their scores of them, shape (n_union,), NaN where it has none, and their weights.
 
     Returns:
         Chunk ids and fused scores from 0 to 1, shape (n_union,), best first, ties by chunk id.
@@ -80,10 +58,10 @@ def weighted_sum(
     "Analyses of multiple evidence combination", SIGIR 1997.
     """
     fused = np.zeros(len(chunk_ids), dtype=np.float64)
-    total = sum(channel.weight for channel in channels)
+    total = sum(weight for _, weight in channels)
     if total > 0:
-        for channel in channels:
-            fused += channel.weight / total * min_max(channel.scores)
+        for scores, weight in channels:
+            fused += weight / total * min_max(scores)
     fused = np.minimum(fused, 1.0)  # the shares of the weights may sum to a little more
     order = np.lexsort((chunk_ids, -fused))
     return chunk_ids[order], fused[order]
@@ -167,18 +145,15 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
-        weighted = [WeightedScores(exact[each.channel], _weight(each, weights)) for each in rankings]
+        weighted = [(exact[each.channel], _weight(each, weights)) for each in rankings]
         chunk_ids, scores = weighted_sum(union, weighted)
         best = most = 1.0
     else:
-        listed = [WeightedRanking(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings]
+        listed = [(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings]
         chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
-        agreeing = [
-            each
-            for ranking, each in zip(rankings, listed, strict=True)
-            if ranking.channel not in _MAY_NOT_KNOW and ranking.weight is None
-        ]
-        best = best_fused_score(agreeing or listed, config.rrf_k)
+        agreeing = [each for each in rankings if each.channel not in _MAY_NOT_KNOW and each.weight is None]
+        # What a chunk scores that each of them puts first.
+        best = sum(_weight(each, weights) for each in agreeing or rankings) / (config.rrf_k + 1)
         # N-grams alone stay as far behind words as their weight says.
         most = max(best, config.keyword_weight / (config.rrf_k + 1))
     ranks: dict[int, dict[str, int]] = {chunk_id: {} for chunk_id in chunk_ids.tolist()}

@@ -278,7 +278,14 @@ class OpenAIGenerator:
         deadline = time.monotonic() + seconds
         try:
             with ExitStack() as stack:
-                response = self._retrying(seconds)(
+                retrying = Retrying(
+                    stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(seconds),
+                    wait=_wait,
+                    retry=retry_if_exception(_is_passing),
+                    sleep=self._sleep,
+                    reraise=True,
+                )
+                response = retrying(
                     lambda: stack.enter_context(self._post(messages, max(0.0, deadline - time.monotonic()), options))
                 )
                 yield _TimedResponse(response, deadline)
@@ -309,15 +316,6 @@ class OpenAIGenerator:
             messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
             timeout=Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT_S)),
             **options,
-        )
-
-    def _retrying(self, seconds: float) -> Retrying:
-        return Retrying(
-            stop=stop_after_attempt(_ATTEMPTS) | stop_before_delay(seconds),
-            wait=_wait,
-            retry=retry_if_exception(_is_passing),
-            sleep=self._sleep,
-            reraise=True,
         )
 
     def load(self) -> None:

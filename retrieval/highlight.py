@@ -47,7 +47,7 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[S
         for run in RUNS.finditer(plain)
         for start, end in (_cjk_matches if run.lastgroup == "cjk" else _latin_matches)(run, wanted, tokenizer)
     ]
-    return list(_cut(text, _merge(spans)))
+    return [Segment(text[start:end], is_match) for start, end, is_match in _pieces(len(text), _merge(spans))]
 
 
 def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
@@ -102,18 +102,17 @@ def _normalize_with_origins(text: str) -> tuple[str, list[Span]]:
         return text, [(index, index + 1) for index in range(len(text))]
     plain: list[str] = []
     origins: list[Span] = []
-    for start, end in pairwise([*_cluster_starts(text), len(text)]):
+    # Normalisation may join marks and Hangul vowels with the character before.
+    starts = [
+        index
+        for index, character in enumerate(text)
+        if not index or not (unicodedata.combining(character) or "\u1160" <= character <= "\u11ff")
+    ]
+    for start, end in pairwise([*starts, len(text)]):
         piece = normalize(text[start:end])
         plain.append(piece)
         origins += [(start, end)] * len(piece)
     return "".join(plain), origins
-
-
-def _cluster_starts(text: str) -> Iterator[int]:
-    """Where characters begin that normalisation does not join with the one before: marks and Hangul vowels it may."""
-    for index, character in enumerate(text):
-        if not index or not (unicodedata.combining(character) or "\u1160" <= character <= "\u11ff"):
-            yield index
 
 
 def _latin_matches(run: re.Match[str], terms: frozenset[str], tokenizer: Tokenizer) -> list[Span]:
@@ -201,11 +200,6 @@ def _merge(spans: Collection[Span]) -> list[Span]:
         else:
             merged.append((start, end))
     return merged
-
-
-def _cut(text: str, spans: Sequence[Span]) -> Iterator[Segment]:
-    for start, end, is_match in _pieces(len(text), spans):
-        yield Segment(text[start:end], is_match)
 
 
 def _pieces(length: int, spans: Sequence[Span]) -> Iterator[tuple[int, int, bool]]:

@@ -257,17 +257,12 @@ def _load_weights() -> _Weights:
     weights = dict(idf)
     for line in (folder / "dict.txt").read_text("utf-8").splitlines():
         word, _, tag = line.split(" ")
-        weights[word] = idf.get(word, median) * _premium(tag)
+        premium = _NAME_PREMIUM if tag.startswith(_NAME_TAGS) else float(tag.startswith(_TOPIC_TAGS))
+        weights[word] = idf.get(word, median) * premium
     hashes = _hashes(tuple(weights))
     order = np.argsort(hashes)
     values = np.fromiter(weights.values(), dtype=np.float32, count=len(weights))
     return _Weights(hashes[order], values[order], median)
-
-
-def _premium(tag: str) -> float:
-    if tag.startswith(_NAME_TAGS):
-        return _NAME_PREMIUM
-    return 1.0 if tag.startswith(_TOPIC_TAGS) else 0.0
 
 
 @cache
@@ -297,12 +292,11 @@ def _chinese_words(plain: str, most: int) -> Mapping[str, float]:
             counts[first + second] = count
             scores[first + second] = scores[first] + scores[second]
             best.append(first + second)
-    return {word: scores[word] for word in best if not _is_part(word, best, counts)}
-
-
-def _is_part(word: str, others: Iterable[str], counts: Mapping[str, int]) -> bool:
-    """Whether a word stands only within a longer one of the others."""
-    return any(word in other and word != other and counts[word] <= counts[other] for other in others)
+    return {
+        word: scores[word]
+        for word in best
+        if not any(word in other and word != other and counts[word] <= counts[other] for other in best)
+    }
 
 
 # English chunks

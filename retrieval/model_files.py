@@ -117,11 +117,21 @@ def download(
         raise DependencyMissing(
             Message(gettext_noop("huggingface_hub is not installed: run `pip install 'zhiku[models]'`"))
         )
+    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - optional, and slow to import
+
     hub = _endpoint(endpoint)
+    # The base of the hub's errors is the HTTPError of whichever HTTP library this version of its client uses.
+    network_errors: tuple[type[Exception], ...] = (
+        ModelUnavailable,
+        httpx.HTTPError,
+        httpx.InvalidURL,
+        OSError,
+        *HfHubHTTPError.__bases__,
+    )
     try:
         files = _hub_files(model_id, hub, DOWNLOAD_TIMEOUT_S)
         _fetch(model_id, files, hub, progress or (lambda _done, _total: None), cache_dir)
-    except _network_errors() as error:
+    except network_errors as error:
         raise ModelUnavailable(
             Message(
                 gettext_noop(
@@ -314,13 +324,6 @@ def _byte_counter(progress: Progress, before: int, total: int) -> type[tqdm]:
             progress(min(before + self._arrived, total), total)
 
     return ByteCounter
-
-
-def _network_errors() -> tuple[type[Exception], ...]:
-    from huggingface_hub.errors import HfHubHTTPError  # noqa: PLC0415 - optional, and slow to import
-
-    # Its base is the HTTPError of whichever HTTP library this version of the hub client uses.
-    return (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL, OSError, *HfHubHTTPError.__bases__)
 
 
 def _endpoint(endpoint: str | None) -> str:

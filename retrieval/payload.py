@@ -99,7 +99,14 @@ class PayloadCodec:
             raise PayloadError("truncated to nothing")
         if payload[: len(FORMAT)] != FORMAT:
             raise PayloadError(f"format {payload[: len(FORMAT)].hex()}, not {FORMAT.hex()}")
-        return _unpickle(self._decompress(self._signer.open(key, payload[len(FORMAT) :])))
+        pickled = self._decompress(self._signer.open(key, payload[len(FORMAT) :]))
+        try:
+            return _BuiltinsUnpickler(io.BytesIO(pickled)).load()
+        # What the pickle documentation names, and what its opcodes raise on operands of a wrong type.
+        except (
+            pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError, OverflowError, MemoryError,
+        ) as error:  # fmt: skip
+            raise PayloadError(f"does not unpickle: {error}") from error
 
     def _decompress(self, compressed: bytes) -> bytes:
         stream = zlib.decompressobj()
@@ -122,13 +129,3 @@ class _BuiltinsUnpickler(pickle.Unpickler):
 
     def persistent_load(self, pid: object) -> NoReturn:
         raise pickle.UnpicklingError(f"refers to the persistent id {pid!r}")
-
-
-def _unpickle(pickled: bytes) -> object:
-    try:
-        return _BuiltinsUnpickler(io.BytesIO(pickled)).load()
-    # What the pickle documentation names, and what its opcodes raise on operands of a wrong type.
-    except (
-        pickle.UnpicklingError, EOFError, AttributeError, LookupError, TypeError, ValueError, OverflowError, MemoryError,
-    ) as error:  # fmt: skip
-        raise PayloadError(f"does not unpickle: {error}") from error

@@ -96,8 +96,10 @@ class Segment:
         chunk_ids, lengths = np.array(chunk_ids, dtype=np.int64), np.array(lengths, dtype=np.uint32)
         if (chunk_ids[1:] <= chunk_ids[:-1]).any():
             order = np.argsort(chunk_ids)
-            postings = _concatenated_ranges((np.cumsum(sizes) - sizes)[order], sizes[order])
+            starts = (np.cumsum(sizes) - sizes)[order]
             chunk_ids, sizes, lengths = chunk_ids[order], sizes[order], lengths[order]
+            # The ranges of the chunks' postings, one after the other.
+            postings = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes) + np.arange(total)
             hashes, counts = hashes[postings], counts[postings]
             if (chunk_ids[1:] == chunk_ids[:-1]).any():
                 raise ValueError("a chunk has two rows of postings: pass one a chunk")
@@ -276,11 +278,6 @@ def _number(
 
 def _smallest(count: int) -> type[np.unsignedinteger[Any]]:
     return np.uint16 if count <= 1 << 16 else np.uint32
-
-
-def _concatenated_ranges(starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    offsets: NDArray[np.int64] = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-    return offsets + np.arange(offsets.size)
 
 
 def _read_array(state: Mapping[str, Any], name: str, dtypes: tuple[str, ...]) -> NDArray[Any]:

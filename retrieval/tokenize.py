@@ -152,7 +152,8 @@ class JiebaTokenizer:
         parts += (f"stop word {word}" for word in sorted(vocabulary.stop_words))
         if self.options.simplify:
             parts.append(f"simplified by OpenCC {simplifier_version()}")
-        return f"{engine}-search-en-snowball:1:{_hash(parts)}"
+        digest = sha256("\n".join(parts).encode()).hexdigest()[:16]
+        return f"{engine}-search-en-snowball:1:{digest}"
 
     def __call__(self, text: str) -> list[str]:
         """The terms of `text` in order, repeats kept.
@@ -307,7 +308,3 @@ def _stem(word: str) -> str:
 @cache
 def _stemmer_version() -> str:
     return str(import_dependency("Stemmer").version())
-
-
-def _hash(parts: Iterable[str]) -> str:
-    return sha256("\n".join(parts).encode()).hexdigest()[:16]

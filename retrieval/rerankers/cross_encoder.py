@@ -6,7 +6,6 @@ The process's cross-encoders: one instance, and so one loaded model and one brea
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,20 +29,6 @@ PACE_KEPT_S = 30.0
 PATIENCE_S = 5.0
 
 _Pair = tuple[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class _FailedLoad:
-    reason: str
-    retry_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Pace:
-    """The best seen of late; a slow moment must not keep later jobs from being tried for long."""
-
-    seconds_per_pair: float
-    kept_until: float
 
 
 class CrossEncoderReranker:
@@ -87,8 +72,11 @@ class CrossEncoderReranker:
         self._guard = ModelGuard(model_id, slots=1, patience_s=patience_s)
         self._lock = threading.Lock()
         self._model: Any = None
-        self._failed_load: _FailedLoad | None = None
-        self._pace: _Pace | None = None
+        self._load_fault = ""
+        self._next_load = 0.0
+        # The best seen of late, which a slow moment must not replace for long.
+        self._seconds_per_pair = 0.0
+        self._pace_ends = 0.0
 
     @property
     def is_loaded(self) -> bool:
@@ -117,8 +105,8 @@ class CrossEncoderReranker:
         if not job.candidates:
             return np.empty(0, dtype=np.float64)
         self._refuse_after_failed_load()
-        now, pace = self._clock(), self._pace
-        if pace is not None and now < pace.kept_until and now + pace.seconds_per_pair * len(job.candidates) > deadline:
+        now = self._clock()
+        if now < self._pace_ends and now + self._seconds_per_pair * len(job.candidates) > deadline:
             raise out_of_time(self.model_id)
         pairs = [(job.analysis.text, text_of(candidate)) for candidate in job.candidates]
         scores = ask(self._guard, partial(self._predict, pairs, deadline), deadline)
@@ -138,10 +126,10 @@ class CrossEncoderReranker:
                 return None
             rows = order[start : start + self._batch_size]
             scores[rows] = self._predict_batch(model, [pairs[row] for row in rows])
-            now, kept = self._clock(), self._pace
+            now = self._clock()
             seconds = (now - began) / len(rows)
-            if kept is None or now >= kept.kept_until or seconds < kept.seconds_per_pair:
-                self._pace = _Pace(seconds, now + PACE_KEPT_S)
+            if now >= self._pace_ends or seconds < self._seconds_per_pair:
+                self._seconds_per_pair, self._pace_ends = seconds, now + PACE_KEPT_S
         return scores
 
     def _predict_batch(self, model: Any, pairs: list[_Pair]) -> NDArray[np.float64]:
@@ -169,9 +157,8 @@ class CrossEncoderReranker:
         return self._model
 
     def _refuse_after_failed_load(self) -> None:
-        failed = self._failed_load
-        if failed is not None and self._clock() < failed.retry_at:
-            raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, failed.reason)
+        if self._load_fault and self._clock() < self._next_load:
+            raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, self._load_fault)
 
     def _load(self) -> Any:
         try:
@@ -182,9 +169,9 @@ class CrossEncoderReranker:
                 error=message_of(error),
                 retry_after_s=self._retry_after_s,
             )
-            self._failed_load = _FailedLoad(reason, self._clock() + self._retry_after_s)
+            self._load_fault, self._next_load = reason, self._clock() + self._retry_after_s
             raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, reason) from error
-        self._failed_load = None
+        self._load_fault = ""
         return model
 
     def _open(self) -> Any:

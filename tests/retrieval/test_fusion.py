@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.fusion import WeightedRanking, WeightedScores, best_fused_score, reciprocal_rank_fusion, weighted_sum
+from retrieval.fusion import reciprocal_rank_fusion, weighted_sum
 
 
 def ranking(ids, weight):
-    return WeightedRanking(np.array(ids, dtype=np.int64), weight)
+    return np.array(ids, dtype=np.int64), weight
 
 
 def test_scores_are_weight_over_k_plus_rank_from_one():
@@ -26,12 +26,6 @@ def test_ties_are_broken_by_chunk_id():
 def test_nothing_to_fuse_gives_nothing():
     ids, scores = reciprocal_rank_fusion([], k=60)
     assert len(ids) == len(scores) == 0
-
-
-def test_the_best_score_is_that_of_a_chunk_which_all_rankings_put_first():
-    rankings = [ranking([4, 5], 0.6), ranking([4, 6], 0.4)]
-    _, scores = reciprocal_rank_fusion(rankings, k=60)
-    assert best_fused_score(rankings, k=60) == pytest.approx(scores[0])
 
 
 rankings = st.lists(
@@ -55,7 +49,7 @@ NAN = float("nan")
 
 def weighted(ids, *channels):
     """Fuses `(scores, weight)` of the same chunks."""
-    scored = [WeightedScores(np.array(scores, dtype=np.float64), weight) for scores, weight in channels]
+    scored = [(np.array(scores, dtype=np.float64), weight) for scores, weight in channels]
     ids, scores = weighted_sum(np.array(ids, dtype=np.int64), scored)
     return dict(zip(ids.tolist(), scores.tolist(), strict=True))
 

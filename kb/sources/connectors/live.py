@@ -29,7 +29,7 @@ from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebSource
 from retrieval.bm25 import OkapiIndex
 from retrieval.errors import ChannelUnavailable
-from retrieval.fusion import WeightedRanking, reciprocal_rank_fusion
+from retrieval.fusion import reciprocal_rank_fusion
 from retrieval.messages import Message
 from retrieval.postings import count_postings, hash_terms
 from retrieval.protocols import TextVectors, Tokenizer
@@ -191,9 +191,9 @@ class LiveSearch:
         if not passages:
             return ()
         found, scores = index.search(hash_terms(analysis.search_tokens(self._kb_id)), len(passages))
-        rankings = [WeightedRanking(found, 1.0)]
+        rankings = [(found, 1.0)]
         if self._vectors is not None:
-            rankings.append(WeightedRanking(_by_cosine(self._vectors, analysis, passages, deadline), 1.0))
+            rankings.append((_by_cosine(self._vectors, analysis, passages, deadline), 1.0))
         rows, fused = reciprocal_rank_fusion(rankings, RRF_K) if len(rankings) > 1 else (found, scores)
         return [
             ExternalHit(
