@@ -214,7 +214,12 @@ def build_prompt(
     code = boundary or secrets.token_hex(BOUNDARY_BYTES)
     rules = _FACTS.get(language, _FACTS["en"]).format(boundary=code) if facts else ""
     system = _SYSTEM.get(language, _SYSTEM["en"]).format(no_answer=NO_ANSWER, facts=rules, boundary=code)
-    blocks = [_block(f"fragments-{code}", (_fragment(each, code) for each in context.citations))]
+    fragments = (
+        f'<fragment-{code} number="{each.number}" source="{each.label.translate(_IN_ATTRIBUTE)}">\n'
+        f"{_defused(each.text)}\n</fragment-{code}>"
+        for each in context.citations
+    )
+    blocks = [_block(f"fragments-{code}", fragments)]
     if facts:
         blocks.append(_block(f"facts-{code}", map(_fact, facts)))
     user = "\n\n".join([*blocks, _block(f"question-{code}", [_defused(question)])])
@@ -282,13 +287,6 @@ def _numbers(body: str) -> list[int]:
         last = int(match[2] or first)
         numbers += range(min(first, last), max(first, last) + 1)
     return numbers
-
-
-def _fragment(citation: Citation, code: str) -> str:
-    label = citation.label.translate(_IN_ATTRIBUTE)
-    return (
-        f'<fragment-{code} number="{citation.number}" source="{label}">\n{_defused(citation.text)}\n</fragment-{code}>'
-    )
 
 
 def _fact(fact: Fact) -> str:

@@ -121,7 +121,7 @@ Observer = Callable[[str, str, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[T]):
-    """A cached value, the key it was kept under and the name of the tier that answered."""
+    """A cached value, the key it was stored under and the name of the tier that answered."""
 
     value: T
     key: CacheKey
@@ -244,7 +244,7 @@ class _TierLog(Counts):
             self._too_large.add(key.lineage)
         if not known:
             logger.warning(
-                "the index of %s takes %s bytes and memory is bounded to %s, so every search loads it anew: raise "
+                "the index of %s takes %s bytes and memory is bounded to %s, so every search loads it again: raise "
                 "BM25_MEMORY_MB",
                 key,
                 nbytes,
@@ -267,7 +267,7 @@ class TieredCache(Generic[T]):
         tiers: The byte tiers, nearest first.
         codec: Signs and verifies payloads.
         encode: Value to builtin types.
-        decode: Its inverse, told the key; raises ValueError for a state that it does not understand.
+        decode: Its inverse, given the key; raises ValueError for a state that it does not understand.
         observe: receives every count, for metrics that outlive this object.
     """
 
@@ -310,7 +310,7 @@ class TieredCache(Generic[T]):
         return None
 
     def keep(self, key: CacheKey, value: T) -> None:
-        """Keeps `value` in this process; one that exceeds all of its memory is loaded anew each time, with one warning."""
+        """Keeps `value` in this process; one that exceeds all of its memory is loaded again each time, with one warning."""
         if self._memory.put(key, value):
             self._logs[PROCESS_TIER].add(stores=1)
         elif value.nbytes > self._memory.max_bytes:
@@ -375,12 +375,12 @@ class TieredCache(Generic[T]):
         for tier in tiers:
             log = self._logs[tier.name]
             try:
-                kept = tier.store(key, payload)
+                is_stored = tier.store(key, payload)
             except TierUnavailable as error:
                 log.unreachable(error)
             else:
                 log.reached()
-                if kept:
+                if is_stored:
                     log.add(stores=1, nbytes=len(payload))
 
 

@@ -234,7 +234,7 @@ class BM25Channel:
 
 
 class StoredKeywordChannel:
-    """Keyword search by a server; the knowledge base's own index tells of terms, and answers where the server cannot.
+    """Keyword search by a server; the knowledge base's own index has the term statistics, and answers where the server cannot.
 
     Args:
         store: the server.
@@ -278,7 +278,7 @@ class StoredKeywordChannel:
     def _scores(
         self, text: str, wanted: NDArray[np.int64], found: tuple[NDArray[np.int64], NDArray[np.float64]]
     ) -> NDArray[np.float64]:
-        """Those of any chunks; of a server that fails after it has answered, those it has told."""
+        """Those of any chunks; of a server that fails after it has answered, those of its answer."""
         try:
             return self._store.scores(self.kb_id, text, wanted)
         except ChannelUnavailable:
@@ -286,7 +286,7 @@ class StoredKeywordChannel:
             return np.array([known.get(chunk_id, np.nan) for chunk_id in wanted.tolist()])
 
     def _own_index(self, deadline: float) -> LoadedIndex | None:
-        """What tells which terms a chunk holds; None where it is still being built, which takes nothing from a ranking."""
+        """The index with the term statistics; None where it is still being built, without which a ranking is complete."""
         try:
             return self._own.loaded(deadline)
         except ChannelUnavailable:

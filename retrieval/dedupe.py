@@ -1,4 +1,4 @@
-"""One content, one candidate: the best rank counts, and every place where it was found is kept.
+"""One content, one candidate: the best rank counts, and every place where it was found is in its provenance.
 
 Texts that say almost the same, found by their terms: MinHash signatures, banded, and the exact share for what is alike.
 
@@ -247,7 +247,7 @@ Terms = NDArray[np.uint64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sketches:
-    """What is kept of texts, a row each, to find those that are alike.
+    """Sketches of texts, a row each, to find those that are alike.
 
     Attributes:
         keys: shape (n_texts, BANDS), uint64: texts that share one in its column are a candidate pair.

@@ -66,7 +66,7 @@ class Budget:
 class CircuitBreaker:
     """Closed until a number of failures in a row; then open for a while, after which one call tries again.
 
-    A library would count what a call raises. Here the one who waits notices that a call hangs, so failures are told.
+    A library would count what a call raises. Here the one who waits notices that a call hangs, so it reports failures.
 
     Source: Nygard, "Release It!", 2007.
     """

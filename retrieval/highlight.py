@@ -40,7 +40,7 @@ def highlight(text: str, terms: Collection[str], tokenizer: Tokenizer) -> list[S
         return [Segment(text, is_match=False)] if text else []
     plain, origins = _normalize_with_origins(text)
     simplified = tokenizer.simplify(plain)
-    if len(simplified) == len(plain):  # it nearly always is, and only then can the places be told
+    if len(simplified) == len(plain):  # it nearly always is, and only then do the places correspond
         plain = simplified
     spans = [
         (origins[start][0], origins[end - 1][1])

@@ -89,7 +89,11 @@ def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) 
     latin = list(_latin_words(plain))
     # A capital at the start tells nothing.
     marked = [word for word in latin if _is_marked(word) or (word[0].isupper() and not plain.startswith(word))]
-    ranked = sorted(chain(words, latin), key=_width, reverse=True)
+    ranked = sorted(
+        chain(words, latin),
+        key=lambda word: len(word) * (_LETTERS_A_CHARACTER if _CHINESE.match(word) else 1),
+        reverse=True,
+    )
     return _distinct(chain(_quotations(plain), marked, ranked), most) or _distinct(chinese, most)
 
 
@@ -158,10 +162,6 @@ def _is_marked(word: str) -> bool:
     """Whether a word is a code, or a name in capitals; a bare number is neither."""
     has_letter = not word.replace(",", "").replace(".", "").isdigit()
     return has_letter and (_is_name(word) or any(map(str.isdigit, word)) or bool(CONNECTORS.search(word)))
-
-
-def _width(word: str) -> int:
-    return len(word) * (_LETTERS_A_CHARACTER if _CHINESE.match(word) else 1)
 
 
 def _distinct(words: Iterable[str], most: int) -> tuple[str, ...]:

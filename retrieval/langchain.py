@@ -41,7 +41,7 @@ class KnowledgeBaseEmbeddings(Embeddings):
 class KnowledgeBaseVectorStore(VectorStore):
     """Searches as every other caller does, with all channels and stages, not with vectors alone.
 
-    A text is one document of one chunk. Equal texts under several ids are kept, but found once, under one of them.
+    A text is one document of one chunk. Equal texts under several ids are stored, but found once, under one of them.
     """
 
     def __init__(self, knowledge_base: KnowledgeBaseTexts) -> None:
@@ -78,8 +78,8 @@ class KnowledgeBaseVectorStore(VectorStore):
         contents = list(texts)
         given = _one_a_text("metadatas", metadatas or [{}] * len(contents), contents)
         names = [name or str(uuid.uuid4()) for name in _one_a_text("ids", ids or [""] * len(contents), contents)]
-        kept = [StoredText(*row) for row in zip(names, contents, (dict(each or {}) for each in given), strict=True)]
-        self.knowledge_base.add(kept)
+        stored = [StoredText(*row) for row in zip(names, contents, (dict(each or {}) for each in given), strict=True)]
+        self.knowledge_base.add(stored)
         return names
 
     def delete(self, ids: list[str] | None = None, **kwargs: Any) -> bool:

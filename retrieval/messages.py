@@ -28,10 +28,10 @@ class Message(str):
     arguments: Mapping[str, Argument]
 
     def __new__(cls, template: str, /, **arguments: Argument) -> "Message":
-        kept = {name: storable(value) if isinstance(value, str) else value for name, value in arguments.items()}
-        made = super().__new__(cls, template.format(**kept))
+        plain = {name: storable(value) if isinstance(value, str) else value for name, value in arguments.items()}
+        made = super().__new__(cls, template.format(**plain))
         made.template = template
-        made.arguments = kept
+        made.arguments = plain
         return made
 
     def __getnewargs_ex__(self) -> tuple[tuple[str], dict[str, Argument]]:

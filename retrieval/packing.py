@@ -140,11 +140,11 @@ class Fragment:
 
     @property
     def document(self) -> tuple[int | None, int | str]:
-        """What tells its document from others."""
+        """What identifies its document."""
         return self.kb_id, self.source or self.title if self.document_id is None else self.document_id
 
     def label(self, language: str) -> str:
-        """How readers are told where it stands: source, or title, and page, on one line."""
+        """The citation for readers: source, or title, and page, on one line."""
         name = " ".join((self.source or self.title).split())
         if not self.page:
             return name

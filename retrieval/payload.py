@@ -3,7 +3,7 @@
     payload = format byte | HMAC-SHA256 (32 bytes) | zlib of pickle protocol 5
 
 The MAC covers the format byte, the full key text and the compressed bytes, so that a payload opens under the key it was
-sealed for only, and nothing is decompressed or unpickled before it is verified.
+signed for only, and nothing is decompressed or unpickled before it is verified.
 """
 
 import hmac
@@ -23,7 +23,7 @@ class PayloadError(RetrievalError):
 
 
 class Signer:
-    """Signs bytes together with the key that they are kept under, so that they open under no other.
+    """Signs bytes together with the key that they are stored under, so that they open under no other.
 
     Args:
         secret: from which the MAC's key is derived; every process that shares a cache has the same.
@@ -43,16 +43,16 @@ class Signer:
         """HMAC-SHA256 (32 bytes) | value."""
         return self._mac(key, value) + value
 
-    def open(self, key: str, sealed: bytes) -> bytes:
-        """What was sealed under `key`.
+    def open(self, key: str, signed: bytes) -> bytes:
+        """What was signed under `key`.
 
         Raises:
-            PayloadError: it is truncated, changed, signed with another secret or sealed under another key.
+            PayloadError: it is truncated, changed, signed with another secret or signed under another key.
         """
-        if len(sealed) < self.MAC_SIZE:
-            raise PayloadError(f"truncated to {len(sealed)} bytes")
-        value = sealed[self.MAC_SIZE :]
-        if not hmac.compare_digest(sealed[: self.MAC_SIZE], self._mac(key, value)):
+        if len(signed) < self.MAC_SIZE:
+            raise PayloadError(f"truncated to {len(signed)} bytes")
+        value = signed[self.MAC_SIZE :]
+        if not hmac.compare_digest(signed[: self.MAC_SIZE], self._mac(key, value)):
             raise PayloadError("the signature does not match: changed, another secret, or another key's payload")
         return value
 
@@ -69,7 +69,7 @@ class PayloadCodec:
 
     Args:
         secret: From which the MAC's key is derived; every process that shares a cache has the same.
-        max_bytes: The largest pickled size that is sealed or decompressed.
+        max_bytes: The largest pickled size that is signed or decompressed.
     """
 
     def __init__(self, secret: bytes, *, max_bytes: int = 1 << 31) -> None:
@@ -89,10 +89,10 @@ class PayloadCodec:
         return FORMAT + self._signer.seal(key, compressed)
 
     def open(self, key: str, payload: bytes) -> object:
-        """The state that was sealed under `key`.
+        """The state that was signed under `key`.
 
         Raises:
-            PayloadError: The payload is of another format, truncated, changed, signed with another secret, sealed
+            PayloadError: The payload is of another format, truncated, changed, signed with another secret, signed
                 under another key, too large, or holds more than builtin types.
         """
         if not payload:

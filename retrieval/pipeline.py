@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from retrieval.analysis import Analyser
 from retrieval.config import RetrievalConfig
-from retrieval.dedupe import Deduplicated, deduplicate
+from retrieval.dedupe import deduplicate
 from retrieval.execution import Budget
 from retrieval.external import with_external_scores
 from retrieval.fusion import fuse, match_terms
@@ -117,7 +117,12 @@ class Pipeline:
         scored = self._rerank(job, candidates, config, budget, trace)
         candidates, cut = self._gate(scored, lexicons, config, trace)
         with trace.span("selection") as detail:
-            candidates = _with_provenance(select(candidates, config), unique, explain=explain)
+            candidates = select(candidates, config)
+            # Where a search is not explained nobody sees where candidates that are cut were found.
+            found_at = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
+            candidates = [
+                c._replace(provenance=found_at[c.chunk_id]) if c.chunk_id in found_at else c for c in candidates
+            ]
             detail["count"] = result_count(config)
             candidates = self._with_neighbours(candidates, config)
             texts = self._parents(candidates)
@@ -257,7 +262,10 @@ class Pipeline:
         self, scored: _Scored, lexicons: Mapping[int, Lexicon], config: RetrievalConfig, trace: Trace
     ) -> tuple[list[Candidate], Cut]:
         scale = scored.scale
-        cut = cut_for(scale, config, scored.intended, self._chunk_count(lexicons))
+        # Unknown where the keyword index of a knowledge base has not answered.
+        all_known = len(lexicons) == len(self.scopes)
+        chunk_count = sum(lexicon.chunk_count for lexicon in lexicons.values()) if all_known else None
+        cut = cut_for(scale, config, scored.intended, chunk_count)
         if cut.replaced:
             message = Message(
                 gettext_noop(
@@ -280,12 +288,6 @@ class Pipeline:
             ]
             detail["passed"] = sum(candidate.cut_by is None for candidate in gated)
         return gated, cut
-
-    def _chunk_count(self, lexicons: Mapping[int, Lexicon]) -> int | None:
-        """Of all knowledge bases together; None where the keyword index of one has not answered."""
-        if len(lexicons) < len(self.scopes):
-            return None
-        return sum(lexicon.chunk_count for lexicon in lexicons.values())
 
     def _with_neighbours(self, candidates: list[Candidate], config: RetrievalConfig) -> list[Candidate]:
         # A longer passage holds its chunks' neighbours.
@@ -310,18 +312,12 @@ def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> lis
     return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
 
 
-def _with_provenance(candidates: list[Candidate], unique: Deduplicated, *, explain: bool) -> list[Candidate]:
-    """Notes where candidates were found; those that are cut are only told of where the search is explained."""
-    found = unique.provenance_of([c.chunk_id for c in candidates if explain or c.cut_by is None])
-    return [c._replace(provenance=found[c.chunk_id]) if c.chunk_id in found else c for c in candidates]
-
-
 def _match_terms(
     analysis: Analysis, lexicons: Mapping[int, Lexicon], candidates: list[Candidate], *, explain: bool
 ) -> list[Candidate]:
-    """Notes the terms that candidates hold; those already cut are only told of where the search is explained."""
-    told = [c for c in candidates if explain or c.cut_by is None]
-    return match_terms(analysis, told, lexicons) + [c for c in candidates if not explain and c.cut_by]
+    """Adds the terms that candidates hold; those already cut have them only where the search is explained."""
+    shown = [c for c in candidates if explain or c.cut_by is None]
+    return match_terms(analysis, shown, lexicons) + [c for c in candidates if not explain and c.cut_by]
 
 
 def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str]) -> tuple[Hit, ...]:

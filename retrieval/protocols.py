@@ -130,7 +130,7 @@ class KeywordStore(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the server's kind, told in the trace."""
+        """Of the server's kind, for the trace."""
 
     def search(
         self, kb_id: int, text: str, k: int, *, only: NDArray[np.int64] | None = None
@@ -175,7 +175,7 @@ class ExternalProvider(Protocol):
 
     @property
     def name(self) -> str:
-        """Of the source, told in provenance and degradations."""
+        """Of the source, for provenance and degradations."""
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         """Returns at most k results, best first.

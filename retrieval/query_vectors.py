@@ -147,7 +147,7 @@ class QueryEmbedder:
     def similarities(self, query: str, texts: Sequence[str], deadline: float, scope: str = "") -> NDArray[np.float64]:
         """Cosines of texts to a query, both in this model's space, shape (n_texts,).
 
-        The texts' vectors are kept in this process, since a page that is read for one query is read for the next.
+        The texts' vectors are cached in this process, since a page that is read for one query is read for the next.
 
         Args:
             query: the query.

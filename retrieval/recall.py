@@ -35,7 +35,7 @@ class _Job:
         depth: how many results are asked for.
         stage: of the trace.
         executor: runs it.
-        about: what the trace tells of the channel.
+        about: what the trace reports of the channel.
     """
 
     scope: Scope
@@ -118,7 +118,7 @@ def _places(scope: Scope, ranking: Ranking) -> int:
 
 
 def dropped_chunks(stage: str, rankings: Iterable[Ranking], is_dropped: Callable[[int], bool]) -> list[Dropped]:
-    """The chunks that a stage drops of rankings, the best first by their best ranks; what has no chunk is not told."""
+    """The chunks that a stage drops of rankings, the best first by their best ranks; what has no chunk is left out."""
     ranks: dict[tuple[int, int], dict[str, int]] = {}
     for ranking in rankings:
         for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
@@ -190,7 +190,7 @@ def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[R
 def _await(future: "Future[_Outcome]", job: _Job, analysis: Analysis) -> _Outcome:
     """Waits until the job's deadline; its thread goes on and its late answer is not used.
 
-    A channel that waits for a model gives up at the same moment, so its own account may come too late to be told.
+    A channel that waits for a model gives up at the same moment, so its own reason may come too late to be reported.
     """
     started = time.monotonic()
     try:

@@ -70,7 +70,8 @@ def engine_versions(engine: Engine) -> tuple[str, ...]:
 
 
 def _load_jieba(words: Sequence[WordFrequency]) -> Segmenter:
-    base = _base_dictionary()
+    with _parsing:
+        base = _base_dictionary()
     segmenter = _import_jieba().Tokenizer()
     segmenter.FREQ, segmenter.total = base.frequencies.copy() if words else base.frequencies, base.total
     segmenter.initialized = True
@@ -107,13 +108,8 @@ class _BaseDictionary(NamedTuple):
 _parsing = threading.Lock()
 
 
-def _base_dictionary() -> _BaseDictionary:
-    with _parsing:
-        return _parse_base_dictionary()
-
-
 @cache
-def _parse_base_dictionary() -> _BaseDictionary:
+def _base_dictionary() -> _BaseDictionary:
     # Parsing takes half a second. jieba's initialize() would read a marshal file from the shared temporary folder, where
     # anyone may have put one, and that takes longer.
     segmenter = _import_jieba().Tokenizer()

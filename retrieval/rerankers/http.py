@@ -85,19 +85,13 @@ class HttpReranker:
             client.close()
 
     def _rerank(self, query: str, texts: Sequence[str], end: float) -> NDArray[np.float64]:
-        body = self._post(self._payload(query, texts), max(0.001, end - time.monotonic()))
-        return relevance(self._parse(body, len(texts)), len(texts), model=self.model_id)
-
-    def _payload(self, query: str, texts: Sequence[str]) -> dict[str, Any]:
         if self._form == "tei":
-            return {"query": query, "texts": texts, "truncate": True}
-        return {
-            "model": self._model,
-            "query": query,
-            "documents": texts,
-            "top_n": len(texts),
-            "return_documents": False,
-        }
+            payload = {"query": query, "texts": texts, "truncate": True}
+        else:
+            payload = {"model": self._model, "query": query, "documents": texts}
+            payload |= {"top_n": len(texts), "return_documents": False}
+        body = self._post(payload, max(0.001, end - time.monotonic()))
+        return relevance(self._parse(body, len(texts)), len(texts), model=self.model_id)
 
     def _post(self, payload: dict[str, Any], timeout_s: float) -> Any:
         try:

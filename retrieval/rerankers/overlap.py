@@ -75,7 +75,11 @@ class OverlapReranker:
         self, kb_id: int, analysis: Analysis, candidates: Sequence[Candidate], lexicon: Lexicon | None
     ) -> NDArray[np.float64]:
         """The part of the score that words make, the best over the query's wordings, shape (n_candidates,)."""
-        wordings = _wordings(analysis, kb_id)
+        # The query, its sub-queries and each variant of them, where they have terms.
+        texts = (
+            each for query in analysis.queries for each in (query.tokens(kb_id), *query.variants_by_kb.get(kb_id, ()))
+        )
+        wordings = [tuple(dict.fromkeys(tokens)) for tokens in texts if tokens]
         if not wordings:
             return np.zeros(len(candidates), dtype=np.float64)
         terms = list(dict.fromkeys(term for wording in wordings for term in wording))
@@ -124,11 +128,3 @@ def words(saturation: NDArray[np.float64], rarity: NDArray[np.float64]) -> NDArr
     shares = rarity / rarity.sum()
     part: NDArray[np.float64] = COVERAGE_SHARE * ((saturation > 0) @ shares) + SATURATION_SHARE * (saturation @ shares)
     return part
-
-
-def _wordings(analysis: Analysis, kb_id: int) -> list[tuple[str, ...]]:
-    """The distinct terms of the query, of its sub-queries and of each variant of them, where there are any."""
-    texts = [
-        tokens for query in analysis.queries for tokens in (query.tokens(kb_id), *query.variants_by_kb.get(kb_id, ()))
-    ]
-    return [terms for tokens in texts if (terms := tuple(dict.fromkeys(tokens)))]
