@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
@@ -222,7 +223,7 @@ def search(principal: Principal, request: SearchRequest, scope: SearchScope | No
     except ScopeOutdated:  # a knowledge base moved to its new tokenizer between wiring and searching
         outcome = _run(principal, request, scope_of(principal, request))
     if request.log:
-        search_log.record(principal, outcome_as_log(outcome), now=request.explain)
+        search_log.record(principal, outcome.trace_id, partial(outcome_as_log, outcome), now=request.explain)
     return outcome
 
 

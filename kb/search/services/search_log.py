@@ -4,9 +4,12 @@ import atexit
 import logging
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
@@ -71,40 +74,59 @@ WAITING_ENTRIES = 10_000
 BATCH = 200
 
 
-def record(principal: Principal, entry: Mapping[str, Any], *, now: bool) -> None:
-    """Keeps a search.
+@dataclass(frozen=True, slots=True)
+class LoggedSearch:
+    """A search whose entry is yet to be made: its trace is long, and no search is to wait for it.
+
+    Attributes:
+        entry: makes the fields of SearchLog.
+    """
+
+    trace_id: UUID
+    user_id: int | None
+    created_at: datetime
+    entry: Callable[[], Mapping[str, Any]]
+
+    def row(self) -> SearchLog:
+        entry = self.entry()
+        fields = entry if settings.SEARCH_LOG_QUERIES else without_query(entry)
+        return SearchLog(user_id=self.user_id, created_at=self.created_at, **fields)
+
+
+def record(principal: Principal, trace_id: UUID, entry: Callable[[], Mapping[str, Any]], *, now: bool) -> None:
+    """Stores a search in the log.
 
     Args:
         principal: who searched.
-        entry: fields of SearchLog.
+        trace_id: of the search.
+        entry: makes the fields of SearchLog; called in the log's own thread unless the entry is written at once.
         now: write before returning, as for a search that is explained: somebody looks into it already, and so it does not
             go into the inbox of failed queries. Else in the background.
     """
-    if not settings.SEARCH_LOG_QUERIES:
-        entry = without_query(entry)
-    row = SearchLog(user_id=principal.user.pk, created_at=timezone.now(), **entry)
-    if now:
-        row.save(force_insert=True)
-    elif connection.in_atomic_block:  # another connection would not see what the open transaction has made
-        row.save(force_insert=True)
+    search = LoggedSearch(trace_id, principal.user.pk, timezone.now(), entry)
+    # Another connection would not see what an open transaction has made.
+    if not now and not connection.in_atomic_block:
+        _writer().put(search)
+        return
+    row = search.row()
+    row.save(force_insert=True)
+    if not now:
         searches_logged.send(SearchLog, rows=[row])
-    else:
-        _writer().put(row)
 
 
 class BackgroundWriter:
     """Writes entries in batches from a thread of its own, which holds no connection while it waits."""
 
     def __init__(self) -> None:
-        self._waiting: queue.Queue[SearchLog] = queue.Queue(WAITING_ENTRIES)
+        self._waiting: queue.Queue[LoggedSearch] = queue.Queue(WAITING_ENTRIES)
         threading.Thread(target=self._run, name="search-log", daemon=True).start()
         atexit.register(self.flush)
 
-    def put(self, row: SearchLog) -> None:
+    def put(self, search: LoggedSearch) -> None:
         try:
-            self._waiting.put_nowait(row)
+            self._waiting.put_nowait(search)
         except queue.Full:
-            logger.warning("the search log falls behind: entry %s was not kept", row.pk)
+            logger.warning("the search log falls behind: entry %s was not stored", search.trace_id)
 
     def flush(self) -> None:
         """Returns when every entry that was put before has been written or given up."""
@@ -112,15 +134,16 @@ class BackgroundWriter:
 
     def _run(self) -> None:
         while True:
-            rows = [self._waiting.get()]
-            while len(rows) < BATCH and not self._waiting.empty():
-                rows.append(self._waiting.get())
+            searches = [self._waiting.get()]
+            while len(searches) < BATCH and not self._waiting.empty():
+                searches.append(self._waiting.get())
             try:
-                _write(rows)
+                _write([search.row() for search in searches])
             finally:
                 connections.close_all()
-                for _ in rows:
+                for _ in searches:
                     self._waiting.task_done()
+                del searches  # a search holds its pipeline and its passages, and the next one may be long in coming
 
 
 def _write(rows: list[SearchLog]) -> None:
