@@ -125,7 +125,7 @@ def _fresh_process_state(monkeypatch):
 
     translation.deactivate()
     conf._load_tokenizer.cache_clear()
-    models._stored_id.cache_clear()
+    models.installation_id.cache_clear()
     bm25._shared_cache.cache_clear()
     monkeypatch.setattr(query_caches, "KEY_SPACE", f"test-{uuid.uuid4().hex}")
     query_caches.forget()

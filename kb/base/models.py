@@ -14,15 +14,11 @@ class Installation(models.Model):
 
 
 @lru_cache(maxsize=1)
-def _stored_id() -> str:
-    return str(Installation.objects.values_list("pk", flat=True).get())
-
-
 def installation_id() -> str:
     """The id of this installation, read once a process."""
-    return _stored_id()
+    return str(Installation.objects.values_list("pk", flat=True).get())
 
 
 def forget_installation() -> None:
     """Has it read again, after a restore."""
-    _stored_id.cache_clear()
+    installation_id.cache_clear()

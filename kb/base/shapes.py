@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from django.utils.translation import gettext
 
-from kb.base.messages import shown
 from retrieval.messages import Message
 
 # Marks an enumeration that the schema shows as a text, since others of that name have other members.
@@ -27,5 +27,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Message):
-        return shown(value)
+        return value.translated(gettext)
     return value.item() if hasattr(value, "item") else str(value)

@@ -65,7 +65,7 @@ def _forget():
     from tests.kb.index.searching import new_process
 
     new_process()
-    installation._stored_id.cache_clear()
+    installation.installation_id.cache_clear()
 
 
 def _add(kb_id, *texts):
