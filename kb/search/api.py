@@ -17,8 +17,7 @@ from kb.base.shapes import as_json, as_values
 from kb.content.models import Document
 from kb.index.conditions import STRICT_OPERATORS
 from kb.index.filters import Filters
-from kb.profiles.api import ProfiledSerializer
-from kb.profiles.services import MAX_REFERENCE_CHARACTERS
+from kb.profiles.services import MAX_REFERENCE_CHARACTERS, MAX_VERSION
 from kb.search.models import SearchLog, Speaker
 from kb.search.services.replay import Replay, replay
 from kb.search.services.responses import caches_invalidate, respond
@@ -135,6 +134,25 @@ class FiltersSerializer(StrictSerializer):
 class TurnSerializer(StrictSerializer):
     role = serializers.ChoiceField(Speaker.choices)
     text = StrictCharField(max_length=MAX_TURN_CHARS)
+
+
+class ProfiledSerializer(StrictSerializer):
+    """A request that may name a profile, or one version of it."""
+
+    profile = StrictCharField(max_length=MAX_REFERENCE_CHARACTERS, required=False, allow_blank=True)
+    profile_version = StrictIntegerField(
+        min_value=1,
+        max_value=MAX_VERSION,
+        required=False,
+        allow_null=True,
+        help_text="A version of that profile, such as a draft. null: its published one.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        """A version is one of a profile."""
+        if attrs.get("profile_version") is not None and not attrs.get("profile"):
+            raise serializers.ValidationError({"profile_version": [_("Name the profile that it is a version of.")]})
+        return attrs
 
 
 class SearchRequestSerializer(ProfiledSerializer):
