@@ -59,6 +59,7 @@ from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
 from retrieval.scope import Fallback, Scope
+from retrieval.tokenize import JiebaTokenizer
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis
 
@@ -100,11 +101,6 @@ class _UnavailableProvider:
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Any:  # noqa: ARG002 - the protocol's signature
         raise self._error
-
-
-def text_vectors(kb: KnowledgeBase, vectors: TextVectors) -> TextVectors | None:
-    """What gives texts from elsewhere vectors; None where a server would have to make them while somebody waits."""
-    return None if kb.embedding_model.startswith(OPENAI_PREFIX) else vectors
 
 
 def left_out(
@@ -316,7 +312,8 @@ def build_pipeline(
     common = profile or common or common_profile(knowledge_bases)
     config = _configured(common, asked)
     vectors = {kb.embedding_model: providers.query_vectors(kb.embedding_model) for kb in knowledge_bases}
-    asked_of = _cache_scope(knowledge_bases)
+    # Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache.
+    asked_of = ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
     scopes = tuple(
         _scope(
             kb,
@@ -363,22 +360,31 @@ def common_profile(knowledge_bases: Sequence[KnowledgeBase]) -> RetrievalProfile
     return RetrievalProfile.objects.live("default")
 
 
-def _cache_scope(knowledge_bases: Sequence[KnowledgeBase]) -> str:
-    """Whoever searches these knowledge bases may see what else was asked of them; of others, not even from a cache."""
-    return ",".join(str(pk) for pk in sorted(kb.pk for kb in knowledge_bases)) + "\0"
-
-
 def _scope(
     kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
 ) -> Scope:
-    channels = [_vector_channel(kb, vectors, config, only), _keyword_channel(kb, only)]
-    if holdings(kb).questions and config.question_weight:
-        store, fallback = _vector_stores(kb)
-        channels.append(QuestionChannel(kb.pk, vectors, store, fallback=fallback, dimension=kb.dimension, only=only))
     held = holdings(kb)
+    loaded = _load_tokenizer(kb.tokenizer_id)
+    cutter = None if isinstance(loaded, DependencyMissing) else loaded
+    store, fallback = _vector_stores(kb)
+    channels: list[Channel] = [
+        VectorChannel(
+            kb.pk,
+            vectors,
+            store,
+            fallback=fallback,
+            dimension=kb.dimension,
+            keyword_share=config.keyword_vector_share if held.keyword_vectors else 0.0,
+            only=only,
+            notes=_embedder_notes(kb),
+        ),
+        _keyword_channel(kb, loaded, only),
+    ]
+    if held.questions and config.question_weight:
+        channels.append(QuestionChannel(kb.pk, vectors, store, fallback=fallback, dimension=kb.dimension, only=only))
     notes = left_out(kb, held, config, is_filtered=only is not None)
-    texts = text_vectors(kb, vectors)
-    cutter = tokenizer(kb.tokenizer_id)
+    # A server would have to embed texts from elsewhere while somebody waits.
+    texts = None if kb.embedding_model.startswith(OPENAI_PREFIX) else vectors
     asked = () if notes or not config.external else external_channels(kb, held, config, cutter, texts)
     return Scope(
         kb_id=kb.pk,
@@ -386,17 +392,19 @@ def _scope(
         tokenizer=cutter,
         channels=(*channels, *asked),
         config=config,
-        fallbacks=_fallbacks(kb, config, only),
+        fallbacks=_fallbacks(kb, config, only, has_tokenizer=cutter is not None),
         text_vectors=texts,
         notes=notes,
     )
 
 
-def _fallbacks(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None) -> tuple[Fallback, ...]:
+def _fallbacks(
+    kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None, *, has_tokenizer: bool
+) -> tuple[Fallback, ...]:
     """Full text for a keyword index that cannot answer; n-grams where keywords find nothing or the embedder is out."""
     fallbacks = []
     store = PgTextStore()
-    if config.enable_fts and tokenizer(kb.tokenizer_id) is not None:
+    if config.enable_fts and has_tokenizer:
         channel = FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only)
         fallbacks.append(Fallback(channel, failed=frozenset({"bm25"})))
     if config.lexical_fallback:
@@ -407,36 +415,15 @@ def _fallbacks(kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int6
     return tuple(fallbacks)
 
 
-def _vector_channel(
-    kb: KnowledgeBase, vectors: ScopedQueryEmbedder, config: RetrievalConfig, only: NDArray[np.int64] | None
-) -> Channel:
-    notes = []
-    if kb.embedding_model == HASHING_MODEL_ID:
-        notes.append(
-            Degradation(
-                "vector",
-                DegradationCode.HASHING_EMBEDDER,
-                Message(
-                    gettext_noop(
-                        "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
-                        "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
-                    ),
-                    name=kb.name,
-                    quoted=shlex.quote(kb.name),
-                ),
-            )
-        )
-    store, fallback = _vector_stores(kb)
-    return VectorChannel(
-        kb.pk,
-        vectors,
-        store,
-        fallback=fallback,
-        dimension=kb.dimension,
-        keyword_share=config.keyword_vector_share if holdings(kb).keyword_vectors else 0.0,
-        only=only,
-        notes=notes,
+def _embedder_notes(kb: KnowledgeBase) -> tuple[Degradation, ...]:
+    if kb.embedding_model != HASHING_MODEL_ID:
+        return ()
+    template = gettext_noop(
+        "Knowledge base “{name}” uses the hashing embedder, which compares words, not meaning: choose an "
+        "embedding model and run `manage.py reindex --kb {quoted} --embeddings --model ID`."
     )
+    message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
+    return (Degradation("vector", DegradationCode.HASHING_EMBEDDER, message),)
 
 
 def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
@@ -446,8 +433,9 @@ def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
     return MirroredVectorStore(kb.store), PgVectorStore()
 
 
-def _keyword_channel(kb: KnowledgeBase, only: NDArray[np.int64] | None) -> Channel:
-    cutter = _load_tokenizer(kb.tokenizer_id)
+def _keyword_channel(
+    kb: KnowledgeBase, cutter: JiebaTokenizer | DependencyMissing, only: NDArray[np.int64] | None
+) -> Channel:
     if isinstance(cutter, DependencyMissing):
         template = gettext_noop("The keyword search’s packages are not installed: {reason}")
         message = Message(template, reason=message_of(cutter))
