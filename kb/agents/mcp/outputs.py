@@ -1,10 +1,7 @@
-"""What the tools return, for programs; `kb.agents.mcp.outputs` writes the same for readers.
-
-What the tools read, as their outputs.
-"""
+"""What the tools return: typed outputs for programs, and the same as text for language models."""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from django.utils.translation import gettext as _
@@ -263,27 +260,14 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
 
 def search(principal: Principal, request: SearchRequest) -> SearchOutput:
     found = as_values(respond(principal, request))
-    return SearchOutput(
-        query=found["query"],
-        passages=_passages(found["results"]),
-        facts=_facts(found["facts"]),
-        degraded=_degraded(found["degraded"]),
-        profile=f"{found['profile']['name']} v{found['profile']['version']}",
-        trace_id=found["trace_id"],
-    )
+    passages = [{"number": rank, **result} for rank, result in enumerate(found["results"], start=1)]
+    profile = f"{found['profile']['name']} v{found['profile']['version']}"
+    return SearchOutput.model_validate({**found, "passages": passages, "profile": profile})
 
 
 def ask(principal: Principal, request: AskRequest) -> AnswerOutput:
-    written = as_values(answer(principal, request))
-    return AnswerOutput(
-        answer=written["answer"],
-        hit=written["hit"],
-        confidence=written["confidence"],
-        sources=_passages(written["sources"]),
-        degraded=_degraded(written["degraded"]),
-        model=written["model"],
-        trace_id=written["trace_id"],
-    )
+    """An answer, whose sources have the numbers that it cites."""
+    return AnswerOutput.model_validate(as_values(answer(principal, request)))
 
 
 def read_document(principal: Principal, document_id: int, start: int, limit: int) -> DocumentOutput:
@@ -320,16 +304,3 @@ def read_document(principal: Principal, document_id: int, start: int, limit: int
         total_chunks=chunks.count(),
         next_start=page[limit].position if len(page) > limit else None,
     )
-
-
-def _passages(results: Sequence[Mapping[str, Any]]) -> list[PassageOutput]:
-    """Results are numbered by their rank; the sources of an answer have the numbers that it cites."""
-    return [PassageOutput.model_validate({"number": rank, **each}) for rank, each in enumerate(results, start=1)]
-
-
-def _facts(facts: Sequence[Mapping[str, Any]]) -> list[FactOutput]:
-    return [FactOutput.model_validate(fact) for fact in facts]
-
-
-def _degraded(degraded: Sequence[Mapping[str, Any]]) -> list[DegradationOutput]:
-    return [DegradationOutput.model_validate(each) for each in degraded]
