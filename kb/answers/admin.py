@@ -1,8 +1,7 @@
 """Ask: answers from knowledge bases as they are written, with the passages they rest on, and one's conversations."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 from urllib.parse import urlencode
 from uuid import UUID
@@ -24,12 +23,12 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
 from kb.answers.services.answers import AnswerEvent, AskRequest, stream_answer
-from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
+from kb.answers.services.conversations import conversation_get, conversation_overview
 from kb.answers.sse import event_stream
 from kb.base.errors import NotVisible, Rejected
 from kb.content.models import Chunk
 from kb.providers.embedding_models import generator
-from kb.search.admin.labels import Notice, notices
+from kb.search.admin.labels import notices
 from kb.search.models import SearchLog
 from kb.web.admin.scoped import principal
 from kb.web.admin.site import AdminPage, page
@@ -87,46 +86,6 @@ class AskForm(forms.Form):
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ShownSource:
-    number: int
-    label: str
-    text: str
-    score: str
-    chunk_url: str
-    document_url: str
-
-
-@dataclass(frozen=True, slots=True)
-class ShownAnswer:
-    """An answer as the page shows it.
-
-    Attributes:
-        parts: its text in pieces; a citation comes with its source, other text with None.
-        notices: what was degraded, as text; `is_urgent` where the answer itself was.
-        debug_url: of search debug with the same question, to see why these passages were found.
-        trace_id: of its search; blank where that is no longer in the log, and so can be called helpful or not no more.
-        feedback: what was said of it, of `SearchLog.Feedback`.
-    """
-
-    parts: tuple[tuple[str, ShownSource | None], ...]
-    sources: tuple[ShownSource, ...]
-    hit: bool
-    confidence: str
-    notices: tuple[Notice, ...]
-    is_urgent: bool
-    debug_url: str
-    trace_url: str
-    trace_id: str
-    feedback: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Turn:
-    question: str
-    answer: ShownAnswer
-
-
 @page("ask/", name="ask")
 class AskView(AdminPage):
     """What it answers from is what the user may see."""
@@ -147,7 +106,7 @@ class AskView(AdminPage):
             has_chunks=any(getattr(kb, "has_chunks", True) for kb in bases),
             chosen=chosen,
             conversation=conversation,
-            turns=[] if conversation is None else _turns(caller, conversation),
+            turns=[] if conversation is None else list(_turns(caller, conversation)),
             conversations=_listed(caller),
             form=AskForm(bases, conversation=conversation),
             has_model=generator() is not None,
@@ -207,7 +166,7 @@ class DeleteConversationView(AdminPage):
 
     def post(self, *_args: Any, **_kwargs: Any) -> HttpResponseRedirect:
         title = str(self.conversation)
-        conversation_delete(self.conversation)
+        self.conversation.delete()
         messages.success(self.request, _("The conversation “%(title)s” was deleted.") % {"title": title})
         return HttpResponseRedirect(reverse("admin:ask"))
 
@@ -246,7 +205,7 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
     language = get_language()
 
     def found(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        sources = tuple(map(_source, data["sources"]))
+        sources = list(map(_source, data["sources"]))
         return {"html": render_to_string("answers/sources.html", {"sources": sources})}
 
     def done(data: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -270,72 +229,56 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
     return shown
 
 
-def _turns(caller: Principal, conversation: Conversation) -> list[Turn]:
-    turns = []
+def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Each question with its answer."""
+    stored = list(conversation.messages.all())
+    searches = SearchLog.objects.visible_to(caller).filter(pk__in=[each.trace_id for each in stored if each.trace_id])
+    feedback = dict(searches.values_list("pk", "feedback"))
     question = ""
-    kept = list(conversation.messages.all())
-    logged = _feedback(caller, [message.trace_id for message in kept if message.trace_id])
-    for message in kept:
+    for message in stored:
         if message.role == Message.Role.USER:
             question = message.text
-        else:
-            data = {name: getattr(message, name) for name in ("sources", "hit", "confidence", "trace_id", "degraded")}
-            answer = _answer(message.text, data, conversation.knowledge_base_ids, question)
-            if message.trace_id in logged:
-                answer = replace(answer, feedback=logged[message.trace_id])
-            else:
-                answer = replace(answer, trace_id="", trace_url="")
-            turns.append(Turn(question, answer))
-    return turns
+            continue
+        data = {name: getattr(message, name) for name in ("sources", "hit", "confidence", "degraded")}
+        # A search that is no longer in the log can be called helpful or not no more.
+        data["trace_id"] = message.trace_id if message.trace_id in feedback else None
+        answer = _answer(message.text, data, conversation.knowledge_base_ids, question)
+        yield question, {**answer, "feedback": feedback.get(message.trace_id)}
 
 
-def _feedback(caller: Principal, trace_ids: Iterable[UUID]) -> dict[UUID, int | None]:
-    """What was said of those searches that are still in the log."""
-    logged = SearchLog.objects.visible_to(caller).filter(pk__in=list(trace_ids))
-    return dict(logged.values_list("pk", "feedback"))
-
-
-def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> ShownAnswer:
-    """An answer of a stream or of a conversation."""
-    sources = tuple(map(_source, data["sources"]))
+def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> dict[str, Any]:
+    """What the template shows of an answer of a stream or of a conversation."""
+    sources = list(map(_source, data["sources"]))
     degraded = [Degradation.from_dict(each) for each in data["degraded"]]
-    scale = data["sources"][0]["score_scale"] if data["sources"] else ""
-    confidence = data["confidence"]
-    return ShownAnswer(
-        parts=tuple(_parts(text, {source.number: source for source in sources})),
-        sources=sources,
-        hit=bool(data["hit"]),
-        confidence="" if confidence is None or not scale else f"{confidence:.2f} ({scale})",
-        notices=notices(degraded, (), {}),
-        is_urgent=any(each.stage == "answer" for each in degraded),
-        debug_url=f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', question)])}",
-        trace_url=f"/api/v1/traces/{data['trace_id']}/" if data["trace_id"] else "",
-        trace_id=str(data["trace_id"] or ""),
-    )
+    scale = sources[0]["score_scale"] if sources else ""
+    confidence, trace_id = data["confidence"], data["trace_id"]
+    return {
+        "parts": list(_parts(text, {source["number"]: source for source in sources})),
+        "sources": sources,
+        "hit": bool(data["hit"]),
+        "confidence": "" if confidence is None or not scale else f"{confidence:.2f} ({scale})",
+        "notices": notices(degraded, (), {}),
+        "is_urgent": any(each.stage == "answer" for each in degraded),
+        "debug_url": f"{reverse('admin:search_debug')}?{urlencode([*(('kb', kb_id) for kb_id in kb_ids), ('q', question)])}",
+        "trace_url": f"/api/v1/traces/{trace_id}/" if trace_id else "",
+        "trace_id": str(trace_id or ""),
+        "feedback": None,
+    }
 
 
-def _source(source: Mapping[str, Any]) -> ShownSource:
-    return ShownSource(
-        number=source["number"],
-        label=source["label"],
-        text=source["text"],
-        score=f"{source['score']:.3f} ({source['score_scale']})",
-        chunk_url=_change_url("chunk", source["chunk_id"]) or _address(source["source"]),
-        document_url=_change_url("document", source["document_id"]),
-    )
+def _source(source: Mapping[str, Any]) -> dict[str, Any]:
+    """A source with its links; a live or external one is no chunk here, and has an address that a browser may open."""
+    address = source["source"] if source["source"].startswith(("https://", "http://")) else ""
+    chunk_id, document_id = source["chunk_id"], source["document_id"]
+    return {
+        **source,
+        "score": f"{source['score']:.3f} ({source['score_scale']})",
+        "chunk_url": address if chunk_id is None else reverse("admin:kb_chunk_change", args=[chunk_id]),
+        "document_url": "" if document_id is None else reverse("admin:kb_document_change", args=[document_id]),
+    }
 
 
-def _change_url(model: str, pk: int | None) -> str:
-    """Blank for a live or external source, which has no such object."""
-    return "" if pk is None else reverse(f"admin:kb_{model}_change", args=[pk])
-
-
-def _address(source: str) -> str:
-    """Of a live or external source, where a browser may open it."""
-    return source if source.startswith(("https://", "http://")) else ""
-
-
-def _parts(text: str, sources: Mapping[int, ShownSource]) -> Iterable[tuple[str, ShownSource | None]]:
+def _parts(text: str, sources: Mapping[int, Mapping[str, Any]]) -> Iterable[tuple[str, Mapping[str, Any] | None]]:
     """The text in pieces, each number of a citation with its source."""
     for place, piece in enumerate(_CITATION.split(text)):
         if place % 2 == 0:

@@ -14,7 +14,7 @@ from rest_framework.response import Response
 from kb.access.services.rate_limits import ASK
 from kb.answers.models import Conversation, Message
 from kb.answers.services.answers import Answer, AskRequest, Source, answer, stream_answer
-from kb.answers.services.conversations import conversation_delete, conversation_get, conversation_overview
+from kb.answers.services.conversations import conversation_get, conversation_overview
 from kb.answers.sse import event_stream, fault_of
 from kb.base.shapes import as_values
 from kb.search.api import SearchRequestSerializer
@@ -237,5 +237,5 @@ class ConversationViewSet(ApiViewSet):
         return Response(ConversationDetailSerializer(found).data)
 
     def destroy(self, request: Request, pk: UUID) -> Response:  # noqa: ARG002 - the framework's interface
-        conversation_delete(conversation_get(self.principal, pk))
+        conversation_get(self.principal, pk).delete()
         return Response(status=status.HTTP_204_NO_CONTENT)

@@ -1,4 +1,4 @@
-"""What is asked and what is answered."""
+"""Answers to questions: search, prompt, the language model's text, and its citations checked."""
 
 import dataclasses
 import time
@@ -236,7 +236,7 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
     if conversation is not None:
         scope, history = _scope(conversation, request), conversation_history(conversation)
         request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
-    outcome = search(principal, _search_request(request))
+    outcome = search(principal, request)
     language = outcome.knowledge_bases[0].language
     # The results under the budget; an estimate of the tokens is the same whichever models are loaded
     config = outcome.wiring.config
@@ -268,10 +268,6 @@ def _scope(conversation: Conversation, request: AskRequest) -> Sequence[int]:
     return list(conversation.knowledge_base_ids)
 
 
-def _search_request(request: AskRequest) -> SearchRequest:
-    return SearchRequest(**{field.name: getattr(request, field.name) for field in dataclasses.fields(SearchRequest)})
-
-
 def _no_answer(knowledge_bases: Sequence[KnowledgeBase]) -> str:
     """The sentence of the knowledge bases' own, on one line; blank where they have none, or several."""
     sentences = {" ".join(kb.no_answer.split()) for kb in knowledge_bases}
@@ -297,9 +293,6 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
         )
         for citation, hit in packed
     )
-
-
-Pieces = Generator[str, None, None]
 
 
 def answer(principal: Principal, request: AskRequest) -> Answer:
@@ -357,7 +350,7 @@ def _written(question: Question) -> Generator[AnswerEvent, None, Answer]:
     written, sent = "", 0
     try:
         model = _model()
-        pieces = cast(Pieces, model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS))
+        pieces = cast(Generator[str, None, None], model.stream(question.prompt(), timeout_s=settings.LLM_SECONDS))
         with closing(pieces):
             for piece in pieces:
                 written += storable(checker.feed(piece))

@@ -54,10 +54,6 @@ def _as_said(message: Message) -> str:
     return message.text if is_answered else NO_ANSWER
 
 
-def conversation_delete(conversation: Conversation) -> None:
-    conversation.delete()
-
-
 def turn_add(
     *,
     principal: Principal,
