@@ -138,12 +138,23 @@ class BackgroundWriter:
             while len(searches) < BATCH and not self._waiting.empty():
                 searches.append(self._waiting.get())
             try:
-                _write([search.row() for search in searches])
+                rows = [row for search in searches if (row := _row(search))]
+                if rows:
+                    _write(rows)
             finally:
                 connections.close_all()
                 for _ in searches:
                     self._waiting.task_done()
                 del searches  # a search holds its pipeline and its passages, and the next one may be long in coming
+
+
+def _row(search: LoggedSearch) -> SearchLog | None:
+    """The row of a search; one whose trace cannot be made must not end the thread that writes all others."""
+    try:
+        return search.row()
+    except Exception:
+        logger.exception("search log entry %s could not be made", search.trace_id)
+        return None
 
 
 def _write(rows: list[SearchLog]) -> None:
