@@ -1,3 +1,5 @@
+import uuid
+
 import pytest
 from django.utils import timezone
 
@@ -259,6 +261,19 @@ def test_one_bad_log_entry_costs_no_other(kb, caplog):
     search_log._write(rows)
     assert set(SearchLog.objects.values_list("query", flat=True)) == {"one", "three"}
     assert "could not be written" in caplog.text
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_entry_that_cannot_be_made_costs_no_other(kb, caplog):
+    def broken():
+        raise KeyError("trace")
+
+    entry = outcome_as_log(ask(kb, "x"))
+    search_log.record(principal(kb.owner), uuid.uuid4(), broken, now=False)
+    search_log.record(principal(kb.owner), uuid.uuid4(), lambda: entry, now=False)
+    search_log.flush()
+    assert SearchLog.objects.get().query == "x"
+    assert "could not be made" in caplog.text
 
 
 # -- Filters -------------------------------------------------------------------------------------------------------------
