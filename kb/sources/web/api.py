@@ -205,7 +205,7 @@ class WebPageFilters(ListFilters):
         responses=answers({200: WebSourceSerializer}, 400, 403, 404, 413, 415),
     ),
     destroy=extend_schema(
-        summary="Delete a web source; its documents are kept unless row_fault_json otherwise",
+        summary="Delete a web source; its documents are kept unless told otherwise",
         parameters=[WebSourceDeleteSerializer],
         responses=answers({204: None}, 400, 403, 404),
     ),
