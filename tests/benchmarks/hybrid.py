@@ -44,7 +44,7 @@ def measure(corpus: Corpus, questions: list[str]) -> list[Row]:
     note(f"embedded {len(corpus.passages)} passages in {seconds:.0f} s")
     kb = store_corpus(corpus)
     store_vectors(kb, list(Chunk.objects.filter(knowledge_base=kb).order_by("position")), vectors)
-    seconds, _ = timed(maintain_vector_indexes, kb)
+    seconds, _ = timed(maintain_vector_indexes, kb.pk)
     note(f"built the vector index in {seconds:.0f} s")
     principal = Principal(kb.owner)
 

@@ -221,7 +221,7 @@ def test_an_answer_of_a_conversation(kb, written, read):
             {"stage": "answer", "code": "llm_timeout", "detail": IN[read]}
         ]
         data = {"sources": [], "hit": True, "confidence": None, "trace_id": None, "degraded": turn.degraded}
-        assert IN[read].casefold() in str(_answer("答", data, [kb.pk], "问").notices).casefold()
+        assert IN[read].casefold() in str(_answer("答", data, [kb.pk], "问")["notices"]).casefold()
 
 
 @BOTH_WAYS
