@@ -27,7 +27,7 @@ KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 LEFT_OUT = ("usr/share/doc", "usr/share/man", "usr/share/locale", "var/cache/apt", "var/lib/apt/lists", "var/log")
 APT_SETTINGS = re.compile(r"^Acquire::(?:https?::|Check-|Retries|ForceIPv).*$", re.MULTILINE)
 PIP_SETTING = re.compile(r"^(?P<section>[^.]+)\.(?P<name>[^=]+)=(?P<value>.+)$", re.MULTILINE)
-PATHS_OF_PIP = {"find-links", "index-url", "extra-index-url", "cert", "client-cert"}
+PATHS_OF_PIP = {"constraint", "find-links", "index-url", "extra-index-url", "cert", "client-cert"}
 
 
 class Store:
