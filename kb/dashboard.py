@@ -32,7 +32,6 @@ BARS = 7
 WEEK = 7
 NOTICEABLE = 0.02
 """By so much the share of searches without a result may differ from one week to the next without a word."""
-UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 COLOURS = {
     Document.Status.READY: "green-500",
     Document.Status.PROCESSING: "blue-500",
@@ -59,7 +58,7 @@ def dashboard(request: HttpRequest, context: dict[str, Any]) -> dict[str, Any]:
         "may_upload": any(kb.is_editable for kb in bases),
         "document_count": sum(by_status.values()),
         "failed_count": by_status[Document.Status.FAILED],
-        "unfinished_count": sum(by_status[status] for status in UNFINISHED),
+        "unfinished_count": sum(by_status[status] for status in Document.UNFINISHED),
         "chunk_count": chunk_count,
         "waiting_count": waiting,
         "mine_count": mine,
@@ -211,7 +210,7 @@ def _caches() -> Chart:
 def _documents(by_status: dict[str, int]) -> Chart:
     title, count = _("Documents by status: all ready is good"), sum(by_status.values())
     failed = by_status[Document.Status.FAILED]
-    unfinished = sum(by_status[status] for status in UNFINISHED)
+    unfinished = sum(by_status[status] for status in Document.UNFINISHED)
     documents_url = reverse("admin:kb_document_changelist")
     link, tone = (documents_url, _("Documents")), ""
     if not count:

@@ -94,6 +94,8 @@ class Document(models.Model):
         FAILED = "failed", _("failed")
         CANCELLED = "cancelled", _("cancelled")
 
+    UNFINISHED: ClassVar = (Status.PENDING, Status.PROCESSING)
+
     class Stage(models.TextChoices):
         PARSE = "parse", _("parsing")
         CHUNK = "chunk", _("chunking")

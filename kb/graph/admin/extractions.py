@@ -20,14 +20,14 @@ from kb.content.models import Document
 from kb.graph.models import GraphExtraction
 from kb.graph.services.writing import graph_request
 from kb.web.admin.parts import add_part
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column
+from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column
 
 Status = GraphExtraction.Status
 
 
 @admin.register(GraphExtraction)
-class GraphExtractionAdmin(ScopedModelAdmin):
-    """To read only: a worker keeps them."""
+class GraphExtractionAdmin(ReadOnlyAdmin):
+    """Written by workers; the action that reads a document again needs the right to change on the list."""
 
     list_display = ("document_link", "state", "passages", "facts_link", "knowledge_base", "finished_at")
     list_display_links = None
@@ -39,14 +39,8 @@ class GraphExtractionAdmin(ScopedModelAdmin):
     list_before_template = "graph/readings.html"
     actions = ("read_again",)
 
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return obj is None and self.has_module_permission(request)
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
 
     @admin.action(description=gettext_lazy("Read again"), permissions=["change"])
     def read_again(self, request: HttpRequest, queryset: QuerySet[GraphExtraction]) -> None:

@@ -32,7 +32,6 @@ from kb.base.errors import AlreadyThere, Rejected
 from kb.base.files import has_file, largest_upload_bytes
 from kb.content.models import Chunk, Document
 from kb.ingest.parser.parsed import LEGACY_EXTENSIONS, PROGRAM_EXTENSIONS, SUPPORTED_EXTENSIONS
-from kb.ingest.services.batches import UNFINISHED
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -166,7 +165,7 @@ class UploadView(IntoKnowledgeBaseView):
 
 def unfinished_ids(documents: Sequence[Document]) -> str:
     """The documents that a page has to ask about again, as the value of a query parameter."""
-    return ",".join(str(document.pk) for document in documents if document.status in UNFINISHED)
+    return ",".join(str(document.pk) for document in documents if document.status in Document.UNFINISHED)
 
 
 class ConceptsWidget(AutocompleteSelectMultiple):
@@ -295,7 +294,7 @@ class DocumentAdmin(ScopedModelAdmin):
 
     def retry_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         document = self.get_object_or_404(request, str(object_id), to_change=True)
-        if document.status not in UNFINISHED and documents_requeue([document]):
+        if document.status not in Document.UNFINISHED and documents_requeue([document]):
             self.message_user(request, _("The document is processed again."), messages.SUCCESS)
         return HttpResponseRedirect(reverse("admin:kb_document_change", args=[document.pk]))
 
@@ -308,7 +307,7 @@ class DocumentAdmin(ScopedModelAdmin):
                 "unfinished_ids": unfinished_ids([document]),
                 "may_change": self.has_change_permission(request, document),
                 "show_save_and_add_another": False,
-                "may_retry": document.status not in UNFINISHED,
+                "may_retry": document.status not in Document.UNFINISHED,
                 "remarks": remark_sentences(document),
                 "page_url": _page_url(document),
             }

@@ -24,7 +24,6 @@ from kb.content.selectors import document_overview
 from kb.ingest.api.chunks import ChunkFilters, ChunkSerializer
 from kb.ingest.parser.archives import ARCHIVE_EXTENSIONS, is_archive_name
 from kb.ingest.parser.parsed import SUPPORTED_EXTENSIONS
-from kb.ingest.services.batches import UNFINISHED
 from kb.ingest.services.documents import (
     document_add,
     document_add_text,
@@ -270,7 +269,7 @@ class KnowledgeBaseDocumentViewSet(DescribesDocuments):
 class DocumentViewSet(DescribesDocuments):
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         described = self.described(pk)
-        return conditional(self.request, described, AGAIN if described["status"] in UNFINISHED else None)
+        return conditional(self.request, described, AGAIN if described["status"] in Document.UNFINISHED else None)
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
         document = self.editable(Document.objects.visible_to(self.principal), pk)

@@ -31,7 +31,6 @@ from kb.ingest.services.documents import document_add, source_of_name, waiting
 from kb.ingest.services.jobs import DOCUMENTS, DocumentJob
 
 Status = Document.Status
-UNFINISHED: Final = (Status.PENDING, Status.PROCESSING)
 FINISHED: Final = (Status.READY, Status.FAILED)
 RATE_OVER: Final = timedelta(minutes=2)
 
@@ -59,7 +58,7 @@ class BatchProgress:
 
     @property
     def unfinished(self) -> int:
-        return sum(self.counts.get(status, 0) for status in UNFINISHED)
+        return sum(self.counts.get(status, 0) for status in Document.UNFINISHED)
 
     @property
     def done(self) -> int:
@@ -117,7 +116,7 @@ def _progress(batch: IngestBatch, rows: Sequence[dict[str, Any]]) -> BatchProgre
     first = min((row["first"] for row in rows if row["first"]), default=None)
     seconds = max(1.0, (timezone.now() - first).total_seconds()) if first else 1.0
     rate = lately / seconds
-    left = sum(counts.get(status, 0) for status in UNFINISHED)
+    left = sum(counts.get(status, 0) for status in Document.UNFINISHED)
     moves = rate > 0 and left > 0 and not batch.paused
     return BatchProgress(counts, stages, rate, round(left / rate) if moves else None, batch.paused)
 
@@ -149,7 +148,7 @@ def batch_cancel(batch: IngestBatch) -> int:
 
 
 def _cancel_unfinished(batch: IngestBatch) -> int:
-    rows = Document.objects.filter(batch=batch, status__in=UNFINISHED)
+    rows = Document.objects.filter(batch=batch, status__in=Document.UNFINISHED)
     with transaction.atomic():
         # In the order in which a worker locks those that it writes together.
         ids = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))

@@ -25,7 +25,6 @@ from kb.management.base import KnowledgeBaseCommand
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
-UNFINISHED = (Document.Status.PENDING, Document.Status.PROCESSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,9 @@ class Command(KnowledgeBaseCommand):
     def _wait(self, documents: QuerySet[Document]) -> None:
         with self.progress_bar(total=documents.count(), unit="documents") as bar:
             last, changed = None, time.monotonic()
-            unfinished = documents.filter(status__in=UNFINISHED).order_by("pk").values_list("pk", "stage", "progress")
+            unfinished = (
+                documents.filter(status__in=Document.UNFINISHED).order_by("pk").values_list("pk", "stage", "progress")
+            )
             while waiting := list(unfinished.all()):
                 bar.total = documents.count()  # an archive becomes many
                 bar.update(bar.total - len(waiting) - bar.n)

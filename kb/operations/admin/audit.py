@@ -37,7 +37,7 @@ from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
 from kb.web.admin.parts import add_part
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
 
 
 def kind_text(kind: str) -> str:
@@ -117,7 +117,7 @@ class DaysFilter(RangeDateFilter):  # type: ignore[misc]
 
 
 @admin.register(AuditEntry)
-class AuditEntryAdmin(ScopedModelAdmin):
+class AuditEntryAdmin(ReadOnlyAdmin):
     """For reading only: the database writes it, and retention alone deletes from it."""
 
     list_display = ("at", "who", "did", "kind", "named", "base", "changed", "how")
@@ -141,15 +141,6 @@ class AuditEntryAdmin(ScopedModelAdmin):
         "at", "who", "did_text", "kind", "named", "object_id", "base", "how_it_came", "api_key", "address", "request_id",
     )  # fmt: skip
     readonly_fields: ClassVar[Any] = fields
-
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         entry = kwargs.get("obj")

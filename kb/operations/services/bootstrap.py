@@ -106,8 +106,7 @@ def first_start(stdout: Output) -> bool:
 
 def is_searchable() -> bool:
     """Whether workers have finished what the first start added."""
-    waiting = (Document.Status.PENDING, Document.Status.PROCESSING)
-    return not Document.objects.filter(status__in=waiting).exists()
+    return not Document.objects.filter(status__in=Document.UNFINISHED).exists()
 
 
 def choose_model(stdout: Output) -> ModelChoice:

@@ -43,7 +43,7 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
+from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, count_of, row_ids, signed_in
 
 FIELD_OF: Final = {
     "url_refused": "url",
@@ -347,7 +347,7 @@ class WebSourceAdmin(SourceAdmin):
 
 
 @admin.register(WebPage)
-class WebPageAdmin(ScopedModelAdmin):
+class WebPageAdmin(ReadOnlyAdmin):
     """Pages with their states, to read only: their source keeps them."""
 
     list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
@@ -359,15 +359,6 @@ class WebPageAdmin(ScopedModelAdmin):
     search_help_text = gettext_lazy("Search by address or title")
     show_full_result_count = False
     actions = ()
-
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
 
     @column(pgettext_lazy("of the web", "page"), ordering="url")
     def address(self, page: WebPage) -> str:

@@ -354,6 +354,19 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return allowed if kept else None
 
 
+class ReadOnlyAdmin(ScopedModelAdmin):
+    """Rows that nobody adds, changes or deletes by hand."""
+
+    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
+        return False
+
+
 def _is_filtered(model: type[models.Model], path: str, lookup: str) -> bool:
     """Whether a filter of a field asks a lookup; of another row, only which one it is."""
     if lookup != path and not lookup.startswith(f"{path}{LOOKUP_SEP}"):

@@ -228,7 +228,7 @@ def _resume_jobs() -> None:
         for kb in KnowledgeBase.objects.filter(Q(store__in=DRIVERS) | Q(target_store__in=DRIVERS)).select_for_update():
             for store in {kb.store, kb.target_store} & DRIVERS.keys():
                 refill(kb.pk, store)
-        now, unfinished = timezone.now(), (Document.Status.PENDING, Document.Status.PROCESSING)
-        Document.objects.filter(status__in=unfinished).update(
+        now = timezone.now()
+        Document.objects.filter(status__in=Document.UNFINISHED).update(
             status=Document.Status.PENDING, stage="", lease=None, lease_until=None, waiting_since=now, updated_at=now
         )

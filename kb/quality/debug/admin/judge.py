@@ -33,7 +33,7 @@ from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
 from kb.search.services.search_log import WITHHELD
 from kb.web.admin.parts import add_part
-from kb.web.admin.scoped import ScopedModelAdmin, column, principal, row_id, visible
+from kb.web.admin.scoped import ReadOnlyAdmin, column, principal, row_id, visible
 from kb.web.admin.site import page
 
 SESSION_KEY = "judge_eval_set"
@@ -342,7 +342,7 @@ class SearchLogChangeList(ChangeList):  # type: ignore[misc]
 
 
 @admin.register(SearchLog)
-class SearchLogAdmin(ScopedModelAdmin):
+class SearchLogAdmin(ReadOnlyAdmin):
     list_display = ("asked", "searched", "profile_name", "result_count", "outcome_badges", "took", "user", "created_at")
     list_select_related = ("user",)
     list_filter = (SearchedFilter, OutcomeFilter, DegradedFilter, FeedbackFilter)
@@ -373,11 +373,6 @@ class SearchLogAdmin(ScopedModelAdmin):
         row = self.get_object_or_404(request, object_id)
         visible_ids = visible(KnowledgeBase, request).filter(pk__in=row.knowledge_base_ids).values_list("pk", flat=True)
         return HttpResponseRedirect(debug_url(list(visible_ids), row.query, row.asked_for))
-
-    def _never(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
-
-    has_add_permission = has_change_permission = has_delete_permission = _never
 
     @column(gettext_lazy("query"), ordering="query")
     def asked(self, row: Any) -> str:
