@@ -1,8 +1,10 @@
 import pytest
 from django.utils import translation
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kb.base.errors import NotAllowed, NotVisible
-from kb.models import Document, Membership, Principal
+from kb.models import Document, KnowledgeBase, KnowledgeBaseVersion, Membership, Principal
 from kb.search.selectors import searchable
 from kb.search.services.responses import (
     cache_response,
@@ -40,6 +42,27 @@ def key(*kbs, **changes):
         "request": {"filters": None},
     }
     return key_of(**{**asked, **changes})
+
+
+def unsaved(pk, version, content_version):
+    kb = KnowledgeBase(pk=pk)
+    KnowledgeBaseVersion(knowledge_base=kb, version=version, content_version=content_version)
+    return kb
+
+
+numbers = st.integers(0, 3)
+searches = st.tuples(
+    st.text("ab,", max_size=3), st.lists(st.tuples(numbers, numbers, numbers), max_size=2), st.text("ab", max_size=2)
+)
+
+
+@given(one=searches, other=searches)
+def test_two_searches_have_one_key_exactly_where_they_are_equal(one, other):
+    first, second = (
+        key_of(query=query, scope=[unsaved(*each) for each in scope], profile=profile, fingerprints=[], request={})
+        for query, scope, profile in (one, other)
+    )
+    assert (first == second) == (one == other)
 
 
 def is_cached(*kbs, **changes):
