@@ -15,32 +15,16 @@ from unfold.admin import TabularInline
 from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.widgets import UnfoldAdminTextareaWidget
 
-from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.text import normalized_key
 from kb.graph.models import Concept, ConceptTerm, GraphFact, Origin
-from kb.web.admin.scoped import OwnRowsFormSet, ScopedModelAdmin, ScopedRelatedFilter, column, principal
+from kb.web.admin.scoped import KnowledgeBaseRowAdmin, OwnRowsFormSet, ScopedModelAdmin, ScopedRelatedFilter, column
 
 TERMS_CHARACTERS = 120
 
 
-class GraphAdmin(ScopedModelAdmin):
-    """Rows that editors of a knowledge base add to it, and that stay in it."""
-
-    list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter),)
-    list_filter_submit = True
-    list_select_related: ClassVar[Any] = ("knowledge_base",)
-    warn_unsaved_form = True
-
-    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
-        return ("knowledge_base",) if obj else ()
-
-    def formfield_for_foreignkey(
-        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
-    ) -> "forms.ModelChoiceField[Any] | None":
-        if db_field.name == "knowledge_base":
-            kwargs["queryset"] = KnowledgeBase.objects.editable_by(principal(request))
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+class GraphAdmin(KnowledgeBaseRowAdmin):
+    """Rows of a graph: several are deleted under the locks of their knowledge bases."""
 
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)

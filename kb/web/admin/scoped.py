@@ -393,6 +393,26 @@ class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]
         return [(row.pk, str(row)) for row in visible(field.remote_field.model, request)]
 
 
+class KnowledgeBaseRowAdmin(ScopedModelAdmin):
+    """Rows that editors of a knowledge base add to it, and that stay in it."""
+
+    list_filter: ClassVar[Any] = (("knowledge_base", ScopedRelatedFilter),)
+    list_filter_submit = True
+    list_select_related: ClassVar[Any] = ("knowledge_base",)
+    warn_unsaved_form = True
+
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
+        return () if obj is None else ("knowledge_base",)
+
+    def formfield_for_foreignkey(
+        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
+    ) -> "ModelChoiceField[Any] | None":
+        if db_field.name == "knowledge_base":
+            kwargs["queryset"] = KnowledgeBase.objects.editable_by(principal(request))
+        field: ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        return field
+
+
 class ScopedAutocompleteForm(AutocompleteDropdownForm):  # type: ignore[misc]
     """Names the chosen object only if it is visible."""
 
