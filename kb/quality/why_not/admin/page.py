@@ -6,7 +6,6 @@ from typing import Any
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
-from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from kb.access.models import Principal
@@ -16,6 +15,7 @@ from kb.content.models import Chunk
 from kb.index.services.tokenizing import tokenizing_progress
 from kb.profiles.admin.choices import profile_url
 from kb.quality.debug.admin.form import SearchPage, open_search_page
+from kb.quality.debug.admin.judge import debug_url
 from kb.quality.why_not.admin.presenter import (
     ASKS_FIRST,
     done_text,
@@ -29,12 +29,11 @@ from kb.quality.why_not.services.places import FoundChunks, Remedy, WhyNot, find
 from kb.quality.why_not.services.remedies import apply_remedy, remedies
 from kb.quality.why_not.services.walk import why_not_found
 from kb.search.admin.labels import notices
+from kb.search.services.search import request_as_json
 from kb.web.admin.scoped import row_id
 from kb.web.admin.site import AdminPage
 from kb.web.admin.site import page as admin_page
 from retrieval.errors import InvalidConfiguration, NoChannelAvailable
-
-NOTHING_FOUND = FoundChunks()
 
 
 @admin_page("why-not/", name="why_not")
@@ -43,7 +42,6 @@ class WhyNotView(AdminPage):
 
     template_name = "quality/why_not/page.html"
     rate_limit_kind = GENERAL
-    confirm_template_name = "quality/why_not/confirm.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         principal = Principal(request.user)
@@ -53,9 +51,8 @@ class WhyNotView(AdminPage):
         context: dict[str, Any] = {**page.context, "text": text, "chunk_problem": ""}
         status = 400 if page.form.is_bound and not page.form.is_valid() else 200
         if page.form.asks:
-            found = (
-                find_chunks(principal, page.form.cleaned_data["kb"], text) if not chunk_id and text else NOTHING_FOUND
-            )
+            is_sought = text and not chunk_id
+            found = find_chunks(principal, page.form.cleaned_data["kb"], text) if is_sought else FoundChunks()
             if len(found.chunks) == 1 and not found.is_alike:
                 chunk_id = found.chunks[0].pk
             asked = page.form.request()
@@ -92,17 +89,14 @@ class WhyNotView(AdminPage):
 
     def _apply(self, principal: Principal, why: WhyNot, remedy: Remedy) -> HttpResponse:
         text = self.request.POST.get("text", "").strip()
-        token = remembered(why)
+        token = remembered(why)  # of the search as it is before
         try:
             after = apply_remedy(principal, why, remedy, text)
         except NotAllowed as error:
             raise PermissionDenied(str(error)) from error
-        except (Rejected, NotVisible) as error:
-            messages.error(self.request, str(error))
-            return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
-        except Superseded:
-            message = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
-            messages.error(self.request, message)
+        except (Rejected, NotVisible, Superseded) as error:
+            moved = _("The knowledge base moved to another model meanwhile, and nothing was changed: try again.")
+            messages.error(self.request, moved if isinstance(error, Superseded) else str(error))
             return HttpResponseRedirect(why_not_url(why.request, why.chunk.pk))
         messages.success(self.request, done_text(remedy, text or next(iter(remedy.suggestions), "")))
         return HttpResponseRedirect(why_not_url(after, why.chunk.pk, token))
@@ -118,7 +112,7 @@ class WhyNotView(AdminPage):
             "chunk_count": Chunk.objects.filter(knowledge_base=kb).count(),
             "back_url": why_not_url(why.request, why.chunk.pk),
         }
-        self.template_name = self.confirm_template_name
+        self.template_name = "quality/why_not/confirm.html"
         return self._render(page, context, 200)
 
     def _explain(self, principal: Principal, page: SearchPage, chunk_id: int, context: dict[str, Any]) -> int:
@@ -149,9 +143,7 @@ class WhyNotView(AdminPage):
             "progress": tokenizing_progress(kb),
             "again_url": self._again_url(chunk_id),
             "other_url": why_not_url(why.request, None),
-            "debug_url": why_not_url(why.request, None).replace(
-                reverse("admin:why_not"), reverse("admin:search_debug")
-            ),
+            "debug_url": debug_url(why.request.knowledge_base_ids, why.request.query, request_as_json(why.request)),
         }
         return 200
 
@@ -163,10 +155,8 @@ class WhyNotView(AdminPage):
         return f"{self.request.path}?{query.urlencode()}"
 
     def _render(self, page: SearchPage, context: Mapping[str, Any], status: int) -> HttpResponse:
-        about = page.form["q"].value() or ""
-        title = _("Why not found?")
-        full = self.get_context_data(**context, title=title, query_about=about)
-        return self.render_to_response(full, status=status)
+        named = {"title": _("Why not found?"), "query_about": page.form["q"].value() or ""}
+        return self.render_to_response(self.get_context_data(**context, **named), status=status)
 
 
 def _chosen_chunk(principal: Principal, page: SearchPage, chunk_id: int) -> dict[str, Any]:

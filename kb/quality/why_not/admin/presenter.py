@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlencode
 
 from django.core import signing
-from django.http import QueryDict
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from kb.profiles.admin.choices import setting_label, value_text
-from kb.quality.debug.admin.form import parameters_of
+from kb.quality.debug.admin.form import search_parameters
 from kb.quality.why_not.services.places import (
     Place,
     PlaceState,
@@ -30,7 +30,7 @@ from kb.quality.why_not.services.sentences import (
     verdict_sentence,
 )
 from kb.search.admin.labels import degradation_heading
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, request_as_json
 from retrieval.config import RetrievalConfig
 from retrieval.recall import RANKS_A_CANDIDATE
 
@@ -48,22 +48,9 @@ def why_not_url(request: SearchRequest, chunk_id: int | None, before: str = "") 
         chunk_id: the chunk; None: not chosen yet.
         before: from `remembered`, to compare with.
     """
-    asked = {
-        "overrides": request.overrides,
-        "filters": None if request.filters is None else request.filters.as_dict(),
-        "profile": request.profile,
-        "profile_version": request.profile_version,
-        "latency_budget_ms": request.latency_budget_ms,
-    }
-    query = QueryDict(mutable=True)
-    query.setlist("kb", [str(kb_id) for kb_id in request.knowledge_base_ids])
-    query["q"] = request.query
-    query.update(parameters_of(asked))
-    if chunk_id is not None:
-        query["chunk"] = str(chunk_id)
-    if before:
-        query["before"] = before
-    return f"{reverse('admin:why_not')}?{query.urlencode()}"
+    given = search_parameters(request.knowledge_base_ids, request.query, request_as_json(request))
+    given += [(name, value) for name, value in (("chunk", chunk_id), ("before", before)) if value]
+    return f"{reverse('admin:why_not')}?{urlencode(given)}"
 
 
 def remembered(why: WhyNot) -> str:
@@ -119,9 +106,8 @@ def _places(why: WhyNot) -> dict[str, str]:
 
 
 def _outcome(stage: str) -> str:
-    if stage == Stage.FOUND:
-        return _("found")
-    return _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
+    lost = _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
+    return _("found") if stage == Stage.FOUND else lost
 
 
 ICONS = {
@@ -179,24 +165,18 @@ def state_text(state: State) -> str:
 # -- Channels ------------------------------------------------------------------------------------------------------------
 def _place(place: Place, why: WhyNot) -> dict[str, Any]:
     """A row of the table of channels; `query` is blank for the query itself."""
-    rank = ABSENT
-    if place.rank is not None:
-        rank = _("%(rank)s of %(total)s") % {"rank": place.rank, "total": place.total}
+    rank = _("%(rank)s of %(total)s") % {"rank": place.rank, "total": place.total}
     return {
         "channel": place.channel,
         "label": channel_text(place.channel),
         "query": why.outcome.result.analysis.queries[place.query].text if place.query else "",
         "state": str(place.state),
         "description": _place_text(place),
-        "rank": rank,
-        "channel_rank": _number(place.channel_rank),
+        "rank": ABSENT if place.rank is None else rank,
+        "channel_rank": place.channel_rank or ABSENT,
         "depth": str(place.depth),
         "score": ABSENT if place.score is None else f"{place.score:.4f}",
     }
-
-
-def _number(value: int | None) -> str:
-    return ABSENT if value is None else str(value)
 
 
 def _place_text(place: Place) -> str:
@@ -243,20 +223,19 @@ def _terms(terms: Terms, chunk_count: int) -> dict[str, Any]:
         for row in terms.query
     ]
     chunk_terms = [(each.term, each.count, each.term in asked) for each in terms.chunk]
-    return {"rows": rows, "chunk_terms": chunk_terms, "distinct": len(chunk_terms)}
+    return {"rows": rows, "chunk_terms": chunk_terms}
 
 
 def _note(row: Term) -> str:
-    notes = []
-    if row.in_query > 1:
-        notes.append(_("%(count)s times in the query") % {"count": row.in_query})
-    if row.is_other:
-        notes.append(_("in another name of a concept"))
-    if row.is_written:
-        notes.append(_("its text holds it, cut into other words"))
-    elif not row.in_chunk:
-        notes.append(_("missing in this chunk") if row.in_chunks else _("in no chunk at all"))
-    return " · ".join(notes)
+    is_missing = not row.is_written and not row.in_chunk
+    notes = {
+        _("%(count)s times in the query") % {"count": row.in_query}: row.in_query > 1,
+        _("in another name of a concept"): row.is_other,
+        _("its text holds it, cut into other words"): row.is_written,
+        _("missing in this chunk"): is_missing and row.in_chunks,
+        _("in no chunk at all"): is_missing and not row.in_chunks,
+    }
+    return " · ".join(note for note, applies in notes.items() if applies)
 
 
 # -- Fusion and gate -----------------------------------------------------------------------------------------------------
@@ -270,7 +249,7 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     return [
         (
             labels.get(stage) or channel_text(stage),
-            _number(ranks.get(stage)),
+            str(ranks.get(stage, ABSENT)),
             f"{scores[stage]:.5f}" if stage in scores else ABSENT,
         )
         for stage in CANDIDATE_STAGES
@@ -278,9 +257,8 @@ def _ranks(why: WhyNot) -> list[tuple[str, str, str]]:
     ]
 
 
+# What sets a worker to work on more than the chunk.
 ASKS_FIRST = frozenset({RemedyCode.ADD_WORD, RemedyCode.RETRY_DOCUMENT})
-"""What sets a worker to work on more than the chunk."""
-
 ICONS_OF_REMEDIES = {
     RemedyCode.ENABLE: "toggle_on",
     RemedyCode.INDEX_CHUNK: "refresh",
@@ -366,9 +344,10 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
 
 
 def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
-    scopes = why.outcome.wiring.pipeline.scopes
-    own = next((scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id), None)
-    config = own if own and why.verdict.stage is Stage.CHANNELS else why.outcome.wiring.config
+    config = why.outcome.wiring.config
+    if why.verdict.stage is Stage.CHANNELS:
+        scopes = why.outcome.wiring.pipeline.scopes
+        config = next(scope.config for scope in scopes if scope.kb_id == why.chunk.knowledge_base_id)
     changes = ", ".join(
         _("%(setting)s: %(before)s → %(after)s")
         % {
@@ -395,8 +374,7 @@ def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
         "cosine_threshold": why.outcome.result.threshold,
         "rerank_top_k": config.top_k,
     }
-    value = getattr(config, name)
-    return derived.get(name) if value is None else value
+    return derived.get(name) if getattr(config, name) is None else getattr(config, name)
 
 
 def done_text(remedy: Remedy, text: str) -> str:

@@ -1,16 +1,15 @@
 """The answer to why a search has not found a chunk, and where the chunk stands in each channel, however deep."""
 
-import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import takewhile
 from typing import Annotated, Any
 
 import numpy as np
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
-from numpy.typing import NDArray
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
@@ -19,19 +18,13 @@ from kb.base.shapes import AS_TEXT
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
 from kb.index.fulltext import PgTextStore
-from kb.index.models import ChunkEmbedding
-from kb.index.pgvector import exact_place
 from kb.index.services.writing import searchable_text_of
 from kb.ingest.chunkers.drafts import hash_content
 from kb.search.services.search import SearchOutcome, SearchRequest
 from retrieval.bm25 import OkapiIndex
 from retrieval.dictionary import MAX_WORD_CHARACTERS, DictionaryWord
-from retrieval.errors import ChannelUnavailable
-from retrieval.external import ExternalChannel
 from retrieval.postings import hash_terms
-from retrieval.protocols import Channel, Tokenizer
-from retrieval.recall import RANKS_A_CANDIDATE
-from retrieval.scope import Scope
+from retrieval.protocols import Tokenizer
 from retrieval.segmenters import SEGMENTABLE
 from retrieval.tokenize import JiebaTokenizer, normalize
 from retrieval.types import Analysis
@@ -242,159 +235,13 @@ class WhyNot:
         verdict = self.verdict
         return verdict.figures["rank"] if verdict.stage is Stage.FOUND else None
 
-    def step(self, stage: Stage) -> Step:
-        return next(step for step in self.steps if step.stage == stage)
 
-
-SECONDS = 30.0
-"""How long a channel may take to answer once more; what it needs is in memory, or cheap, after the search."""
-
-EVERY_CHUNK = 2**31 - 1
-TEXT_MATCHES = 2_000
-"""So many chunks of full text and n-grams are ranked: each costs a row."""
-
-VECTOR_KINDS: Mapping[str, str] = {
-    "vector": ChunkEmbedding.Kind.CONTENT,
-    "question": ChunkEmbedding.Kind.QUESTION,
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """By channel and query; `index` is the keyword index that was searched, if one was."""
-
-    places: tuple[Place, ...]
-    index: OkapiIndex | None = None
-
-
+# The setting that caps the results of each kind of source.
 CAPS = {"book": "max_books", "video": "max_videos", "qa": "max_qa", "web": "max_web"}
-"""The setting that caps the results of each kind of source."""
-
-
-def find_places(outcome: SearchOutcome, scope: Scope, chunk_id: int, only: NDArray[np.int64] | None) -> Places:
-    """Asks the channels of a search that was run for one chunk.
-
-    Args:
-        outcome: of the search.
-        scope: the knowledge base of the chunk, as it was searched.
-        chunk_id: one that the search may find.
-        only: ids of the chunks that pass the filters, ascending; None: all.
-    """
-    asked = _Asked(outcome, scope, chunk_id, only)
-    channels = (*scope.channels, *(fallback.channel for fallback in scope.fallbacks))
-    channels = tuple(each for each in channels if not isinstance(each, ExternalChannel))  # these find no chunks
-    places = [asked.place(channel, query) for channel in channels for query in asked.queries_of(channel)]
-    return Places(tuple(places), asked.index)
-
-
-class _Asked:
-    """The channels of one knowledge base, after they were searched."""
-
-    def __init__(self, outcome: SearchOutcome, scope: Scope, chunk_id: int, only: NDArray[np.int64] | None) -> None:
-        self._scope = scope
-        self._chunk_id = chunk_id
-        self._only = only
-        self._analysis = outcome.result.analysis
-        self._vectors = {vectors.model_id: vectors for vectors in outcome.wiring.vectors}
-        self._spans = {
-            (span.stage, span.detail.get("query", 0)): span.detail
-            for span in outcome.result.spans
-            if span.detail.get("kb_id") == scope.kb_id
-        }
-        self._dropped = next((each for each in outcome.result.dropped if each.chunk_id == chunk_id), None)
-        # The provenance of a double is in the candidate that stands for it.
-        self._provenance = [
-            found
-            for candidate in outcome.result.candidates
-            for found in candidate.provenance
-            if found.chunk_id == chunk_id
-        ]
-        self.index: OkapiIndex | None = None
-
-    def queries_of(self, channel: Channel) -> Iterable[int]:
-        """The queries that a channel was searched for; one that was not searched at all is reported once."""
-        asked = [query for query in range(len(self._analysis.queries)) if (channel.name, query) in self._spans]
-        return asked or (0,)
-
-    def place(self, channel: Channel, number: int) -> Place:
-        config = self._scope.config
-        depth = config.vector_candidates if channel.name in VECTOR_KINDS else config.bm25_candidates
-        place = Place(channel.name, number, PlaceState.NOT_ASKED, depth=depth)
-        detail = self._spans.get((channel.name, number))
-        if detail is None:
-            return place
-        if "error" in detail:
-            return replace(place, state=PlaceState.FAILED, error=str(detail["error"]))
-        query = self._analysis.queries[number]
-        try:
-            if channel.name in VECTOR_KINDS:
-                vector, _source = self._vectors[self._scope.space].embed(query.text, time.monotonic() + SECONDS)
-                exact = exact_place(
-                    self._scope.kb_id,
-                    self._scope.space,
-                    vector,
-                    self._chunk_id,
-                    kind=VECTOR_KINDS[place.channel],
-                    keyword_share=detail.get("keyword_share", 0.0),
-                    only=self._only,
-                )
-                return _judged(
-                    replace(
-                        place,
-                        rank=exact.rank,
-                        channel_rank=self._returned_rank(place, exact.rank),
-                        score=exact.similarity,
-                        total=exact.total,
-                        is_indexed=exact.is_indexed,
-                    )
-                )
-            return self._among_texts(channel, query, place)
-        except ChannelUnavailable as error:
-            return replace(place, state=PlaceState.FAILED, error=error.code.value)
-
-    def _returned_rank(self, place: Place, exact: int | None) -> int | None:
-        """The rank that the channel gave the chunk in this search; None where it did not return it.
-
-        A candidate's ranks are exact as far as the channel's own candidates go; what stands behind them has moved up by
-        as many as were left out.
-        """
-        if self._dropped is not None and self._dropped.stage == "channels":
-            only_query = len(self._analysis.queries) == 1
-            return self._dropped.ranks.get(place.channel) if only_query else None
-        given = next(
-            (found.rank for found in self._provenance if (found.channel, found.query) == (place.channel, place.query)),
-            None,
-        )
-        return given if given is None or given <= place.depth else max(given, exact or given)
-
-    def _among_texts(self, channel: Channel, query: Analysis, place: Place) -> Place:
-        most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES
-        found = channel.search(query, most, time.monotonic() + SECONDS)
-        if isinstance(found.lexicon, OkapiIndex):
-            self.index = found.lexicon
-        places = np.flatnonzero(found.chunk_ids == self._chunk_id)
-        rank = int(places[0]) + 1 if places.size else None
-        is_read = rank is not None and rank <= RANKS_A_CANDIDATE * place.depth
-        score = None if rank is None else float(found.scores[rank - 1])
-        total = found.chunk_ids.size
-        return _judged(replace(place, rank=rank, channel_rank=rank if is_read else None, score=score, total=total))
-
-
-def _judged(place: Place) -> Place:
-    if place.channel_rank is not None and place.channel_rank <= place.depth:
-        state = PlaceState.CANDIDATE
-    elif place.rank is None:
-        state = PlaceState.ABSENT
-    else:
-        state = PlaceState.MISSED if place.rank <= place.depth else PlaceState.DEEPER
-    return replace(place, state=state)
-
-
 MOST_FOUND = 20
 MOST_CHARACTERS = 20_000
+# So many characters of a text are looked for as they stand: more would fail at the first difference.
 LOOKED_FOR = 60
-"""So many characters of a text are looked for as they stand: more would fail at the first difference."""
-
 MOST_DOCUMENTS = 5
 
 
@@ -490,11 +337,10 @@ def the_chunk(principal: Principal, kb_ids: Sequence[int], text: str) -> int:
 MOST_TERMS = 64
 MOST_WORDS = 5
 LEAST_CHARACTERS = 2
+# A dictionary of more words takes too long to load for a try, which then goes without it.
 MOST_KNOWN_WORDS = 2_000
-"""A dictionary of more words takes too long to load for a try, which then goes without it."""
-
+# Words in common are looked for from each place of the query, so in the beginning of a long one only.
 MOST_QUERY_CHARACTERS = 300
-"""Words in common are looked for from each place of the query, so in the beginning of a long one only."""
 
 
 def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Chunk) -> Terms:
@@ -526,7 +372,7 @@ def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Ch
             in_query=own[term],
             is_other=term not in own,
             idf=idf,
-            in_chunks=_holders(index, term),
+            in_chunks=int(index.search(hash_terms([term]), max(index.chunk_count, 1))[0].size),
             in_chunk=held,
             contribution=contribution,
             is_written=not held and _is_word(term) and term in written,
@@ -534,20 +380,14 @@ def terms_of(index: OkapiIndex, cutter: Tokenizer, analysis: Analysis, chunk: Ch
         for term, idf, held, contribution in columns
     )
     shared = in_chunk.keys() & own.keys()
-    words = dict.fromkeys(
-        [row.term for row in rows if row.is_written]
-        + [
-            word
-            for word in _common_words(_folded(analysis.text, cutter), written)
-            if not shared.issuperset(cutter(word))
-        ]
-    )
-    joining = _joining(list(words)[:MOST_WORDS], cutter, analysis.text, text)
+    common = _common_words(_folded(analysis.text, cutter)[:MOST_QUERY_CHARACTERS], written)
+    words = [row.term for row in rows if row.is_written]
+    words += [word for word in common if not shared.issuperset(cutter(word))]
     return Terms(
         query=rows,
         missing=tuple(row.term for row in rows if not row.in_chunk and not row.is_other),
         chunk=tuple(ChunkTerm(term, count) for term, count in in_chunk.items()),
-        words=joining,
+        words=_joining(list(dict.fromkeys(words))[:MOST_WORDS], cutter, analysis.text, text),
     )
 
 
@@ -567,28 +407,21 @@ def _is_word(term: str) -> bool:
     return len(term) >= LEAST_CHARACTERS and SEGMENTABLE.fullmatch(term) is not None
 
 
-def _holders(index: OkapiIndex, term: str) -> int:
-    found, _scores = index.search(hash_terms([term]), max(index.chunk_count, 1))
-    return int(found.size)
-
-
 def _folded(text: str, cutter: Tokenizer) -> str:
     return cutter.simplify(normalize(text)).casefold()
 
 
 def _common_words(query: str, text: str) -> Iterator[str]:
     """The longest pieces of Chinese that stand in both, from left to right in the query."""
+
+    def is_common(piece: str) -> bool:
+        return SEGMENTABLE.fullmatch(piece) is not None and piece in text
+
     place = 0
-    query = query[:MOST_QUERY_CHARACTERS]
     while place < len(query):
-        length = 0
-        while (
-            length < MAX_WORD_CHARACTERS
-            and place + length < len(query)
-            and SEGMENTABLE.fullmatch(query[place : place + length + 1])
-            and query[place : place + length + 1] in text
-        ):
-            length += 1
-        if length >= LEAST_CHARACTERS:
-            yield query[place : place + length]
-        place += max(length, 1)
+        most = min(place + MAX_WORD_CHARACTERS, len(query))
+        pieces = (query[place:end] for end in range(place + 1, most + 1))
+        longest = max(map(len, takewhile(is_common, pieces)), default=0)
+        if longest >= LEAST_CHARACTERS:
+            yield query[place : place + longest]
+        place += max(longest, 1)

@@ -3,7 +3,7 @@
 import dataclasses
 import math
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -36,23 +36,21 @@ from kb.quality.why_not.services.places import (
 )
 from kb.quality.why_not.services.sentences import verdict_sentence
 from kb.search.services.search import SearchRequest, UsedProfile
-from retrieval.config import RetrievalConfig
+from retrieval.config import RANGES, RetrievalConfig
 from retrieval.selection import SETTING_OF_SCALE
 from retrieval.trace import Degradation, DegradationCode
 
-# The most that RetrievalConfig takes.
-MOST_CANDIDATES = 2_000
-MOST_RERANKED = 500
-MOST_RESULTS = 200
-MOST_RERANKED_RESULTS = 500
+MOST: Mapping[str, float] = {name: most for name, (_least, most) in RANGES}
 STEP = 5
+# An approximate index that has missed a chunk is read so many times deeper, which makes it look further around.
 DEEPER_INTO_AN_INDEX = 4
-"""An approximate index that has missed a chunk is read so many times deeper, which makes it look further around."""
-
 SCORE_DECIMALS = 3
 VECTOR_CHANNELS = ("vector", "question")
+# Where a question of its own would bring a chunk forward.
 ANSWERS_TO_A_QUESTION = frozenset({Stage.CHANNELS, Stage.FUSION, Stage.GATE, Stage.TOP_K})
-"""Where a question of its own would bring a chunk forward."""
+MOST_QUESTION_CHARACTERS = 2_000
+# An explicit `top_k` of a request sets all three.
+OF_COUNTS = frozenset({"top_k", "rerank_top_k", "general_final_count"})
 
 
 def remedies(why: WhyNot) -> tuple[Remedy, ...]:
@@ -93,7 +91,13 @@ def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
             yield Remedy(RemedyCode.INDEX_CHUNK)
             yield _reindex(why, "--embeddings")
         case Stage.FILTERS:
-            yield from _without_filter(why, verdict)
+            filters = why.request.filters or Filters()
+            for name in verdict.figures["failed"]:
+                field, _dot, key = name.partition(".")
+                left: Any = tuple(each for each in filters.metadata if each.names[0] != key) if key else None
+                changed = dataclasses.replace(filters, **{field: left})
+                kept = None if changed.is_empty else changed
+                yield _search_otherwise(name, why.request.knowledge_base_ids, kept)
 
 
 def _reindex(why: WhyNot, kind: str) -> Remedy:
@@ -118,74 +122,55 @@ def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
     )
 
 
-def _without_filter(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    filters = why.request.filters or Filters()
-    for name in verdict.figures["failed"]:
-        field, _dot, key = name.partition(".")
-        left: Any = tuple(each for each in filters.metadata if each.names[0] != key) if key else None
-        changed = dataclasses.replace(filters, **{field: left})
-        yield _search_otherwise(name, why.request.knowledge_base_ids, None if changed.is_empty else changed)
-
-
 # -- The search ----------------------------------------------------------------------------------------------------------
 def _in_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     """What helps a chunk that a stage of the search has lost."""
+    figures = verdict.figures
     match verdict.stage:
         case Stage.CHANNELS:
             yield from _of_channels(why, verdict)
         case Stage.DEDUPE | Stage.PARENT:
-            yield Remedy(RemedyCode.SHOW_DOUBLE, chunk_id=verdict.figures["chunk_id"])
+            yield Remedy(RemedyCode.SHOW_DOUBLE, chunk_id=figures["chunk_id"])
+        case Stage.FUSION if verdict.reason is Reason.VECTOR_ONLY:
+            yield Remedy(RemedyCode.DRAFT, "use_rerank", settings={"use_rerank": True})
         case Stage.FUSION:
-            if verdict.reason is Reason.VECTOR_ONLY:
-                yield Remedy(RemedyCode.DRAFT, "use_rerank", settings={"use_rerank": True})
-            elif verdict.reason is Reason.BEYOND_CUT and verdict.figures["rank"] <= MOST_RERANKED:
-                yield _setting("rerank_candidates", _rounded_up(verdict.figures["rank"]))
+            yield from _draft("rerank_candidates", _rounded_up(figures["rank"]))
         case Stage.GATE:
-            yield from _of_gate(why, verdict)
-        case Stage.PER_SOURCE if verdict.figures["place"] <= MOST_RESULTS:
-            yield _setting(CAPS.get(verdict.figures["kind"], CAPS["book"]), verdict.figures["place"])
+            if setting := _threshold_setting(why):
+                whole = 10**SCORE_DECIMALS
+                yield from _draft(setting, max(math.floor(figures["score"] * whole) / whole, 0.0))
+        case Stage.PER_SOURCE:
+            yield from _draft(CAPS.get(figures["kind"], CAPS["book"]), figures["place"])
         case Stage.TOP_K:
-            if counts := _counts(why.outcome.wiring.config, verdict.figures["place"]):
+            if counts := _counts(why.outcome.wiring.config, figures["place"]):
                 yield Remedy(RemedyCode.DRAFT, "top_k", settings=counts)
 
 
-def _setting(name: str, value: Any) -> Remedy:
-    """A draft in which one setting is changed."""
-    return Remedy(RemedyCode.DRAFT, name, settings={name: value})
+def _draft(setting: str, value: float) -> Iterator[Remedy]:
+    """A draft in which one setting is changed, if it can be as high."""
+    if value <= MOST[setting]:
+        yield Remedy(RemedyCode.DRAFT, setting, settings={setting: value})
 
 
 def _of_channels(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    if verdict.reason is Reason.CHANNEL_FAILED and any(
-        place.error == DegradationCode.BM25_POSTINGS_OUTDATED for place in why.places
-    ):
+    """So many candidates that the chunk becomes one of them, where a channel has it further down."""
+    outdated = DegradationCode.BM25_POSTINGS_OUTDATED
+    if verdict.reason is Reason.CHANNEL_FAILED and any(place.error == outdated for place in why.places):
         yield _reindex(why, "--bm25")
-    for setting, depth in sorted(_depths(why.places).items(), key=lambda item: item[1]):
-        if depth <= MOST_CANDIDATES:
-            yield _setting(setting, depth)
-
-
-def _depths(places: tuple[Place, ...]) -> dict[str, int]:
-    """By setting, how many candidates would make the chunk one of them."""
     depths: dict[str, int] = {}
-    for place in places:
+    for place in why.places:
         setting = "vector_top_k" if place.channel in VECTOR_CHANNELS else "bm25_top_k"
-        if place.state is PlaceState.MISSED:
-            wanted = min(DEEPER_INTO_AN_INDEX * place.depth, MOST_CANDIDATES)
-        elif place.state is PlaceState.DEEPER and place.rank is not None:
-            wanted = _rounded_up(place.rank)
-        else:
-            continue
-        depths[setting] = min(wanted, depths.get(setting, wanted))
-    return depths
+        wanted = {
+            PlaceState.MISSED: min(DEEPER_INTO_AN_INDEX * place.depth, int(MOST[setting])),
+            PlaceState.DEEPER: _rounded_up(place.rank or 0),
+        }.get(place.state)
+        if wanted is not None:
+            depths[setting] = min(wanted, depths.get(setting, wanted))
+    for setting, depth in sorted(depths.items(), key=lambda item: item[1]):
+        yield from _draft(setting, depth)
 
 
-def _of_gate(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    if setting := threshold_setting(why):
-        whole = 10**SCORE_DECIMALS
-        yield _setting(setting, max(math.floor(verdict.figures["score"] * whole) / whole, 0.0))
-
-
-def threshold_setting(why: WhyNot) -> str | None:
+def _threshold_setting(why: WhyNot) -> str | None:
     """The setting that the cut of a search came from; None on a scale that has none."""
     replaced = any(each.code is DegradationCode.THRESHOLD_NOT_APPLIED for each in why.outcome.result.degraded)
     if why.outcome.wiring.config.score_threshold is not None and not replaced:
@@ -195,24 +180,18 @@ def threshold_setting(why: WhyNot) -> str | None:
 
 def _counts(config: RetrievalConfig, place: int) -> dict[str, int]:
     """The counts that are below a place; empty where no setting can be as high."""
-    if place > MOST_RERANKED_RESULTS:
+    if place > MOST["rerank_top_k"]:
         return {}
     limits: dict[str, int | None] = {"rerank_top_k": config.rerank_top_k}
     if config.general_retrieval:
         limits["general_final_count"] = config.general_final_count
         if config.rerank_top_k is None:
-            limits["top_k" if place <= MOST_RESULTS else "rerank_top_k"] = config.top_k
+            limits["top_k" if place <= MOST["top_k"] else "rerank_top_k"] = config.top_k
     return {setting: place for setting, limit in limits.items() if limit is not None and limit < place}
 
 
 def _rounded_up(rank: int) -> int:
     return STEP * math.ceil(rank / STEP)
-
-
-MOST_QUESTION_CHARACTERS = 2_000
-
-OF_COUNTS = frozenset({"top_k", "rerank_top_k", "general_final_count"})
-"""An explicit `top_k` of a request sets all three."""
 
 
 def apply_remedy(principal: Principal, why: WhyNot, remedy: Remedy, text: str = "") -> SearchRequest:
@@ -282,36 +261,30 @@ def _add_word(kb: KnowledgeBase, word: str) -> None:
 
 
 def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequest:
-    """Saves the change as a draft, and searches by it; it serves all knowledge bases of the search."""
-    draft = _draft(principal, why, remedy)
-    settings = remedy.settings.keys()
-    given_up = settings | (OF_COUNTS if settings & OF_COUNTS else frozenset())
+    """Saves the change as a draft, and searches by it; it serves all knowledge bases of the search.
+
+    The draft is the next version of the profile in force; of one of the knowledge base's own where that is not the caller's
+    to change. One with the same settings, from an earlier try, serves again.
+    """
+    profile, kb = profile_in_force(why), why.chunk.knowledge_base
+    name, place = profile.name, profile.knowledge_base
+    drafts = RetrievalProfile.objects.editable_by(principal)
+    if not drafts.filter(pk=profile.pk).exists():
+        _require_editable(principal, why.chunk)
+        name, place = f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:], kb
+    settings = {**profile.settings, **remedy.settings}
+    same = drafts.filter(name=name, knowledge_base=place, settings=settings, published_at=None)
+    message = _("So that “%(query)s” finds chunk %(id)s.") % {"query": why.request.query, "id": why.chunk.pk}
+    draft = same.order_by("-version").first() or create_version(
+        principal, name, settings, description=message, knowledge_base=place
+    )
+    given_up = remedy.settings.keys() | (OF_COUNTS if remedy.settings.keys() & OF_COUNTS else frozenset())
     return dataclasses.replace(
         why.request,
         profile=reference(draft),
         profile_version=draft.version,
         own_profiles={},
         overrides={name: value for name, value in why.request.overrides.items() if name not in given_up},
-    )
-
-
-def _draft(principal: Principal, why: WhyNot, remedy: Remedy) -> RetrievalProfile:
-    """The next version of the profile in force; of one of the knowledge base's own where that is not the caller's to change.
-
-    A draft with the same settings, from an earlier try, serves again.
-    """
-    profile, kb = profile_in_force(why), why.chunk.knowledge_base
-    name, place = profile.name, profile.knowledge_base
-    if not RetrievalProfile.objects.editable_by(principal).filter(pk=profile.pk).exists():
-        _require_editable(principal, why.chunk)
-        name, place = f"{profile.name}-kb{kb.pk}"[-MAX_NAME_CHARACTERS:], kb
-    settings = {**profile.settings, **remedy.settings}
-    same = RetrievalProfile.objects.editable_by(principal).filter(
-        name=name, knowledge_base=place, settings=settings, published_at=None
-    )
-    message = _("So that “%(query)s” finds chunk %(id)s.") % {"query": why.request.query, "id": why.chunk.pk}
-    return same.order_by("-version").first() or create_version(
-        principal, name, settings, description=message, knowledge_base=place
     )
 
 

@@ -1,41 +1,55 @@
 """Why a search has not found a chunk: the stages in their order, and the first that has lost it."""
 
 import dataclasses
+import time
 from collections.abc import Iterator, Mapping
 from functools import cached_property
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 from django.contrib.postgres.expressions import ArraySubquery
 from django.db.models import OuterRef
 from django.utils.translation import gettext as _
-from numpy.typing import NDArray
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import Principal
 from kb.base.errors import NotVisible
 from kb.content.models import Chunk, Document
 from kb.index.filters import Filters, chunk_ids
 from kb.index.models import ChunkEmbedding, ChunkPostings
+from kb.index.pgvector import exact_place
 from kb.quality.why_not.services.places import (
     CAPS,
-    Places,
+    Place,
     PlaceState,
     Reason,
     Stage,
     State,
     Step,
-    Terms,
     WhyNot,
-    find_places,
     terms_of,
 )
 from kb.quality.why_not.services.sentences import sentence
 from kb.search.services.search import SearchOutcome, SearchRequest, search
-from retrieval.config import RetrievalConfig
+from retrieval.bm25 import OkapiIndex
+from retrieval.errors import ChannelUnavailable
+from retrieval.external import ExternalChannel
+from retrieval.protocols import Channel
+from retrieval.recall import RANKS_A_CANDIDATE
 from retrieval.scope import Scope
 from retrieval.selection import result_count, stands_for_parent
-from retrieval.trace import Dropped
 from retrieval.types import Candidate
+
+# How long a channel may take to answer once more; what it needs is in memory, or cheap, after the search.
+SECONDS = 30.0
+EVERY_CHUNK = 2**31 - 1
+# So many chunks of full text and n-grams are ranked: each costs a row.
+TEXT_MATCHES = 2_000
+VECTOR_KINDS: Mapping[str, str] = {
+    "vector": ChunkEmbedding.Kind.CONTENT,
+    "question": ChunkEmbedding.Kind.QUESTION,
+}
+BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
 
 
 def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -> WhyNot:
@@ -48,39 +62,47 @@ def why_not_found(principal: Principal, request: SearchRequest, chunk_id: int) -
         InvalidConfiguration: an override is unknown or out of range.
         NoChannelAvailable: no channel could answer.
     """
-    chunk = _read(principal, chunk_id)
-    outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
-    return _Walk(principal, request, chunk, outcome).explain()
-
-
-def _read(principal: Principal, chunk_id: int) -> Chunk:
-    """The chunk with its document, its knowledge base, and the ids of what it is indexed by."""
     postings = ChunkPostings.objects.filter(chunk=OuterRef("pk")).values("tokenizer_id")
     vectors = ChunkEmbedding.objects.filter(chunk=OuterRef("pk"), kind=ChunkEmbedding.Kind.CONTENT).values("model")
-    found: Chunk | None = (
+    chunk: Chunk | None = (
         Chunk.objects.visible_to(principal)
         .select_related("document", "knowledge_base")
         .annotate(tokenized_by=ArraySubquery(postings), embedded_by=ArraySubquery(vectors))
         .filter(pk=chunk_id)
         .first()
     )
-    if found is None:
+    if chunk is None:
         raise NotVisible(_("There is no chunk with the id %(id)s: look for it by its text.") % {"id": chunk_id})
-    return found
+    outcome = search(principal, dataclasses.replace(request, explain=True, log=False))
+    return _Walk(principal, request, chunk, outcome).explain()
 
 
 class _Walk:
     """One chunk's way through one search."""
 
-    def __init__(self, principal: Principal, request: SearchRequest, chunk: Chunk, outcome: SearchOutcome) -> None:
+    def __init__(self, principal: Principal, request: SearchRequest, chunk: Any, outcome: SearchOutcome) -> None:
+        kb_id, filters = chunk.knowledge_base_id, request.filters
         self._principal = principal
         self._request = request
         self._chunk = chunk
         self._outcome = outcome
         self._result = outcome.result
-        self._config: RetrievalConfig = outcome.wiring.config
-        searched = {scope.kb_id: scope for scope in outcome.wiring.pipeline.scopes}
-        self._scope: Scope | None = searched.get(chunk.knowledge_base_id)
+        self._config = outcome.wiring.config
+        self._scope = next((each for each in outcome.wiring.pipeline.scopes if each.kb_id == kb_id), None)
+        # As it was read for the search.
+        self._kb = next((kb for kb in outcome.knowledge_bases if kb.pk == kb_id), chunk.knowledge_base)
+        self._has_postings = self._kb.tokenizer_id in chunk.tokenized_by
+        self._has_vector = self._kb.embedding_model in chunk.embedded_by
+        may_be_found = self._scope is not None and chunk.enabled
+        # The chunks of its knowledge base that pass the filters; None: all.
+        self._only = chunk_ids(kb_id, principal, filters) if filters is not None and may_be_found else None
+        self._passes_filters = self._only is None or bool(np.isin(chunk.pk, self._only))
+        self._may_be_found = may_be_found and self._passes_filters
+        self._candidates = {each.chunk_id: each for each in self._result.candidates}
+        self._candidate = self._candidates.get(chunk.pk)
+        self._dropped = next((each for each in self._result.dropped if each.chunk_id == chunk.pk), None)
+        self._ranks = {hit.passage.chunk_id: rank for rank, hit in enumerate(self._result.hits, start=1)}
+        self._index: OkapiIndex | None = None
 
     def explain(self) -> WhyNot:
         steps: list[Step] = []
@@ -88,16 +110,19 @@ class _Walk:
         for step in self._steps():
             # A stage after the one that lost the chunk has never seen it, unless it says something by itself.
             shown = Step(step.stage, State.NOT_ASKED) if is_lost and step.stage not in BY_THEMSELVES else step
-            steps.append(dataclasses.replace(shown, sentence=sentence(shown, self._places.places)))
+            steps.append(dataclasses.replace(shown, sentence=sentence(shown, self._places)))
             is_lost = is_lost or step.state is State.LOST
+        tokenizer = self._scope.tokenizer if self._scope else None
         return WhyNot(
             request=self._request,
             chunk=self._chunk,
             outcome=self._outcome,
             steps=tuple(steps),
-            places=self._places.places,
-            terms=self._terms,
-            chunk_count=self._places.index.chunk_count if self._places.index else 0,
+            places=self._places,
+            terms=terms_of(self._index, tokenizer, self._result.analysis, self._chunk)
+            if self._index is not None and tokenizer is not None
+            else None,
+            chunk_count=0 if self._index is None else self._index.chunk_count,
         )
 
     def _steps(self) -> Iterator[Step]:
@@ -120,64 +145,12 @@ class _Walk:
         yield self._gate()
         yield self._parent()
         yield self._per_source()
-        yield self._top_k()
-        rank = self._rank_of(self._candidate)
+        # Those that their kind's cap took out have taken no place.
+        place = sum(candidate.cut_by != "per_source" for candidate in self._selected_before) + 1
+        figures = {"place": place, "count": result_count(self._config)}
+        yield self._cut_by(Stage.TOP_K, Reason.TOO_MANY, figures)
+        rank = self._ranks.get(self._chunk.pk)
         yield Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
-
-    # -- What is known of the chunk --------------------------------------------------------------------------------------
-    @cached_property
-    def _kb(self) -> KnowledgeBase:
-        """As it was read for the search."""
-        return next(kb for kb in self._outcome.knowledge_bases if kb.pk == self._chunk.knowledge_base_id)
-
-    @cached_property
-    def _candidate(self) -> Candidate | None:
-        return next((c for c in self._result.candidates if c.chunk_id == self._chunk.pk), None)
-
-    @cached_property
-    def _dropped(self) -> Dropped | None:
-        """What the search tells of a chunk that it found, and that is no candidate."""
-        return next((dropped for dropped in self._result.dropped if dropped.chunk_id == self._chunk.pk), None)
-
-    @cached_property
-    def _has_postings(self) -> bool:
-        return self._kb.tokenizer_id in self._chunk.tokenized_by  # type: ignore[attr-defined]
-
-    @cached_property
-    def _has_vector(self) -> bool:
-        return self._kb.embedding_model in self._chunk.embedded_by  # type: ignore[attr-defined]
-
-    @cached_property
-    def _only(self) -> NDArray[np.int64] | None:
-        """The chunks of its knowledge base that pass the filters; None: all."""
-        filters = self._request.filters
-        return None if filters is None else chunk_ids(self._chunk.knowledge_base_id, self._principal, filters)
-
-    @cached_property
-    def _passes_filters(self) -> bool:
-        return self._only is None or bool(np.isin(self._chunk.pk, self._only))
-
-    @cached_property
-    def _places(self) -> Places:
-        """Empty where no channel may find it."""
-        if self._scope is None or not self._chunk.enabled or not self._passes_filters:
-            return Places(())
-        return find_places(self._outcome, self._scope, self._chunk.pk, self._only)
-
-    @cached_property
-    def _terms(self) -> Terms | None:
-        index, scope = self._places.index, self._scope
-        if index is None or scope is None or scope.tokenizer is None:
-            return None
-        return terms_of(index, scope.tokenizer, self._result.analysis, self._chunk)
-
-    @property
-    def _is_carried(self) -> bool:
-        """Whether a channel has found it, or a chunk that stands for it."""
-        return self._candidate is not None or self._is_dropped_by("dedupe", "vector_only")
-
-    def _is_dropped_by(self, *stages: str) -> bool:
-        return self._dropped is not None and self._dropped.stage in stages
 
     # -- Before the search -----------------------------------------------------------------------------------------------
     def _document(self) -> Step:
@@ -197,8 +170,9 @@ class _Walk:
         return Step(Stage.POSTINGS, self._without_one(other=self._has_vector), Reason.NO_POSTINGS, figures)
 
     def _embedding(self) -> Step:
-        model, others = self._kb.embedding_model, sorted(self._chunk.embedded_by)  # type: ignore[attr-defined]
-        figures = {"model": model, "others": [each for each in others if each != model]}
+        model = self._kb.embedding_model
+        others = sorted(each for each in self._chunk.embedded_by if each != model)
+        figures = {"model": model, "others": others}
         if self._has_vector:
             return Step(Stage.EMBEDDING, State.PASSED, figures=figures)
         reason = Reason.OTHER_MODEL if others else Reason.NO_VECTOR
@@ -206,8 +180,7 @@ class _Walk:
 
     def _without_one(self, *, other: bool) -> State:
         """A chunk that lacks what one channel needs is lost there unless the other channel could have it, and has."""
-        may_be_found = self._chunk.enabled and self._passes_filters
-        return State.WEAKENED if other and (self._is_carried or not may_be_found) else State.LOST
+        return State.WEAKENED if other and (self._is_carried or not self._may_be_found) else State.LOST
 
     def _filters(self) -> Step:
         filters = self._request.filters
@@ -215,9 +188,10 @@ class _Walk:
             return Step(Stage.FILTERS, State.NOT_ASKED)
         if self._passes_filters:
             return Step(Stage.FILTERS, State.PASSED, figures={"filters": filters.as_dict()})
-        return Step(Stage.FILTERS, State.LOST, Reason.FILTERED, {"failed": self._failed_filters(filters)})
+        failed = list(self._failed_filters(filters))
+        return Step(Stage.FILTERS, State.LOST, Reason.FILTERED, {"failed": failed})
 
-    def _failed_filters(self, filters: Filters) -> list[str]:
+    def _failed_filters(self, filters: Filters) -> Iterator[str]:
         """The names of the filters that its document does not pass, those on metadata with their key."""
         one = Filters(document_ids=(self._chunk.document_id,))
 
@@ -225,46 +199,147 @@ class _Walk:
             found = chunk_ids(self._chunk.knowledge_base_id, self._principal, dataclasses.replace(one, **conditions))
             return found is None or bool(np.isin(self._chunk.pk, found))
 
-        failed = []
         for name in filters.as_dict():
             if name == "document_ids":
                 if self._chunk.document_id not in (filters.document_ids or ()):
-                    failed.append(name)
+                    yield name
             elif name == "metadata":
-                failed += [f"metadata.{each.names[0]}" for each in filters.metadata if not passes(metadata=(each,))]
+                yield from (f"metadata.{each.names[0]}" for each in filters.metadata if not passes(metadata=(each,)))
             elif not passes(**{name: getattr(filters, name)}):
-                failed.append(name)
-        return failed
+                yield name
 
-    # -- The search ------------------------------------------------------------------------------------------------------
+    # -- The channels ----------------------------------------------------------------------------------------------------
+    @property
+    def _is_carried(self) -> bool:
+        """Whether a channel has found it, or a chunk that stands for it."""
+        is_dropped_later = self._dropped is not None and self._dropped.stage in ("dedupe", "vector_only")
+        return self._candidate is not None or is_dropped_later
+
     def _channels(self) -> Step:
-        found = {place.channel: place.rank for place in self._places.places if place.state is PlaceState.CANDIDATE}
         if self._is_carried:
+            found = {place.channel: place.rank for place in self._places if place.state is PlaceState.CANDIDATE}
             return Step(Stage.CHANNELS, State.PASSED, figures={"ranks": found})
-        return Step(Stage.CHANNELS, State.LOST, self._why_in_no_channel())
-
-    def _why_in_no_channel(self) -> Reason:
         if not self._result.analysis.text:
-            return Reason.BLANK_QUERY
-        states = {place.state for place in self._places.places}
+            return Step(Stage.CHANNELS, State.LOST, Reason.BLANK_QUERY)
+        states = {place.state for place in self._places}
         reasons = {
             PlaceState.CANDIDATE: Reason.CHANGED_MEANWHILE,  # the channel has it now, and had it not for the search
             PlaceState.MISSED: Reason.MISSED_BY_INDEX,
             PlaceState.DEEPER: Reason.TOO_DEEP,
             PlaceState.FAILED: Reason.CHANNEL_FAILED,
         }
-        return next((reason for state, reason in reasons.items() if state in states), Reason.NOTHING_IN_COMMON)
+        reason = next((reason for state, reason in reasons.items() if state in states), Reason.NOTHING_IN_COMMON)
+        return Step(Stage.CHANNELS, State.LOST, reason)
 
+    @cached_property
+    def _places(self) -> tuple[Place, ...]:
+        """Where it stands in each channel; empty where no channel may find it."""
+        return tuple(self._ask_channels(self._scope)) if self._scope and self._may_be_found else ()
+
+    def _ask_channels(self, scope: Scope) -> Iterator[Place]:
+        """For each query that a channel was searched for; once for a channel that was not searched at all."""
+        spans = {
+            (span.stage, span.detail.get("query", 0)): span.detail
+            for span in self._result.spans
+            if span.detail.get("kb_id") == scope.kb_id
+        }
+        queries = range(len(self._result.analysis.queries))
+        for channel in (*scope.channels, *(fallback.channel for fallback in scope.fallbacks)):
+            if not isinstance(channel, ExternalChannel):  # these find no chunks
+                asked = [query for query in queries if (channel.name, query) in spans] or [0]
+                yield from (self._ask(scope, channel, query, spans.get((channel.name, query))) for query in asked)
+
+    def _ask(self, scope: Scope, channel: Channel, query: int, detail: Mapping[str, Any] | None) -> Place:
+        is_vector = channel.name in VECTOR_KINDS
+        depth = scope.config.vector_candidates if is_vector else scope.config.bm25_candidates
+        place = Place(channel.name, query, PlaceState.NOT_ASKED, depth=depth)
+        if detail is None:
+            return place
+        if "error" in detail:
+            return dataclasses.replace(place, state=PlaceState.FAILED, error=str(detail["error"]))
+        try:
+            found = self._among_vectors(scope, place, detail) if is_vector else self._among_texts(channel, place)
+        except ChannelUnavailable as error:
+            return dataclasses.replace(place, state=PlaceState.FAILED, error=error.code.value)
+        if found.channel_rank is not None and found.channel_rank <= depth:
+            return dataclasses.replace(found, state=PlaceState.CANDIDATE)
+        if found.rank is None:
+            return dataclasses.replace(found, state=PlaceState.ABSENT)
+        return dataclasses.replace(found, state=PlaceState.MISSED if found.rank <= depth else PlaceState.DEEPER)
+
+    def _among_vectors(self, scope: Scope, place: Place, detail: Mapping[str, Any]) -> Place:
+        model = next(each for each in self._outcome.wiring.vectors if each.model_id == scope.space)
+        text = self._result.analysis.queries[place.query].text
+        vector, _source = model.embed(text, time.monotonic() + SECONDS)
+        exact = exact_place(
+            scope.kb_id,
+            scope.space,
+            vector,
+            self._chunk.pk,
+            kind=VECTOR_KINDS[place.channel],
+            keyword_share=detail.get("keyword_share", 0.0),
+            only=self._only,
+        )
+        return dataclasses.replace(
+            place,
+            rank=exact.rank,
+            channel_rank=self._returned_rank(place, exact.rank),
+            score=exact.similarity,
+            total=exact.total,
+            is_indexed=exact.is_indexed,
+        )
+
+    def _returned_rank(self, place: Place, exact: int | None) -> int | None:
+        """The rank that the channel gave the chunk in this search; None where it did not return it.
+
+        A candidate's ranks are exact as far as the channel's own candidates go; what stands behind them has moved up by
+        as many as were left out.
+        """
+        if self._dropped is not None and self._dropped.stage == "channels":
+            return self._dropped.ranks.get(place.channel) if len(self._result.analysis.queries) == 1 else None
+        # The provenance of a double is in the candidate that stands for it.
+        given = next(
+            (
+                found.rank
+                for candidate in self._result.candidates
+                for found in candidate.provenance
+                if (found.chunk_id, found.channel, found.query) == (self._chunk.pk, place.channel, place.query)
+            ),
+            None,
+        )
+        return given if given is None or given <= place.depth else max(given, exact or given)
+
+    def _among_texts(self, channel: Channel, place: Place) -> Place:
+        most = EVERY_CHUNK if channel.name == "bm25" else TEXT_MATCHES
+        found = channel.search(self._result.analysis.queries[place.query], most, time.monotonic() + SECONDS)
+        if isinstance(found.lexicon, OkapiIndex):
+            self._index = found.lexicon
+        total = found.chunk_ids.size
+        places = np.flatnonzero(found.chunk_ids == self._chunk.pk)
+        if not places.size:
+            return dataclasses.replace(place, total=total)
+        rank, score = int(places[0]) + 1, float(found.scores[places[0]])
+        read = rank if rank <= RANKS_A_CANDIDATE * place.depth else None
+        return dataclasses.replace(place, rank=rank, channel_rank=read, score=score, total=total)
+
+    # -- After the channels ----------------------------------------------------------------------------------------------
     def _dedupe(self) -> Step:
-        if not self._is_dropped_by("dedupe") or self._dropped is None:
+        if self._dropped is None or self._dropped.stage != "dedupe" or self._dropped.represented_by is None:
             return Step(Stage.DEDUPE, State.PASSED)
-        stands = next((c for c in self._result.candidates if c.chunk_id == self._dropped.represented_by), None)
+        chunk_id = self._dropped.represented_by
+        stands = self._candidates.get(chunk_id)
         figures = {
-            "chunk_id": self._dropped.represented_by,
-            "rank": self._rank_of(stands),
+            "chunk_id": chunk_id,
+            "rank": self._ranks.get(chunk_id),
             "cut_by": stands.cut_by if stands else "vector_only",
         }
         return Step(Stage.DEDUPE, State.LOST, Reason.DOUBLE, figures)
+
+    def _cut_by(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], note: Reason | None = None) -> Step:
+        """A stage that has cut the candidate, for the reason, or let it pass, which a note may go with."""
+        if self._candidate is not None and self._candidate.cut_by == stage:
+            return Step(stage, State.LOST, reason, figures)
+        return Step(stage, State.PASSED, note, figures)
 
     def _fusion(self) -> Step:
         if self._candidate is None:
@@ -276,18 +351,14 @@ class _Walk:
             "depth": depth if self._config.use_rerank else None,
             "candidates": len(self._result.candidates),
         }
-        if self._candidate.cut_by == "fusion":
-            return Step(Stage.FUSION, State.LOST, Reason.BEYOND_CUT, figures)
-        return Step(Stage.FUSION, State.PASSED, figures=figures)
+        return self._cut_by(Stage.FUSION, Reason.BEYOND_CUT, figures)
 
     def _rerank(self) -> Step:
         if not self._config.use_rerank:
             return Step(Stage.RERANK, State.NOT_ASKED, Reason.RERANKER_OFF)
-        detail: Mapping[str, Any] = next(
-            (span.detail for span in self._result.spans if span.stage == "rerank"), {"reranker": None}
-        )
         if self._candidate is None or "rerank" not in self._candidate.scores:
             return Step(Stage.RERANK, State.WEAKENED, Reason.NO_RERANKER)
+        detail = next(span.detail for span in self._result.spans if span.stage == "rerank")
         figures = {
             "reranker": detail["reranker"],
             "rank": self._candidate.ranks["rerank"],
@@ -305,18 +376,15 @@ class _Walk:
             "threshold": self._result.threshold,
             "scale": self._result.score_scale,
         }
-        if self._candidate is not None and self._candidate.cut_by == "gate":
-            return Step(Stage.GATE, State.LOST, Reason.BELOW, figures)
-        reason = None if self._result.threshold else Reason.GATE_OPEN
-        return Step(Stage.GATE, State.PASSED, reason, figures)
+        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if self._result.threshold else Reason.GATE_OPEN)
 
     def _parent(self) -> Step:
         if self._chunk.parent_id is None:
             return Step(Stage.PARENT, State.NOT_ASKED, Reason.NO_PARENT)
-        if self._candidate is not None and self._candidate.cut_by == "parent":
-            stands = stands_for_parent(self._result.candidates, self._candidate)
-            return Step(Stage.PARENT, State.LOST, Reason.SAME_PARENT, {"chunk_id": stands})
-        return Step(Stage.PARENT, State.PASSED)
+        if self._candidate is None or self._candidate.cut_by != "parent":
+            return Step(Stage.PARENT, State.PASSED)
+        stands = stands_for_parent(self._result.candidates, self._candidate)
+        return Step(Stage.PARENT, State.LOST, Reason.SAME_PARENT, {"chunk_id": stands})
 
     def _per_source(self) -> Step:
         if self._config.general_retrieval:
@@ -326,33 +394,10 @@ class _Walk:
         before = [c.passage.source_type if c.passage else "book" for c in self._selected_before]
         place = sum(CAPS.get(each, CAPS["book"]) == cap for each in before) + 1
         figures = {"kind": kind, "cap": getattr(self._config, cap), "place": place}
-        if self._candidate is not None and self._candidate.cut_by == "per_source":
-            return Step(Stage.PER_SOURCE, State.LOST, Reason.CAP_FULL, figures)
-        return Step(Stage.PER_SOURCE, State.PASSED, figures=figures)
+        return self._cut_by(Stage.PER_SOURCE, Reason.CAP_FULL, figures)
 
     @property
     def _selected_before(self) -> list[Candidate]:
         """The candidates that the gate let pass and that stand before it."""
-        before = []
-        for candidate in self._result.candidates:
-            if candidate.chunk_id == self._chunk.pk:
-                break
-            if candidate.cut_by not in ("fusion", "gate", "parent"):
-                before.append(candidate)
-        return before
-
-    def _top_k(self) -> Step:
-        # Those that their kind's cap took out have taken no place.
-        place = sum(candidate.cut_by != "per_source" for candidate in self._selected_before) + 1
-        figures = {"place": place, "count": result_count(self._config)}
-        if self._candidate is not None and self._candidate.cut_by == "top_k":
-            return Step(Stage.TOP_K, State.LOST, Reason.TOO_MANY, figures)
-        return Step(Stage.TOP_K, State.PASSED, figures=figures)
-
-    def _rank_of(self, candidate: Candidate | None) -> int | None:
-        """Among the results."""
-        ids = [hit.passage.chunk_id for hit in self._result.hits]
-        return ids.index(candidate.chunk_id) + 1 if candidate and candidate.chunk_id in ids else None
-
-
-BY_THEMSELVES = frozenset({Stage.DOCUMENT, Stage.ENABLED, Stage.POSTINGS, Stage.EMBEDDING, Stage.FILTERS})
+        before = takewhile(lambda candidate: candidate.chunk_id != self._chunk.pk, self._result.candidates)
+        return [candidate for candidate in before if candidate.cut_by not in ("fusion", "gate", "parent")]

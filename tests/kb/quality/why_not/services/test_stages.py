@@ -235,7 +235,8 @@ def test_without_a_reranker_the_stage_is_not_asked(chunk):
     why = ask(chunk, overrides={"use_rerank": False, "top_k": 10})
 
     assert verdict(why) == ("found", None)
-    assert (states(why)["rerank"], str(why.step("rerank").reason)) == ("not_asked", "reranker_off")
+    (step,) = (step for step in why.steps if step.stage == "rerank")
+    assert (str(step.state), str(step.reason)) == ("not_asked", "reranker_off")
 
 
 def test_a_chain_that_cannot_answer_leaves_an_earlier_order(chunk):
