@@ -330,7 +330,7 @@ def trace_as_json(outcome: SearchOutcome) -> dict[str, Any]:
     """Everything the search did; texts of candidates are left to the chunks themselves."""
     result = outcome.result
     return {
-        "request": _request_as_json(outcome.request),
+        "request": request_as_json(outcome.request),
         "terms": list(result.analysis.all_terms),
         "configuration": outcome.wiring.config.as_dict(),
         "models": models_in_use(),
@@ -353,7 +353,7 @@ def models_in_use() -> dict[str, str]:
     }
 
 
-def _request_as_json(request: SearchRequest) -> dict[str, Any]:
+def request_as_json(request: SearchRequest) -> dict[str, Any]:
     """What was asked for; the history's texts may tell of other knowledge bases and are kept apart from the trace."""
     return {
         "profile": request.profile,

@@ -257,6 +257,11 @@ def parameters_of(asked: Mapping[str, Any]) -> dict[str, str]:
     return {field: str(value) for field, value in given.items() if value not in (None, "")}
 
 
+def search_parameters(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """The form's fields by name, for a URL of one of its pages; `asked` as in `parameters_of`."""
+    return [*(("kb", kb_id) for kb_id in kb_ids), ("q", query), *parameters_of(asked).items()]
+
+
 def choices_text() -> dict[str, dict[str, str]]:
     """The values of the settings that are chosen from, by field."""
     return {

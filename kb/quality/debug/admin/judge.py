@@ -24,7 +24,7 @@ from unfold.views import ChangeList
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import NotAllowed, NotVisible, Rejected, ServiceError
 from kb.content.models import Chunk
-from kb.quality.debug.admin.form import parameters_of
+from kb.quality.debug.admin.form import search_parameters
 from kb.quality.debug.services import searches_that_found
 from kb.quality.eval_sets.services.judgments import IRRELEVANT, PARTLY, RELEVANT, judge, judgments_in, unjudge
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named, mark_unanswerable, set_name, spellings
@@ -267,8 +267,7 @@ FEEDBACK_CLASSES = {SearchLog.Feedback.GOOD: "good", SearchLog.Feedback.BAD: "ba
 
 def debug_url(kb_ids: Iterable[int], query: str, asked: Mapping[str, Any] | None) -> str:
     """Search debug, with a search that was logged and the settings that it asked for, where these were kept."""
-    given = [*(("kb", kb_id) for kb_id in kb_ids), ("q", query), *parameters_of(asked or {}).items()]
-    return f"{reverse('admin:search_debug')}?{urlencode(given)}"
+    return f"{reverse('admin:search_debug')}?{urlencode(search_parameters(kb_ids, query, asked or {}))}"
 
 
 class SearchedFilter(DropdownFilter):  # type: ignore[misc]
