@@ -1,17 +1,29 @@
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase, Principal
+from kb.base.messages import shown
 from kb.management.base import KnowledgeBaseCommand, setting
-from kb.profiles.services import name_and_version
-from kb.quality.compare.services import compare_runs, compare_searches, runs_text, searches_text
+from kb.profiles.services import SettingDifference, name_and_version
+from kb.quality.compare.services import (
+    ComparedResult,
+    CompareResponse,
+    MetricDifference,
+    QueryDifference,
+    RunComparison,
+    compare_runs,
+    compare_searches,
+)
 from kb.quality.models import EvalRun
 from kb.search.services.search import SearchRequest
+from retrieval.eval.metrics import SIGNIFICANCE_LEVEL
 
 SIDES = ("a", "b")
+QUERIES_SHOWN = 10
+EXCERPT = 100
 
 
 class Command(KnowledgeBaseCommand):
@@ -45,12 +57,12 @@ class Command(KnowledgeBaseCommand):
         _check(options)
         if options["runs"]:
             runs = compare_runs(*map(_run, options["runs"]))
-            self._print(options, runs, runs_text(runs))
+            self._print(options, runs, _runs(runs))
             return
         knowledge_bases = self.knowledge_bases(options)
         requests = (_request(options, side, knowledge_bases) for side in SIDES)
         searches = compare_searches(self._principal(knowledge_bases, options["user"]), *requests)
-        self._print(options, searches.response, searches_text(searches.response))
+        self._print(options, searches.response, _searches(searches.response))
 
     def _print(self, options: Mapping[str, Any], report: Any, lines: Any) -> None:
         if options["json"]:
@@ -97,3 +109,74 @@ def _run(number: int) -> EvalRun:
     if found is None:
         raise CommandError(f"There is no evaluation run {number}: `manage.py evaluate --save` makes one.")
     return found
+
+
+def _searches(comparison: CompareResponse) -> Iterator[str]:
+    """The lines that tell of two searches."""
+    results = comparison.results
+    for letter, side in (("A", comparison.a), ("B", comparison.b)):
+        found = sum((result.rank.a if letter == "A" else result.rank.b) is not None for result in results)
+        degraded = "".join(f"; degraded ({each.stage}): {shown(each.detail)}" for each in side.degraded)
+        yield (
+            f"{letter}: profile {side.profile.name} v{side.profile.version}, {found} results in "
+            f"{side.timings_ms['total']:.1f} ms, gate {side.score_scale} >= {side.threshold:g}{degraded}"
+        )
+    yield from _settings(comparison.settings)
+    yield ""
+    if not results:
+        yield "Neither side found anything."
+    elif comparison.identical:
+        yield f"Both sides give the same {len(results)} results in the same order."
+    yield f"{'A':>4} {'B':>4}  {'':<10}"
+    for result in results:
+        text = " ".join(result.text.split())
+        excerpt = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
+        ranks = f"{result.rank.a or '-':>4} {result.rank.b or '-':>4}"
+        yield f"{ranks}  {_movement(result):<10} {result.title or result.source}: {excerpt}"
+
+
+def _movement(result: ComparedResult) -> str:
+    if result.moved is None:
+        return f"only A ({result.cut_by.b})" if result.rank.b is None else f"only B ({result.cut_by.a})"
+    if result.moved == 0:
+        return "="
+    return f"up {result.moved}" if result.moved > 0 else f"down {-result.moved}"
+
+
+def _settings(differences: Iterable[SettingDifference], kind: str = "setting") -> Iterator[str]:
+    yield from (f"{kind} {each.name}: {each.before} -> {each.after}" for each in differences)
+
+
+def _runs(comparison: RunComparison) -> Iterator[str]:
+    """The lines that tell of two runs."""
+    for letter, run in (("A", comparison.before), ("B", comparison.after)):
+        unsaved = "".join(f", {name}={value}" for name, value in run.overrides.items())
+        yield f"{letter}: run {run.id} of {run.eval_set}, profile {run.profile.name} v{run.profile.version}{unsaved}"
+    yield from _settings(comparison.settings)
+    yield from _settings(comparison.models, "model")
+    if not comparison.same_content:
+        yield "The knowledge base has changed between the two runs."
+    for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
+        if count:
+            yield f"left out, because only {letter} has them: {count} queries"
+    yield ""
+    yield f"{comparison.queries} queries with an answer; * chance would not explain (p < {SIGNIFICANCE_LEVEL:g})"
+    for stage, metrics in {**comparison.stages, "gate": comparison.gate, "ms": comparison.latency_ms}.items():
+        yield from (_figure(stage, name, figure) for name, figure in metrics.items())
+    for kind, queries in (("lost", comparison.lost), ("won", comparison.won)):
+        yield f"{kind}: {len(queries)}"
+        yield from map(_query, queries[:QUERIES_SHOWN])
+        if len(queries) > QUERIES_SHOWN:
+            yield f"  and {len(queries) - QUERIES_SHOWN} more: see --json"
+    yield f"unchanged: {comparison.tied}"
+
+
+def _figure(stage: str, name: str, figure: MetricDifference) -> str:
+    p_value = "" if figure.p_value is None else f"  p = {figure.p_value:.4f}"
+    mark = " *" if figure.p_value is not None and figure.p_value < SIGNIFICANCE_LEVEL else ""
+    return f"{stage:>10} {name:<20} {figure.before:>9.4f} -> {figure.after:>9.4f}  {figure.difference:+9.4f}{p_value}{mark}"
+
+
+def _query(query: QueryDifference) -> str:
+    lost = f" (lost by {query.lost_at_after})" if query.lost_at_after else ""
+    return f"  {query.before:.3f} -> {query.after:.3f}  {query.external_id}: {query.text}{lost}"

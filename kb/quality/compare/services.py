@@ -1,7 +1,7 @@
 """Is it better? Two runs of an evaluation set, or two searches for one query, side by side."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, cast
@@ -12,12 +12,11 @@ from typing_extensions import Doc
 
 from kb.access.models import Principal
 from kb.base.errors import Rejected
-from kb.base.messages import shown
 from kb.profiles.services import SettingDifference
 from kb.quality.models import EvalRun, EvalRunQuery
 from kb.search.services.search import SearchOutcome, SearchRequest, UsedProfile, search
 from retrieval.errors import InvalidConfiguration
-from retrieval.eval.metrics import SIGNIFICANCE_LEVEL, StageMetrics, paired_p_values
+from retrieval.eval.metrics import StageMetrics, paired_p_values
 from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation
 from retrieval.types import Hit, Result
@@ -27,8 +26,8 @@ STAGES = ("bm25", "vector", FUSED, RERANKED)
 METRICS = tuple(StageMetrics.__annotations__)
 JUDGED_BY = (RERANKED, "ndcg@10")
 NOT_FOUND = "channels"
+# Of figures that reports have under two names.
 OTHER_NAMES = frozenset({"unanswerable_passed"})
-"""Of figures that reports have under two names."""
 TOLERANCE = 1e-9
 
 
@@ -118,7 +117,7 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
             "no_common_queries", _("These runs have no query in common: run the set again under both profiles.")
         )
     measured = [key for key in common if first[key].figures and second[key].figures]
-    queries = query_differences(first, second)
+    queries = _query_differences(first, second)
     won, lost = (
         tuple(
             sorted(
@@ -146,13 +145,12 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
 
 
 def _rows(run: EvalRun) -> dict[str, EvalRunQuery]:
+    """The queries of a run by their ids; the figures of the fusion stand for those of a reranker that has not answered."""
     rows = EvalRunQuery.objects.filter(run=run).only("external_id", "text", "figures", "lost_at")
     found = {row.external_id: row for row in rows}
-    if is_reranked(run):
-        return found
     for row in found.values():
-        if row.figures:
-            row.figures = {**row.figures, RERANKED: row.figures[FUSED]}
+        if row.figures and not is_reranked(run):
+            row.figures[RERANKED] = row.figures[FUSED]
     return found
 
 
@@ -161,7 +159,7 @@ def is_reranked(run: EvalRun) -> bool:
     return bool(run.report.get("final_stage", RERANKED) == RERANKED)
 
 
-def query_differences(before: Mapping[str, EvalRunQuery], after: Mapping[str, EvalRunQuery]) -> list[QueryDifference]:
+def _query_differences(before: Mapping[str, EvalRunQuery], after: Mapping[str, EvalRunQuery]) -> list[QueryDifference]:
     """Of the queries with an answer that both runs have, by their ids."""
     stage, metric = JUDGED_BY
     common = [(before[key], row) for key, row in after.items() if row.figures and key in before and before[key].figures]
@@ -174,7 +172,7 @@ def query_differences(before: Mapping[str, EvalRunQuery], after: Mapping[str, Ev
 
 def tied_queries(before: EvalRun, after: EvalRun) -> list[QueryDifference]:
     """The queries that are as good in either run."""
-    found = query_differences(_rows(before), _rows(after))
+    found = _query_differences(_rows(before), _rows(after))
     return [each for each in found if abs(each.difference) <= TOLERANCE]
 
 
@@ -209,8 +207,7 @@ def _reported(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None)
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[SettingDifference, ...]:
-    names = dict.fromkeys((*before, *after))
-    pairs = ((name, before.get(name), after.get(name)) for name in names)
+    pairs = ((name, before.get(name), after.get(name)) for name in dict.fromkeys((*before, *after)))
     return tuple(SettingDifference(*each) for each in pairs if each[1] != each[2])
 
 
@@ -323,7 +320,13 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
         InvalidSide: an override of one of them is unknown or out of range.
         NoChannelAvailable: no channel could answer one of them.
     """
-    first, second = _search(principal, a, "a"), _search(principal, b, "b")
+    outcomes = []
+    for side, request in (("a", a), ("b", b)):
+        try:
+            outcomes.append(search(principal, dataclasses.replace(request, explain=True, log=False)))
+        except InvalidConfiguration as error:
+            raise InvalidSide(side, error) from error
+    first, second = outcomes
     in_a, in_b = _placed(first), _placed(second)
     cut_a, cut_b = _cuts(first.result), _cuts(second.result)
     by_hit = {}
@@ -356,13 +359,6 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
     return SearchComparison(first, second, by_hit, response)
 
 
-def _search(principal: Principal, request: SearchRequest, side: str) -> SearchOutcome:
-    try:
-        return search(principal, dataclasses.replace(request, explain=True, log=False))
-    except InvalidConfiguration as error:
-        raise InvalidSide(side, error) from error
-
-
 def _placed(outcome: SearchOutcome) -> dict[int, tuple[int, Hit]]:
     return {hit.passage.chunk_id: (rank, hit) for rank, hit in enumerate(outcome.result.hits, start=1)}
 
@@ -381,89 +377,3 @@ def _setting_differences(a: SearchOutcome, b: SearchOutcome) -> tuple[SettingDif
             of_scope = _differences(scope.config.as_dict(), other.config.as_dict())
             found += [each for each in of_scope if each not in found]
     return tuple(found)
-
-
-QUERIES_SHOWN = 10
-EXCERPT = 100
-
-
-def searches_text(comparison: CompareResponse) -> Iterator[str]:
-    """The lines that tell of two searches."""
-    results = comparison.results
-    for letter, side in (("A", comparison.a), ("B", comparison.b)):
-        found = sum((result.rank.a if letter == "A" else result.rank.b) is not None for result in results)
-        degraded = "".join(f"; degraded ({each.stage}): {shown(each.detail)}" for each in side.degraded)
-        yield (
-            f"{letter}: profile {side.profile.name} v{side.profile.version}, {found} results in "
-            f"{side.timings_ms['total']:.1f} ms, gate {side.score_scale} >= {side.threshold:g}{degraded}"
-        )
-    yield from _settings(comparison.settings)
-    yield ""
-    if not results:
-        yield "Neither side found anything."
-    elif comparison.identical:
-        yield f"Both sides give the same {len(results)} results in the same order."
-    yield f"{'A':>4} {'B':>4}  {'':<10}"
-    yield from (_result(result) for result in results)
-
-
-def _settings(differences: Iterable[SettingDifference]) -> Iterator[str]:
-    yield from (f"setting {each.name}: {each.before} -> {each.after}" for each in differences)
-
-
-def _result(result: ComparedResult) -> str:
-    text = " ".join(result.text.split())
-    excerpt = text if len(text) <= EXCERPT else f"{text[:EXCERPT]}…"
-    rank = result.rank
-    return f"{rank.a or '-':>4} {rank.b or '-':>4}  {_movement(result):<10} {result.title or result.source}: {excerpt}"
-
-
-def _movement(result: ComparedResult) -> str:
-    if result.moved is None:
-        return f"only A ({result.cut_by.b})" if result.rank.b is None else f"only B ({result.cut_by.a})"
-    if result.moved == 0:
-        return "="
-    return f"up {result.moved}" if result.moved > 0 else f"down {-result.moved}"
-
-
-def runs_text(comparison: RunComparison) -> Iterator[str]:
-    """The lines that tell of two runs."""
-    yield _run("A", comparison.before)
-    yield _run("B", comparison.after)
-    yield from _settings(comparison.settings)
-    yield from (f"model {each.name}: {each.before} -> {each.after}" for each in comparison.models)
-    if not comparison.same_content:
-        yield "The knowledge base has changed between the two runs."
-    for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
-        if count:
-            yield f"left out, because only {letter} has them: {count} queries"
-    yield ""
-    yield f"{comparison.queries} queries with an answer; * chance would not explain (p < {SIGNIFICANCE_LEVEL:g})"
-    for stage, metrics in comparison.stages.items():
-        yield from _figures(stage, metrics)
-    yield from _figures("gate", comparison.gate)
-    yield from _figures("ms", comparison.latency_ms)
-    yield from _queries("lost", comparison.lost)
-    yield from _queries("won", comparison.won)
-    yield f"unchanged: {comparison.tied}"
-
-
-def _run(letter: str, run: Run) -> str:
-    unsaved = "".join(f", {name}={value}" for name, value in run.overrides.items())
-    return f"{letter}: run {run.id} of {run.eval_set}, profile {run.profile.name} v{run.profile.version}{unsaved}"
-
-
-def _figures(stage: str, metrics: Mapping[str, MetricDifference]) -> Iterator[str]:
-    for name, figure in metrics.items():
-        p_value = "" if figure.p_value is None else f"  p = {figure.p_value:.4f}"
-        mark = " *" if figure.p_value is not None and figure.p_value < SIGNIFICANCE_LEVEL else ""
-        yield f"{stage:>10} {name:<20} {figure.before:>9.4f} -> {figure.after:>9.4f}  {figure.difference:+9.4f}{p_value}{mark}"
-
-
-def _queries(kind: str, queries: Sequence[QueryDifference]) -> Iterator[str]:
-    yield f"{kind}: {len(queries)}"
-    for query in queries[:QUERIES_SHOWN]:
-        lost = f" (lost by {query.lost_at_after})" if query.lost_at_after else ""
-        yield f"  {query.before:.3f} -> {query.after:.3f}  {query.external_id}: {query.text}{lost}"
-    if len(queries) > QUERIES_SHOWN:
-        yield f"  and {len(queries) - QUERIES_SHOWN} more: see --json"
