@@ -20,7 +20,7 @@ from kb.quality.compare.admin.runs import compare_url
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
 from kb.quality.compare.services import InvalidSide, compare_searches
 from kb.quality.debug.admin.form import SearchPage
-from kb.quality.models import EvalQuery, EvalRun, EvalSet
+from kb.quality.models import EvalQuery, EvalSet
 from kb.quality.runs.admin.form import SetField
 from kb.quality.runs.services import start_run
 from kb.search.admin.labels import notices
@@ -86,7 +86,17 @@ class StartPairView(AdminPage):
             form.add_error(None, message)
             return self._show(form, page, sides, status=400)
         try:
-            runs = _start(caller, form, sides)
+            with transaction.atomic():  # both, or neither
+                runs = [
+                    start_run(
+                        caller,
+                        form.cleaned_data["eval_set"],
+                        profile=side.profile_choice.profile if side.profile_choice else None,
+                        overrides=side.run_overrides,
+                        limit=form.cleaned_data["limit"],
+                    )
+                    for side in sides.values()
+                ]
         except (ServiceError, InvalidConfiguration) as error:
             form.add_error(None, str(error))
             return self._show(form, page, sides, status=400)
@@ -112,22 +122,6 @@ def _with_base(given: QueryDict, form: PairForm) -> QueryDict:
     if eval_set := form.chosen_set:
         query["kb"] = str(eval_set.knowledge_base_id)
     return query
-
-
-def _start(caller: Principal, form: PairForm, sides: dict[str, SideForm]) -> tuple[EvalRun, EvalRun]:
-    """Starts both runs, or neither."""
-    with transaction.atomic():
-        before, after = (
-            start_run(
-                caller,
-                form.cleaned_data["eval_set"],
-                profile=side.profile_choice.profile if side.profile_choice else None,
-                overrides=side.run_overrides,
-                limit=form.cleaned_data["limit"],
-            )
-            for side in sides.values()
-        )
-    return before, after
 
 
 @admin_page("compare/", name="compare")

@@ -1,7 +1,7 @@
 """Two runs of a set, or two searches for one query, side by side, as the pages of comparisons show them."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
@@ -40,7 +40,7 @@ from kb.quality.runs.admin.report import (
 from kb.search.admin.explain.analysis import cutters
 from kb.search.admin.explain.rows import found_url
 from kb.search.admin.labels import milliseconds, notices, stage_label
-from kb.search.services.search import SearchOutcome
+from kb.search.services.search import SearchOutcome, request_as_json
 from kb.web.admin.scoped import Choice
 from retrieval.eval.metrics import SIGNIFICANCE_LEVEL
 from retrieval.highlight import Segment, excerpt, highlight
@@ -50,8 +50,11 @@ from retrieval.types import Hit
 ROWS_A_PAGE = 20
 
 
-def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
-    """A page of the queries won, lost or left as they were."""
+def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
+    """A page of the queries won, lost or left as they were.
+
+    Each links to Search debug, under the second run's settings, and to both sides by side.
+    """
     lists = {
         "lost": (_("Lost"), len(comparison.lost)),
         "won": (_("Won"), len(comparison.won)),
@@ -63,45 +66,39 @@ def query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
     differing = {"lost": comparison.lost, "won": comparison.won}
     queries = differing[chosen] if chosen in differing else tied_queries(before, after)
     page = Paginator(queries, ROWS_A_PAGE).get_page(asked.get("page"))
+    kb_id = after.eval_set.knowledge_base_id
+    of_a, of_b = (
+        {"profile": run.profile.name, "profile_version": run.profile.version, "overrides": run.overrides}
+        for run in (before, after)
+    )
+    sides = {
+        name_at(name, side): value
+        for side, settings in (("a", of_a), ("b", of_b))
+        for name, value in parameters_of(settings).items()
+    }
     return {
         "choices": [
-            Choice(name, label, here(asked, list=name, page=""), name == chosen, count)
+            Choice(name, label, _here(asked, list=name, page=""), name == chosen, count)
             for name, (label, count) in lists.items()
         ],
         "page": page,
-        "rows": query_rows(before, after, list(page.object_list)),
-        "previous_url": here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
-        "next_url": here(asked, page=str(page.next_page_number())) if page.has_next() else "",
+        "rows": [
+            {
+                "external_id": query.external_id,
+                "text": query.text,
+                "before": three_decimals(query.before),
+                "after": three_decimals(query.after),
+                "difference": signed(query.difference),
+                "direction": "up" if query.difference > 0 else "down" if query.difference < 0 else "same",
+                "lost": _lost_text(query),
+                "debug_url": debug_url([kb_id], query.text, of_b),
+                "compare_url": f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
+            }
+            for query in page.object_list
+        ],
+        "previous_url": _here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
+        "next_url": _here(asked, page=str(page.next_page_number())) if page.has_next() else "",
     }
-
-
-def query_rows(before: EvalRun, after: EvalRun, queries: Sequence[QueryDifference]) -> list[dict[str, str]]:
-    """Rows with links to Search debug, under the second run's settings, and to both sides by side."""
-    kb_id = after.eval_set.knowledge_base_id
-    of_a, of_b = _parameters(before), _parameters(after)
-    sides = {
-        name_at(name, side): value
-        for side, asked in (("a", of_a), ("b", of_b))
-        for name, value in parameters_of(asked).items()
-    }
-    return [
-        {
-            "external_id": query.external_id,
-            "text": query.text,
-            "before": three_decimals(query.before),
-            "after": three_decimals(query.after),
-            "difference": signed(query.difference),
-            "direction": "up" if query.difference > 0 else "down" if query.difference < 0 else "same",
-            "lost": _lost_text(query),
-            "debug_url": debug_url([kb_id], query.text, of_b),
-            "compare_url": f"{reverse('admin:compare')}?{urlencode({'kb': kb_id, 'q': query.text, **sides})}",
-        }
-        for query in queries
-    ]
-
-
-def _parameters(run: EvalRun) -> dict[str, Any]:
-    return {"profile": run.profile.name, "profile_version": run.profile.version, "overrides": run.overrides}
 
 
 def _lost_text(query: QueryDifference) -> str:
@@ -111,7 +108,7 @@ def _lost_text(query: QueryDifference) -> str:
     return _("; ").join(message % {"what": lost_label(stage)} for message, stage in losses if stage)
 
 
-def here(asked: QueryDict, **changes: str) -> str:
+def _here(asked: QueryDict, **changes: str) -> str:
     """The same page with some parameters changed; a blank one goes."""
     query = asked.copy()
     for name, value in changes.items():
@@ -123,8 +120,15 @@ def here(asked: QueryDict, **changes: str) -> str:
 
 COLOURS = ("var(--color-base-400)", "var(--color-primary-500)")
 # Where less is better.
-COSTS = frozenset({"false_answer_rate", "p50", "p95"})
+TIMES = frozenset({"p50", "p95"})
+COSTS = TIMES | {"false_answer_rate"}
 NEUTRAL = frozenset({"cut"})
+WRITTEN: Mapping[str, Callable[[float], str]] = {
+    "p50": "{:.1f}".format,
+    "p95": "{:.1f}".format,
+    "answerable_kept": percentage,
+    "false_answer_rate": percentage,
+}
 
 
 def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked: QueryDict) -> dict[str, Any]:
@@ -146,43 +150,36 @@ def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
         ],
         # Whether the second run is better, by the metrics of its last stage that matter most.
         "verdicts": [_verdict(name, last_stage[name]) for name in (LEADING, "recall@5") if name in last_stage],
-        "metrics": [Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS],
-        "chart": chart_of(comparison, metric, (before, after)),
+        "metrics": [Choice(each, metric_label(each), _here(asked, metric=each), each == metric) for each in METRICS],
+        "chart": _chart(comparison, metric, (before, after)),
         "others": [_cell(*each) for each in (*comparison.gate.items(), *comparison.latency_ms.items())],
-        "warnings": _warnings(comparison, before, after),
+        "warnings": list(_warnings(comparison, before, after)),
         "changes": setting_changes(comparison.settings),
-        "queries": query_list(comparison, before, after, asked),
+        "queries": _query_list(comparison, before, after, asked),
     }
 
 
 def _cell(name: str, figure: MetricDifference) -> dict[str, Any]:
     """A figure of both runs; its direction is "same" for what rounds to no difference or is neither better nor worse."""
-    if name in {"p50", "p95"}:
-        before, after, difference = f"{figure.before:.1f}", f"{figure.after:.1f}", f"{figure.difference:+.1f}"
-        difference = difference.replace("-", "\N{MINUS SIGN}")
-    elif name in {"answerable_kept", "false_answer_rate"}:
-        before, after, difference = percentage(figure.before), percentage(figure.after), signed(figure.difference)
-    else:
-        before, after, difference = (
-            three_decimals(figure.before),
-            three_decimals(figure.after),
-            signed(figure.difference),
-        )
+    labels = {
+        "auroc": _("AUROC of the gate"),
+        "answerable_kept": _("Kept by the gate"),
+        "false_answer_rate": _("False answers"),
+        "cut": _("Cut"),
+        "p50": _("Median time, ms"),
+        "p95": _("p95 time, ms"),
+    }
+    as_text = WRITTEN.get(name, three_decimals)
+    difference = signed(figure.difference)
+    if name in TIMES:
+        difference = f"{figure.difference:+.1f}".replace("-", "\N{MINUS SIGN}")
     is_same = abs(figure.difference) < SMALLEST_DIFFERENCE
     direction = "up" if (figure.difference > 0) != (name in COSTS) else "down"
     return {
         "metric": name,
-        "label": {
-            "auroc": _("AUROC of the gate"),
-            "answerable_kept": _("Kept by the gate"),
-            "false_answer_rate": _("False answers"),
-            "cut": _("Cut"),
-            "p50": _("Median time, ms"),
-            "p95": _("p95 time, ms"),
-        }.get(name)
-        or metric_label(name),
-        "before": before,
-        "after": after,
+        "label": labels.get(name) or metric_label(name),
+        "before": as_text(figure.before),
+        "after": as_text(figure.after),
         "difference": _("unchanged") if is_same else difference,
         "direction": "same" if is_same or name in NEUTRAL else direction,
         "chance": "" if is_same else _chance(figure.p_value),
@@ -190,66 +187,59 @@ def _cell(name: str, figure: MetricDifference) -> dict[str, Any]:
     }
 
 
-def p_value_text(p_value: float) -> str:
+def _p_value_text(p_value: float) -> str:
     return "p < 0.001" if p_value < 0.001 else f"p = {p_value:.3f}"
 
 
 def _chance(p_value: float | None) -> str:
     if p_value is None:
         return ""
-    if p_value < SIGNIFICANCE_LEVEL:
-        return _("beyond chance, %(p)s") % {"p": p_value_text(p_value)}
-    return _("chance may be all, %(p)s") % {"p": p_value_text(p_value)}
+    message = _("beyond chance, %(p)s") if p_value < SIGNIFICANCE_LEVEL else _("chance may be all, %(p)s")
+    return message % {"p": _p_value_text(p_value)}
 
 
 def _verdict(name: str, figure: MetricDifference) -> dict[str, str]:
     """Whether the second run is better by one metric, in a sentence."""
+    p_value = 1.0 if figure.p_value is None else figure.p_value
+    is_same = abs(figure.difference) < SMALLEST_DIFFERENCE
+    direction = "same"
+    if not is_same and p_value < SIGNIFICANCE_LEVEL:
+        direction = "up" if figure.difference > 0 else "down"
+    messages = {
+        "same": _(
+            "No difference that chance would not explain: %(metric)s %(difference)s (%(before)s → %(after)s, %(p)s)."
+        ),
+        "up": _("B is better: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."),
+        "down": _("B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."),
+    }
+    message = _("No difference: %(metric)s is %(after)s in both.") if is_same else messages[direction]
     known = {
         "metric": metric_label(name),
         "before": three_decimals(figure.before),
         "after": three_decimals(figure.after),
         "difference": signed(figure.difference),
-        "p": p_value_text(1.0 if figure.p_value is None else figure.p_value),
+        "p": _p_value_text(p_value),
     }
-    if abs(figure.difference) < SMALLEST_DIFFERENCE:
-        direction, message = "same", _("No difference: %(metric)s is %(after)s in both.")
-    elif figure.p_value is None or figure.p_value >= SIGNIFICANCE_LEVEL:
-        direction = "same"
-        message = _(
-            "No difference that chance would not explain: %(metric)s %(difference)s (%(before)s → %(after)s, %(p)s)."
-        )
-    elif figure.difference > 0:
-        direction = "up"
-        message = _(
-            "B is better: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."
-        )
-    else:
-        direction = "down"
-        message = _(
-            "B is worse: %(metric)s %(difference)s (%(before)s → %(after)s), more than chance explains (%(p)s)."
-        )
     return {"direction": direction, "description": message % known}
 
 
-def chart_of(comparison: RunComparison, metric: str, compared: tuple[EvalRun, EvalRun]) -> dict[str, str]:
+def _chart(comparison: RunComparison, metric: str, runs: Sequence[EvalRun]) -> dict[str, str]:
     """Bars of one metric by stage, A beside B, as JSON for Chart.js: `data` and `options`."""
-    stages = list(comparison.stages)
-    figures = [comparison.stages[stage][metric] for stage in stages]
-    runs = tuple(f"{letter} · {run.profile}" for letter, run in zip("AB", compared, strict=True))
+    figures = [metrics[metric] for metrics in comparison.stages.values()]
     values = ([each.before for each in figures], [each.after for each in figures])
     datasets = [
         {
-            "label": label,
+            "label": f"{letter} · {run.profile}",
             "data": data,
             "backgroundColor": colour,
             "borderRadius": 3,
             "maxBarThickness": 36,
             "pointStyle": "rect",
         }
-        for label, data, colour in zip(runs, values, COLOURS, strict=True)
+        for letter, run, data, colour in zip("AB", runs, values, COLOURS, strict=True)
     ]
     return {
-        "data": json.dumps({"labels": [ranking_label(stage) for stage in stages], "datasets": datasets}),
+        "data": json.dumps({"labels": [ranking_label(stage) for stage in comparison.stages], "datasets": datasets}),
         "options": json.dumps(chart_options({"grid": {"display": False}}, {"min": 0, "max": 1, "stepSize": 0.2})),
     }
 
@@ -281,15 +271,12 @@ def chart_options(x_axis: Mapping[str, Any], y_axis: Mapping[str, Any]) -> dict[
     }
 
 
-def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> list[str]:
+def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> Iterator[str]:
     """What a reader should know before believing the figures."""
-    found = []
     if not comparison.same_content:
-        found.append(
-            _(
-                "The knowledge base has changed between the two runs, so the profiles are not the only difference: run the "
-                "older one again."
-            )
+        yield _(
+            "The knowledge base has changed between the two runs, so the profiles are not the only difference: run the "
+            "older one again."
         )
     if comparison.models:
         labels = {
@@ -303,12 +290,11 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> lis
             f"{labels.get(each.name, each.name)}: {each.before or '–'} → {each.after or '–'}"
             for each in comparison.models
         )
-        found.append(_("Other models answered (%(models)s).") % {"models": roles})
-    found += [
-        _("No reranker has answered in %(run)s: its results stand as the fusion ordered them.") % {"run": letter}
-        for run, letter in ((before, "A"), (after, "B"))
-        if not is_reranked(run)
-    ]
+        yield _("Other models answered (%(models)s).") % {"models": roles}
+    for run, letter in ((before, "A"), (after, "B")):
+        if not is_reranked(run):
+            message = _("No reranker has answered in %(run)s: its results stand as the fusion ordered them.")
+            yield message % {"run": letter}
     for count, letter in ((comparison.only_before, "A"), (comparison.only_after, "B")):
         if count:
             message = ngettext(
@@ -316,8 +302,7 @@ def _warnings(comparison: RunComparison, before: EvalRun, after: EvalRun) -> lis
                 "%(count)d queries that only %(run)s has are left out.",
                 count,
             )
-            found.append(message % {"count": count, "run": letter})
-    return found
+            yield message % {"count": count, "run": letter}
 
 
 EXCERPT_CHARACTERS = 160
@@ -347,14 +332,13 @@ def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> d
         bases: the searched knowledge bases by id.
     """
     a, b = comparison.a.result.timings_ms, comparison.b.result.timings_ms
-    labels = {"total": _("Total")}
     return {
         "sides": [_side("A", comparison.a, comparison, bases), _side("B", comparison.b, comparison, bases)],
         "summary": _summary(comparison),
         "changes": setting_changes(comparison.response.settings),
         "times": [
             {
-                "label": labels.get(stage) or stage_label(stage),
+                "label": _("Total") if stage == "total" else stage_label(stage),
                 "a": milliseconds(a[stage]) if stage in a else "–",
                 "b": milliseconds(b[stage]) if stage in b else "–",
             }
@@ -391,13 +375,6 @@ def _side(
         movement = _movement(letter, comparison.by_hit[hit.passage.chunk_id])
         card = _card(hit, tokenizers.get(hit.passage.kb_id))
         cards.append({**card, "rank": rank, "kb_name": bases[hit.passage.kb_id].name, "movement": movement})
-    asked = {
-        "profile": request.profile,
-        "profile_version": request.profile_version,
-        "overrides": request.overrides,
-        "filters": request.filters.as_dict() if request.filters else None,
-        "latency_budget_ms": request.latency_budget_ms,
-    }
     return {
         "letter": letter,
         "profile": str(outcome.wiring.profile),
@@ -406,7 +383,7 @@ def _side(
         "threshold": f"{result.threshold:g}",
         "cards": cards,
         "notices": notices(result.degraded, outcome.wiring.pipeline.scopes, bases),
-        "debug_url": debug_url(request.knowledge_base_ids, request.query, asked),
+        "debug_url": debug_url(request.knowledge_base_ids, request.query, request_as_json(request)),
     }
 
 

@@ -38,8 +38,8 @@ def setting_changes(differences: Iterable[SettingDifference]) -> list[dict[str, 
 
 
 SIDES = ("a", "b")
+# Fields that both sides have in common; the others carry the side before their name: `a_fusion`.
 SHARED = ("q", "kb", "budget", *FILTERS)
-"""Fields that both sides have in common; the others carry the side before their name: `a_fusion`."""
 # What an evaluation sets itself, so that all stages are measured to the same depth and before the gate.
 ONLY_OF_A_SEARCH = ("top_k", "threshold", "rerank", "neighbours")
 
@@ -75,12 +75,8 @@ class SideForm(SearchForm):
         return any(field.value() or field.errors for field in self.shared_fields)
 
     @property
-    def plain_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in SETTINGS if name not in WEIGHTS]
-
-    @property
-    def weight_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in WEIGHTS]
+    def setting_fields(self) -> list[forms.BoundField]:
+        return [self[name] for name in (*(each for each in SETTINGS if each not in WEIGHTS), *WEIGHTS)]
 
     @property
     def run_fields(self) -> list[forms.BoundField]:
