@@ -346,8 +346,6 @@ class GraphImportViewSet(ApiViewSet):
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         fields = self.checked(GraphImportSerializer)
         table, text = Table(fields["table"]), read_bytes(fields["file"].read(MAX_BYTES + 1))
-        if fields["dry_run"]:
-            plan = graph_import_plan(kb, table, text)
-        else:
-            plan = graph_import(kb, table, text, skip_errors=fields["skip_errors"])
+        is_dry, skip_errors = fields["dry_run"], fields["skip_errors"]
+        plan = graph_import_plan(kb, table, text) if is_dry else graph_import(kb, table, text, skip_errors=skip_errors)
         return Response(ImportPlanSerializer(plan).data)

@@ -127,7 +127,7 @@ def _shown(plan: ImportPlan) -> dict[str, Any]:
     rows = sorted(plan.rows, key=lambda row: (order[row.effect], row.line))[:ROWS_SHOWN]
     return {
         "shown_rows": [{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
-        "counts": [(EFFECTS[effect], plan.count(effect)) for effect in order],
+        "counts": [(EFFECTS[effect], plan.counts[effect]) for effect in order],
         "not_shown": len(plan.rows) - len(rows),
-        "can_import": plan.count(Effect.NEW) + plan.count(Effect.CHANGED) > 0,
+        "can_import": plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
     }

@@ -1,9 +1,11 @@
 """Facts as they are written: by the names of their entities, each fact once, with what states it."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db.models import Q, QuerySet
+from msgspec import Struct
 
 from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
@@ -17,8 +19,7 @@ _PRECEDENCE = {Origin.HAND: 0, Origin.IMPORT: 1, Origin.LLM: 2}
 Identity = tuple[str, str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Triple:
+class Triple(Struct, frozen=True, array_like=True):
     subject: str
     predicate: str
     object: str
@@ -139,13 +140,18 @@ def apply_rewriting(plan: Rewriting) -> None:
         for source in FactSource.objects.filter(fact__in=kept_of)
     ]
     FactSource.objects.bulk_create(moved, ignore_conflicts=True, batch_size=BATCH)
-    sourceless = GraphFact.objects.filter(pk__in=set(kept_of.values()), source_chunk=None).in_bulk()
-    for fact, kept in plan.united:
-        if fact.source_chunk_id is not None and kept in sourceless:
-            GraphFact.objects.filter(pk=kept, source_chunk=None).update(source_chunk_id=fact.source_chunk_id)
+    give_source_chunks({kept: fact.source_chunk_id for fact, kept in reversed(plan.united) if fact.source_chunk_id})
     GraphFact.objects.filter(pk__in=[*kept_of, *(fact.pk for fact in plan.circular)]).delete()
     # Each fact that stays has a place of its own, which none of the others has left to take another's.
     GraphFact.objects.bulk_update(plan.renamed, ["subject", "object", "subject_key", "object_key"], batch_size=BATCH)
+
+
+def give_source_chunks(chunk_of: Mapping[int, int], **of_facts: Any) -> None:
+    """Gives facts, by their ids, the chunk that states them, where they have none yet; `of_facts` filters them."""
+    facts = list(GraphFact.objects.filter(pk__in=chunk_of, source_chunk=None, **of_facts))
+    for fact in facts:
+        fact.source_chunk_id = chunk_of[fact.pk]
+    GraphFact.objects.bulk_update(facts, ["source_chunk"], batch_size=BATCH)
 
 
 def move_facts(kept: Chunk, gone: Sequence[int]) -> None:

@@ -1,12 +1,15 @@
 """Imports of entities, facts and concepts from CSV files: first a plan of what would change, then the change itself."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from django.db import transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
@@ -21,6 +24,7 @@ from kb.graph.services.facts import (
     Triple,
     by_entities,
     facts_with,
+    give_source_chunks,
     known_facts,
     rewrite_facts,
     write_facts,
@@ -45,43 +49,45 @@ class PlannedRow:
     message: str = ""
 
 
-def plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
-    """What the rows do, and what does it."""
+Plan = tuple[list[PlannedRow], Callable[[], None]]
+"""What the rows of a file do, and what does it."""
+
+
+def _first_error(*checks: tuple[bool, str, Mapping[str, Any]]) -> str:
+    """The sentence of the first check that has found something; only that one is translated."""
+    return next((_(template) % values for is_wrong, template, values in checks if is_wrong), "")
+
+
+def _plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
     concepts = {normalized_key(each.name): each for each in Concept.objects.filter(knowledge_base=kb)}
     terms = {(term.concept_id, term.key) for term in ConceptTerm.objects.filter(knowledge_base=kb)}
-    by_id = {each.pk: key for key, each in concepts.items()}
+    keys = {each.pk: key for key, each in concepts.items()}
     named = set(concepts) | {normalized_key(row["name"]) for row in rows}
-    wider = {key: by_id[each.parent_id] for key, each in concepts.items() if each.parent_id in by_id}
+    wider = {key: keys[each.parent_id] for key, each in concepts.items() if each.parent_id in keys}
     held, wide = set(concepts), set(wider.values())
     planned, taken = [], []
     for row in rows:
-        key = normalized_key(row["name"])
-        error = _concept_error(row, named, wider, leads=key in wide)
-        if error:
+        key, parent = normalized_key(row["name"]), normalized_key(row["parent"])
+        if error := _concept_error(row, named, wider, leads=key in wide):
             planned.append(PlannedRow(row.line, row["name"], Effect.ERROR, error))
             continue
-        parent = normalized_key(row["parent"])
-        is_moved = bool(parent) and wider.get(key) != parent
+        concept = concepts.get(key)
+        synonyms = row.listed("synonyms")
+        added = [text for text in synonyms if not concept or (concept.pk, normalized_key(text)) not in terms]
+        is_changed = added or (parent and wider.get(key) != parent)
+        effect = Effect.NEW if key not in held else Effect.CHANGED if is_changed else Effect.SAME
+        planned.append(PlannedRow(row.line, row["name"], effect, " · ".join(filter(None, [*added, row["parent"]]))))
         if parent:
             wider[key] = parent
             wide.add(parent)
-        concept = concepts.get(key)
-        added = [
-            text
-            for text in row.listed("synonyms")
-            if concept is None or (concept.pk, normalized_key(text)) not in terms
-        ]
-        effect = Effect.NEW if key not in held else Effect.CHANGED if added or is_moved else Effect.SAME
         held.add(key)
         taken.append(row)
-        planned.append(PlannedRow(row.line, row["name"], effect, " · ".join([*added, row["parent"]]).strip(" ·")))
     return planned, lambda: _apply_concepts(kb, taken, concepts)
 
 
 def _apply_concepts(kb: KnowledgeBase, rows: Sequence[Row], concepts: dict[str, Concept]) -> None:
     for row in rows:
-        key = normalized_key(row["name"])
-        if key not in concepts:
+        if (key := normalized_key(row["name"])) not in concepts:
             concepts[key] = Concept(knowledge_base=kb, name=row["name"])
             concepts[key].save()
     for row in rows:
@@ -100,149 +106,143 @@ def _apply_concepts(kb: KnowledgeBase, rows: Sequence[Row], concepts: dict[str, 
 def _concept_error(row: Row, named: set[str], wider: Mapping[str, str], *, leads: bool) -> str:
     """What is wrong with a row; `leads` where another concept is narrower than its own, without which there is no circle."""
     texts = [row["name"], *row.listed("synonyms")]
-    if not all(map(normalized_key, texts)):
-        return _("The name is missing.")
-    if any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts):
-        return _("A name has %(most)d characters at most: shorten it.") % {"most": NAME_CHARACTERS}
     own, parent = normalized_key(row["name"]), normalized_key(row["parent"])
-    if parent and parent not in named:
-        message = _("The wider concept “%(name)s” is neither in the file nor in the knowledge base.")
-        return message % {"name": row["parent"][:100]}
-    above, met = parent, set()
-    while above and above not in met:
-        if above == own:
-            return _("“%(name)s” is narrower than this concept: choose another one.") % {"name": row["parent"][:100]}
-        met.add(above)
-        above = wider.get(above, "") if leads else ""
-    return ""
+    is_long = any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts)
+    shown = {"name": row["parent"][:100]}
+    return _first_error(
+        (not all(map(normalized_key, texts)), gettext_noop("The name is missing."), {}),
+        (is_long, gettext_noop("A name has %(most)d characters at most: shorten it."), {"most": NAME_CHARACTERS}),
+        (
+            bool(parent) and parent not in named,
+            gettext_noop("The wider concept “%(name)s” is neither in the file nor in the knowledge base."),
+            shown,
+        ),
+        (
+            own in (_with_wider(parent, wider) if leads else [parent]),
+            gettext_noop("“%(name)s” is narrower than this concept: choose another one."),
+            shown,
+        ),
+    )
 
 
-@dataclass(slots=True)
-class _Planned:
-    """An entity as it will be; `names` are those that it is given, by their keys."""
+def _with_wider(key: str, wider: Mapping[str, str]) -> dict[str, None]:
+    met: dict[str, None] = {}
+    while key and key not in met:
+        met[key] = None
+        key = wider.get(key, "")
+    return met
 
-    entity: Entity
-    names: dict[str, str] = field(default_factory=dict)
-    is_changed: bool = False
 
-
-def plan_entities(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
-    """What the rows do, and what does it."""
+def _plan_entities(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
     keys = {normalized_key(text) for row in rows for text in (row["name"], *row.listed("aliases"))}
     held = EntityName.objects.filter(knowledge_base=kb, key__in=keys).select_related("entity")
-    entities: dict[int, _Planned] = {}
-    owners: dict[str, _Planned] = {}
-    for name in held:
-        owners[name.key] = entities.setdefault(name.entity_id, _Planned(name.entity))
-    new: list[_Planned] = []
-    planned = [_plan_row(kb, row, owners, new) for row in rows]
-    changed = [each for each in entities.values() if each.is_changed]
-    return planned, lambda: _apply_entities(kb, new, changed)
+    entities = {name.entity_id: name.entity for name in held}
+    owners = {name.key: entities[name.entity_id] for name in held}
+    names: list[EntityName] = []
+    changed: dict[int, Entity] = {}
+    planned = [_plan_entity(kb, row, owners, names, changed) for row in rows]
+    return planned, lambda: _apply_entities(kb, names, changed.values())
 
 
-def _plan_row(kb: KnowledgeBase, row: Row, owners: dict[str, _Planned], new: list[_Planned]) -> PlannedRow:
-    given = [row["name"], *row.listed("aliases")]
+def _plan_entity(
+    kb: KnowledgeBase, row: Row, owners: dict[str, Entity], names: list[EntityName], changed: dict[int, Entity]
+) -> PlannedRow:
+    """What a row does; adds to the owners of names by their keys, the new names, and the stored entities that change."""
     texts: dict[str, str] = {}
-    for text in given:
+    for text in [row["name"], *row.listed("aliases")]:
         texts.setdefault(normalized_key(text), text)
-    shown = row["name"]
-    if error := _entity_error(row, texts):
-        return PlannedRow(row.line, shown, Effect.ERROR, error)
     known = {id(owners[key]): owners[key] for key in texts if key in owners}
-    if len(known) > 1:
-        names = "”, “".join(sorted(each.entity.name for each in known.values()))
-        message = _("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out.")
-        return PlannedRow(row.line, shown, Effect.ERROR, message % {"names": names})
-    target = next(iter(known.values()), None)
-    effect = Effect.NEW if target is None else Effect.SAME
-    if target is None:
-        target = _Planned(Entity(knowledge_base=kb, name=shown, origin=Origin.IMPORT))
-        new.append(target)
+    if error := _entity_error(row, texts, list(known.values())):
+        return PlannedRow(row.line, row["name"], Effect.ERROR, error)
+    entity = next(iter(known.values()), None)
+    effect = Effect.SAME if entity else Effect.NEW
+    entity = entity or Entity(knowledge_base=kb, name=row["name"], origin=Origin.IMPORT)
     added = {key: text for key, text in texts.items() if key not in owners}
-    target.names |= added
-    owners |= dict.fromkeys(added, target)
-    fields = {name: row[name] for name in ("kind", "description") if row[name]}
-    differing = [name for name, value in fields.items() if getattr(target.entity, name) != value]
-    for name in differing:
-        setattr(target.entity, name, fields[name])
-    if effect is Effect.SAME and (added or differing):
-        effect, target.is_changed = Effect.CHANGED, True
-    others = [text for text in added.values() if text != target.entity.name]
-    return PlannedRow(row.line, shown, effect, " · ".join([*others, *(fields[name][:80] for name in differing)]))
+    names += [EntityName(entity=entity, knowledge_base=kb, text=text, key=key) for key, text in added.items()]
+    owners |= dict.fromkeys(added, entity)
+    fields = {name: row[name] for name in ("kind", "description") if row[name] not in ("", getattr(entity, name))}
+    for name, value in fields.items():
+        setattr(entity, name, value)
+    if effect is Effect.SAME and (added or fields):
+        effect = Effect.CHANGED
+        if entity.pk is not None:
+            changed[entity.pk] = entity
+    others = [text for text in added.values() if text != entity.name]
+    return PlannedRow(row.line, row["name"], effect, " · ".join([*others, *(value[:80] for value in fields.values())]))
 
 
-def _entity_error(row: Row, texts: dict[str, str]) -> str:
-    if not normalized_key(row["name"]):
-        return _("The name is missing.")
+def _entity_error(row: Row, texts: Mapping[str, str], known: Sequence[Entity]) -> str:
+    most = {"name": NAME_CHARACTERS, "kind": KIND_CHARACTERS}
     is_long = any(len(text) > NAME_CHARACTERS for text in texts.values())
-    if is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS:
-        return _("A name has %(name)d characters at most, and a kind %(kind)d: shorten it.") % {
-            "name": NAME_CHARACTERS,
-            "kind": KIND_CHARACTERS,
-        }
-    if len(texts) > MAX_ALIASES + 1:
-        return _("An entity can have %(most)d other names at most: leave some out.") % {"most": MAX_ALIASES}
-    if any("\0" in value for value in row.values.values()):
-        return _("It holds a character that cannot be stored: delete it.")
-    return ""
+    return _first_error(
+        (not normalized_key(row["name"]), gettext_noop("The name is missing."), {}),
+        (
+            is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS,
+            gettext_noop("A name has %(name)d characters at most, and a kind %(kind)d: shorten it."),
+            most,
+        ),
+        (
+            len(texts) > MAX_ALIASES + 1,
+            gettext_noop("An entity can have %(most)d other names at most: leave some out."),
+            {"most": MAX_ALIASES},
+        ),
+        (
+            any("\0" in value for value in row.values.values()),
+            gettext_noop("It holds a character that cannot be stored: delete it."),
+            {},
+        ),
+        (
+            len(known) > 1,
+            gettext_noop("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out."),
+            {"names": "”, “".join(sorted(each.name for each in known))},
+        ),
+    )
 
 
-def _apply_entities(kb: KnowledgeBase, new: Sequence[_Planned], changed: Sequence[_Planned]) -> None:
-    Entity.objects.bulk_create([each.entity for each in new], batch_size=BATCH)
-    for each in changed:
-        if each.entity.origin == Origin.LLM:
-            each.entity.origin = Origin.IMPORT
-    Entity.objects.bulk_update([each.entity for each in changed], ["kind", "description", "origin"], batch_size=BATCH)
-    names = [
-        EntityName(entity=each.entity, knowledge_base=kb, text=text, key=key)
-        for each in [*new, *changed]
-        for key, text in sorted(each.names.items(), key=lambda pair: pair[1] != each.entity.name)
-    ]
+def _apply_entities(kb: KnowledgeBase, names: Sequence[EntityName], changed: Collection[Entity]) -> None:
+    new = {id(name.entity): name.entity for name in names if name.entity.pk is None}
+    Entity.objects.bulk_create(new.values(), batch_size=BATCH)
+    for entity in changed:
+        entity.origin = Origin.IMPORT if entity.origin == Origin.LLM else entity.origin
+    Entity.objects.bulk_update(changed, ["kind", "description", "origin"], batch_size=BATCH)
     EntityName.objects.bulk_create(names, batch_size=BATCH)
-    given = {name.key: name.entity for name in names if name.text != name.entity.name}
-    stated = facts_with(kb.pk, given).values_list("subject_key", "object_key")
-    touched = {given[key] for pair in stated for key in pair if key in given}
-    keys: dict[Entity, list[str]] = {}
-    for key, entity in given.items():
-        keys.setdefault(entity, []).append(key)
-    for entity, added in keys.items():
-        if entity in touched:
-            rewrite_facts(kb.pk, added, entity.name)
+    given: dict[Entity, list[str]] = defaultdict(list)
+    for name in names:
+        if name.text != name.entity.name:
+            given[name.entity].append(name.key)
+    facts = facts_with(kb.pk, [key for keys in given.values() for key in keys])
+    stated = {key for ends in facts.values_list("subject_key", "object_key") for key in ends}
+    for entity, keys in given.items():
+        if not stated.isdisjoint(keys):
+            rewrite_facts(kb.pk, keys, entity.name)
 
 
-def plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[list[PlannedRow], Callable[[], None]]:
-    """What the rows do, and what does it."""
-    stated = [Triple(row["subject"], row["predicate"], row["object"]) for row in rows]
-    triples = by_entities(kb.pk, stated)
+def _plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
+    triples = by_entities(kb.pk, [Triple(row["subject"], row["predicate"], row["object"]) for row in rows])
     documents, chunks = _sources(kb, rows)
     held = set(known_facts(kb.pk, triples))
     planned: list[PlannedRow] = []
     sources: dict[Identity, int | None] = {}
     taken: list[Triple] = []
     for row, triple in zip(rows, triples, strict=True):
-        text = " · ".join([row["subject"], row["predicate"], row["object"]])
         document_id = documents.get(row["document"])
         chunk_id = chunks.get((document_id, row["chunk"].lstrip("0")))
-        error = _fact_error(row, triple) or _source_error(row, document_id, chunk_id)
-        if error:
-            planned.append(PlannedRow(row.line, text, Effect.ERROR, error))
-            continue
-        effect = Effect.SAME if triple.identity in held else Effect.NEW
-        held.add(triple.identity)
-        taken.append(triple)
-        sources[triple.identity] = sources.get(triple.identity) or chunk_id
-        planned.append(PlannedRow(row.line, text, effect, row["document"]))
+        effect, message = Effect.SAME if triple.identity in held else Effect.NEW, row["document"]
+        if error := _fact_error(row, triple, document_id, chunk_id):
+            effect, message = Effect.ERROR, error
+        else:
+            held.add(triple.identity)
+            taken.append(triple)
+            sources[triple.identity] = sources.get(triple.identity) or chunk_id
+        text = " · ".join([row["subject"], row["predicate"], row["object"]])
+        planned.append(PlannedRow(row.line, text, effect, message))
     return planned, lambda: _apply_facts(kb, taken, sources)
 
 
 def _apply_facts(kb: KnowledgeBase, triples: Sequence[Triple], sources: dict[Identity, int | None]) -> None:
     ids = write_facts(kb.pk, triples, Origin.IMPORT)
     GraphFact.objects.filter(pk__in=ids.values(), origin=Origin.LLM).update(origin=Origin.IMPORT)
-    chunk_of = {ids[identity]: chunk_id for identity, chunk_id in sources.items() if chunk_id and identity in ids}
-    facts = list(GraphFact.objects.filter(pk__in=chunk_of, source_chunk=None))
-    for fact in facts:
-        fact.source_chunk_id = chunk_of[fact.pk]
-    GraphFact.objects.bulk_update(facts, ["source_chunk"], batch_size=BATCH)
+    give_source_chunks({ids[identity]: pk for identity, pk in sources.items() if pk and identity in ids})
 
 
 def _sources(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[dict[str, int], dict[tuple[int | None, str], int]]:
@@ -258,34 +258,41 @@ def _sources(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[dict[str, int], di
     return by_name, {(document_id, str(position + 1)): pk for document_id, position, pk in chunks}
 
 
-def _fact_error(row: Row, triple: Triple) -> str:
+def _fact_error(row: Row, triple: Triple, document_id: int | None, chunk_id: int | None) -> str:
     cells = (row["subject"], row["predicate"], row["object"])
-    if not all(normalized_key(cell) for cell in cells):
-        return _("Subject, predicate and object are all needed.")
-    if any(len(cell) > NAME_CHARACTERS for cell in cells):
-        return _("Subject, predicate and object have %(most)d characters at most: shorten them.") % {
-            "most": NAME_CHARACTERS
-        }
-    if any("\0" in cell for cell in cells):
-        return _("It holds a character that cannot be stored: delete it.")
-    if triple.identity[0] == triple.identity[2] and normalized_key(row["subject"]) != normalized_key(row["object"]):
-        return _("Subject and object are two names of one entity.")
-    return ""
+    is_one = triple.identity[0] == triple.identity[2] and normalized_key(row["subject"]) != normalized_key(
+        row["object"]
+    )
+    return _first_error(
+        (not all(map(normalized_key, cells)), gettext_noop("Subject, predicate and object are all needed."), {}),
+        (
+            any(len(cell) > NAME_CHARACTERS for cell in cells),
+            gettext_noop("Subject, predicate and object have %(most)d characters at most: shorten them."),
+            {"most": NAME_CHARACTERS},
+        ),
+        (
+            any("\0" in cell for cell in cells),
+            gettext_noop("It holds a character that cannot be stored: delete it."),
+            {},
+        ),
+        (is_one, gettext_noop("Subject and object are two names of one entity."), {}),
+        (
+            bool(row["document"]) and document_id is None,
+            gettext_noop("The knowledge base has no document of the source or title “%(name)s”."),
+            {"name": row["document"][:100]},
+        ),
+        (
+            bool(row["chunk"]) and chunk_id is None,
+            gettext_noop("The document has no chunk %(number)s; the first one is 1."),
+            {"number": row["chunk"][:20]},
+        ),
+    )
 
 
-def _source_error(row: Row, document_id: int | None, chunk_id: int | None) -> str:
-    if row["document"] and document_id is None:
-        message = _("The knowledge base has no document of the source or title “%(name)s”.")
-        return message % {"name": row["document"][:100]}
-    if row["chunk"] and chunk_id is None:
-        return _("The document has no chunk %(number)s; the first one is 1.") % {"number": row["chunk"][:20]}
-    return ""
-
-
-_PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], tuple[list[PlannedRow], Callable[[], None]]]] = {
-    Table.ENTITIES: plan_entities,
-    Table.FACTS: plan_facts,
-    Table.CONCEPTS: plan_concepts,
+_PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], Plan]] = {
+    Table.ENTITIES: _plan_entities,
+    Table.FACTS: _plan_facts,
+    Table.CONCEPTS: _plan_concepts,
 }
 
 
@@ -296,16 +303,13 @@ class ImportPlan:
     table: Table
     rows: Sequence[PlannedRow]
 
-    def count(self, effect: Effect) -> int:
-        return sum(row.effect is effect for row in self.rows)
-
     @property
     def errors(self) -> list[PlannedRow]:
         return [row for row in self.rows if row.effect is Effect.ERROR]
 
     @property
     def counts(self) -> dict[str, int]:
-        return {effect.value: self.count(effect) for effect in Effect}
+        return {effect.value: sum(row.effect is effect for row in self.rows) for effect in Effect}
 
 
 def graph_import_plan(kb: KnowledgeBase, table: Table, text: str) -> ImportPlan:

@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from msgspec import Struct
+
 from kb.access.models import KnowledgeBase
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
@@ -81,8 +83,7 @@ class UnusableAnswer(Exception):
     """Nothing of an answer can be taken; the message tells the model why."""
 
 
-@dataclass(frozen=True, slots=True)
-class FoundEntity:
+class FoundEntity(Struct, frozen=True, array_like=True):
     name: str
     kind: str = ""
     aliases: tuple[str, ...] = ()
@@ -101,21 +102,6 @@ class Found:
     entities: tuple[FoundEntity, ...] = ()
     facts: tuple[Triple, ...] = ()
     refused: int = 0
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            "entities": [[each.name, each.kind, list(each.aliases)] for each in self.entities],
-            "facts": [[each.subject, each.predicate, each.object] for each in self.facts],
-            "refused": self.refused,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> "Found":
-        return cls(
-            tuple(FoundEntity(name, kind, tuple(aliases)) for name, kind, aliases in value["entities"]),
-            tuple(Triple(*each) for each in value["facts"]),
-            value["refused"],
-        )
 
 
 def read_passage_answer(answer: str, passage: str) -> Found:
@@ -320,24 +306,20 @@ class GraphReader:
         return self._asked(prompt, lambda answer: read_passage_answer(answer, passage.text))
 
     def _asked(self, prompt: tuple[Turn, ...], read: Callable[[str], T]) -> T | None:
-        answer = ""
-        try:
-            answer = self._complete(prompt)
-            return read(answer)
-        except UnusableAnswer as error:
-            again = Turn("user", _AGAIN.format(reason=message_of(error)))
-        try:
-            return read(self._complete((*prompt, Turn("assistant", answer[:4_000] or "-"), again)))
-        except UnusableAnswer:
-            return None
-
-    def _complete(self, prompt: Sequence[Turn]) -> str:
-        try:
-            return self.model.complete(prompt, timeout_s=self.timeout_s, as_json=True)
-        except GenerationFailed as error:
-            if error.code == DegradationCode.LLM_UNUSABLE:
-                raise UnusableAnswer("the answer was empty") from error
-            raise
+        for _attempt in range(2):
+            answer = ""
+            try:
+                answer = self.model.complete(prompt, timeout_s=self.timeout_s, as_json=True)
+                return read(answer)
+            except GenerationFailed as error:
+                if error.code != DegradationCode.LLM_UNUSABLE:
+                    raise
+                reason = "the answer was empty"
+            except UnusableAnswer as error:
+                reason = message_of(error)
+            again = Turn("user", _AGAIN.format(reason=reason))
+            prompt = (*prompt, Turn("assistant", answer[:4_000] or "-"), again)
+        return None
 
 
 def readable_chunks(document: Document) -> list[Chunk]:

@@ -8,13 +8,12 @@ import logging
 import time
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from itertools import islice
-from typing import Any
 
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Count, F, Q, QuerySet
 from django.utils import timezone
+from msgspec import convert, to_builtins
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
@@ -32,14 +31,13 @@ from kb.graph.models import (
     Origin,
 )
 from kb.graph.services.entities import MAX_ALIASES, fact_counts
-from kb.graph.services.facts import BATCH, by_entities, rewrite_facts, write_facts
+from kb.graph.services.facts import BATCH, by_entities, give_source_chunks, rewrite_facts, write_facts
 from kb.graph.services.reader import (
     VERSION,
     Found,
     FoundConcept,
     FoundEntity,
     GraphReader,
-    Passage,
     passage_of,
     readable_chunks,
 )
@@ -47,6 +45,7 @@ from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
 from kb.providers.embedding_models import generator
 from retrieval.errors import GenerationFailed
 from retrieval.messages import Message, gettext_noop, message_of
+from retrieval.protocols import Generator
 
 
 def write_found(document: Document, found: Mapping[str, Found]) -> int:
@@ -88,13 +87,11 @@ def _write_sources(document: Document, wanted: set[tuple[int, int]], stale: set[
     held = {(source.fact_id, source.chunk_id): source for source in FactSource.objects.filter(document=document)}
     gone = [source for key, source in held.items() if key not in wanted and (key[1] is None or key[1] not in stale)]
     new = sorted(wanted - held.keys())
-    rows = [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in new]
-    FactSource.objects.bulk_create(rows, batch_size=BATCH)
-    first = dict(reversed(new))
-    lacking = list(GraphFact.objects.filter(pk__in=first, source_chunk=None, origin=Origin.LLM))
-    for fact in lacking:
-        fact.source_chunk_id = first[fact.pk]
-    GraphFact.objects.bulk_update(lacking, ["source_chunk"], batch_size=BATCH)
+    FactSource.objects.bulk_create(
+        [FactSource(fact_id=fact_id, document=document, chunk_id=chunk_id) for fact_id, chunk_id in new],
+        batch_size=BATCH,
+    )
+    give_source_chunks(dict(reversed(new)), origin=Origin.LLM)
     losing = GraphFact.objects.filter(pk__in=[source.fact_id for source in gone])
     touched = {key for pair in losing.values_list("subject_key", "object_key") for key in pair}
     FactSource.objects.filter(pk__in=[source.pk for source in gone]).delete()
@@ -116,12 +113,10 @@ def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
         elif each.kind and not entity.kind:
             entity.kind = each.kind
             entity.save(update_fields=["kind"])
-        new = {key: text for key, text in texts.items() if key not in owners}
-        if new:
-            room = MAX_ALIASES + 1 - EntityName.objects.filter(entity=entity).count()
-            new = dict(islice(new.items(), max(0, room)))
-        for key, text in new.items():
-            EntityName(entity=entity, text=text).save()
+        if new := [key for key in texts if key not in owners]:
+            new = new[: max(0, MAX_ALIASES + 1 - EntityName.objects.filter(entity=entity).count())]
+        for key in new:
+            EntityName(entity=entity, text=texts[key]).save()
             owners[key] = entity
         if new:
             rewrite_facts(kb_id, new, entity.name)
@@ -144,9 +139,8 @@ def assign_concepts(document: Document, found: Sequence[FoundConcept], before: C
     """
     wanted = _concept_ids(document.knowledge_base_id, found)
     held = set(document.concepts.values_list("pk", flat=True))
-    chosen = held - set(before)
-    document.concepts.remove(*(set(before) & held) - set(wanted))
-    given = [pk for pk in wanted if pk not in chosen]
+    document.concepts.remove(*(held & set(before)) - set(wanted))
+    given = [pk for pk in wanted if pk not in held or pk in before]
     document.concepts.add(*given)
     return given
 
@@ -156,19 +150,14 @@ def _concept_ids(kb_id: int, found: Sequence[FoundConcept]) -> list[int]:
     names = {normalized_key(name) for each in found for name in (each.name, each.wider) if name}
     rows = ConceptTerm.objects.filter(knowledge_base=kb_id, key__in=names).order_by("-kind", "pk")
     known = {row.key: row.concept_id for row in rows}
-    made = 0
-    ids = []
+    most = len(known) + MOST_NEW
     for each in found:
-        pk = known.get(normalized_key(each.name))
-        if pk is None and made < MOST_NEW:
+        if normalized_key(each.name) not in known and len(known) < most:
             wider = known.get(normalized_key(each.wider)) if each.wider else None
-            concept = Concept(knowledge_base_id=kb_id, name=each.name, parent_id=wider)
-            concept.save()
-            pk = known[normalized_key(each.name)] = concept.pk
-            made += 1
-        if pk is not None:
-            ids.append(pk)
-    return list(dict.fromkeys(ids))
+            concept = Concept.objects.create(knowledge_base_id=kb_id, name=each.name, parent_id=wider)
+            known[normalized_key(each.name)] = concept.pk
+    keys = [normalized_key(each.name) for each in found]
+    return list(dict.fromkeys(known[key] for key in keys if key in known))
 
 
 LEASE = timedelta(minutes=10)
@@ -194,17 +183,9 @@ EXTRACTIONS = Queue(
 def graph_request(document: Document) -> GraphExtraction:
     """Asks for a document to be read; what a worker reads of it just now is read once more."""
     now = timezone.now()
-    fresh = {
-        "status": Status.WAITING,
-        "attempts": 0,
-        "error_code": "",
-        "error": "",
-        "lease": None,
-        "asked_at": now,
-        "due_at": now + TASK_AWAITED,
-    }
-    extraction, _is_new = GraphExtraction.objects.update_or_create(document=document, defaults=fresh)
-    return extraction
+    waiting = EXTRACTIONS.freed(Status.WAITING, until=now + TASK_AWAITED)
+    fresh = {**waiting, "attempts": 0, "error_code": "", "error": "", "asked_at": now}
+    return GraphExtraction.objects.update_or_create(document=document, defaults=fresh)[0]
 
 
 def graph_request_if_wanted(document_id: int) -> bool:
@@ -223,10 +204,7 @@ def graph_request_all(kb: KnowledgeBase) -> int:
         How many were asked for; a sweep hands them out.
     """
     documents = Document.objects.filter(knowledge_base=kb, status=Document.Status.READY).order_by("pk")
-    count = 0
-    for document in documents.only("pk").iterator():
-        graph_request(document)
-        count += 1
+    count = sum(1 for _asked in map(graph_request, documents.only("pk").iterator()))
     GraphExtraction.objects.filter(document__knowledge_base=kb, status=Status.WAITING).update(due_at=timezone.now())
     return count
 
@@ -244,33 +222,13 @@ def sweep_graph_requests() -> list[int]:
     return [document.pk for document in asked] + list(lost.order_by("pk").values_list("document_id", flat=True))
 
 
-class ReadingJob(Job[GraphExtraction]):
-    """One worker's hold on the reading of one document."""
-
-    @property
-    def document(self) -> Document:
-        document: Document = self.row.document
-        return document
-
-    @classmethod
-    def claim(cls, document_id: int) -> "ReadingJob | None":
-        """Takes a document that waits to be read; None where there is none."""
-        job = EXTRACTIONS.claim(Q(document=document_id))
-        return cls(EXTRACTIONS, job.row, job.lease) if job else None
-
-    def finish(self, **fields: Any) -> None:
-        done: dict[str, Any] = {"attempts": 0, "error": "", "error_code": "", "finished_at": timezone.now()}
-        self.leave(Status.DONE, **done, **fields)
-
-    def fail(self, code: str, message: str) -> None:
-        """Plans another attempt, later each time; after the last one it is left to a curator."""
-        attempts = self.row.attempts + 1
-        reason: dict[str, Any] = {"attempts": attempts, "error_code": code, "error": message}
-        if attempts >= MAX_ATTEMPTS:
-            self.leave(Status.FAILED, **reason)
-        else:
-            pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
-            self.leave(Status.WAITING, until=timezone.now() + pause, **reason)
+def _fail(job: Job[GraphExtraction], code: str, message: str) -> None:
+    """Plans another attempt, later each time; after the last one it is left to a curator."""
+    attempts = job.row.attempts + 1
+    is_last = attempts >= MAX_ATTEMPTS
+    pause = min(FIRST_PAUSE * 2 ** (attempts - 1), LONGEST_PAUSE)
+    status, until = (Status.FAILED, None) if is_last else (Status.WAITING, timezone.now() + pause)
+    job.leave(status, until=until, attempts=attempts, error_code=code, error=message)
 
 
 def _unread() -> QuerySet[Document]:
@@ -300,7 +258,7 @@ def extract_document(document_id: int) -> bool:
     Returns:
         Whether there is more of it to read, in another task.
     """
-    job = ReadingJob.claim(document_id)
+    job = EXTRACTIONS.claim(Q(document=document_id))
     if job is None:
         return False
     try:
@@ -310,46 +268,47 @@ def extract_document(document_id: int) -> bool:
     return False
 
 
-def _extract(job: ReadingJob) -> bool:
+def _extract(job: Job[GraphExtraction]) -> bool:
     model = generator()
     if model is None:
-        job.fail(*NOT_CONFIGURED)
+        _fail(job, *NOT_CONFIGURED)
         return False
-    kb = job.document.knowledge_base
-    reader = GraphReader(
-        model, kb.language, timeout_s=settings.LLM_SECONDS, concurrency=max(1, settings.GRAPH_LLM_CONCURRENCY)
-    )
-    reading = _Reading(job, reader)
+    reading = _Reading(job, model)
     try:
         is_complete = reading.read_passages()
         if is_complete:
             reading.read_concepts()
     except GenerationFailed as error:
         reading.write()
-        job.fail(error.code.value, message_of(error))
+        _fail(job, error.code.value, message_of(error))
         return False
-    if not is_complete:
+    if is_complete:
+        reading.finish()
+    else:
         job.wait()
-        return True
-    reading.finish()
-    return False
+    return not is_complete
 
 
 class _Reading:
     """One document's passages and what was found in them so far."""
 
-    def __init__(self, job: ReadingJob, reader: GraphReader) -> None:
-        self._job, self._reader, self._document = job, reader, job.document
+    def __init__(self, job: Job[GraphExtraction], model: Generator) -> None:
+        self._job, self._document = job, job.row.document
+        self._reader = GraphReader(
+            model,
+            self._document.knowledge_base.language,
+            timeout_s=settings.LLM_SECONDS,
+            concurrency=max(1, settings.GRAPH_LLM_CONCURRENCY),
+        )
         chunks = readable_chunks(self._document)
-        passages = [passage_of(self._document, chunk) for chunk in chunks]
         self._headings = dict.fromkeys(" > ".join(chunk.heading_path) for chunk in chunks[:HEADED_CHUNKS])
-        self._passages = {passage.content_hash: passage for passage in passages}
+        passages = {each.content_hash: each for each in (passage_of(self._document, chunk) for chunk in chunks)}
         most = settings.GRAPH_LLM_MAX_CHUNKS
-        self._wanted = list(self._passages.values())[:most]
-        self._counts = {"chunk_count": len(chunks), "skipped_count": max(0, len(self._passages) - most)}
+        self._wanted = list(passages.values())[:most]
+        self._counts = {"chunk_count": len(chunks), "skipped_count": max(0, len(passages) - most)}
         hashes = [passage.content_hash for passage in self._wanted]
         stored = GraphReading.objects.filter(document=self._document, version=VERSION, content_hash__in=hashes)
-        self._found = {row.content_hash: Found.from_json(row.found) for row in stored}
+        self._found = {row.content_hash: convert(row.found, Found) for row in stored}
         self._unusable = 0
         self._has_news = True
 
@@ -364,7 +323,15 @@ class _Reading:
             if time.monotonic() > until:
                 return False
             for passage, found in self._reader.read(left[start : start + size]):
-                self._store(passage, found)
+                if found is None:
+                    self._unusable += 1
+                else:
+                    self._found[passage.content_hash] = found
+                    GraphReading.objects.update_or_create(
+                        document=self._document,
+                        content_hash=passage.content_hash,
+                        defaults={"version": VERSION, "found": to_builtins(found)},
+                    )
                 self._job.renew(**self._numbers())
         return True
 
@@ -382,8 +349,7 @@ class _Reading:
             return
         with transaction.atomic():
             lock_knowledge_bases([self._document.knowledge_base_id])
-            assigned = assign_concepts(self._document, found, self._job.row.concept_ids)
-            self._job.renew(concept_ids=assigned)
+            self._job.renew(concept_ids=assign_concepts(self._document, found, self._job.row.concept_ids))
 
     def write(self) -> None:
         """Puts what was found so far into the graph; what is known of passages that were not read stays."""
@@ -395,18 +361,7 @@ class _Reading:
         with transaction.atomic():
             self.write()
             GraphReading.objects.filter(document=self._document).exclude(content_hash__in=list(self._found)).delete()
-            self._job.finish()
-
-    def _store(self, passage: Passage, found: Found | None) -> None:
-        if found is None:
-            self._unusable += 1
-            return
-        self._found[passage.content_hash] = found
-        GraphReading.objects.update_or_create(
-            document=self._document,
-            content_hash=passage.content_hash,
-            defaults={"version": VERSION, "found": found.as_json()},
-        )
+            self._job.leave(Status.DONE, attempts=0, error="", error_code="", finished_at=timezone.now())
 
     def _numbers(self) -> dict[str, int]:
         return {

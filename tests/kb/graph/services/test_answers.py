@@ -3,6 +3,7 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import convert, to_builtins
 
 from kb.graph.services.facts import Triple
 from kb.graph.services.reader import (
@@ -101,7 +102,10 @@ def test_no_answer_breaks_the_reading(text, value):
 def test_what_was_found_survives_its_storage():
     found = Found((FoundEntity("a", "b", ("c",)),), (Triple("a", "b", "c"),), 3)
 
-    assert Found.from_json(json.loads(json.dumps(found.as_json()))) == found
+    stored = json.loads(json.dumps(to_builtins(found)))
+
+    assert stored == {"entities": [["a", "b", ["c"]]], "facts": [["a", "b", "c"]], "refused": 3}
+    assert convert(stored, Found) == found
 
 
 def test_concepts_are_read_once_each_and_none_is_wider_than_itself():

@@ -1,12 +1,13 @@
 import json
 
 import pytest
+from django.db.models import Q
 from django.utils import timezone
 
 from kb import tasks
 from kb.graph.services.entities import MAX_ALIASES, entity_create
 from kb.graph.services.writing import (
-    ReadingJob,
+    EXTRACTIONS,
     extract_document,
     graph_request,
     graph_request_if_wanted,
@@ -192,14 +193,14 @@ def test_passages_beyond_the_bound_are_not_read_and_told_of(kb, model, settings)
 
 def test_a_document_that_is_asked_for_anew_meanwhile_is_not_written_by_the_first_reader(kb, model):
     document = make_document(kb, ACME)
-    job = ReadingJob.claim(graph_request(document).document_id)
+    job = EXTRACTIONS.claim(Q(pk=graph_request(document).pk))
 
     graph_request(document)
 
     with pytest.raises(LeaseLost):
         job.renew()
-    assert ReadingJob.claim(document.pk) is not None
-    assert ReadingJob.claim(document.pk) is None
+    assert EXTRACTIONS.claim(Q(document=document)) is not None
+    assert EXTRACTIONS.claim(Q(document=document)) is None
 
 
 def test_only_documents_of_bases_that_want_it_are_asked_for_each_once(kb):
