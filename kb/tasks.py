@@ -28,7 +28,7 @@ from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.jobs import DOCUMENTS
 from kb.jobs.moves import AlreadyRunning, Move
 from kb.operations.services import retention
-from kb.quality.runs.services import execute_run, sweep_runs
+from kb.quality.runs.services.runs import execute_run, sweep_runs
 from kb.sources.web.services.runs import run_web_source
 from kb.sources.web.services.sources import sweep_web_sources
 from kb.web.services import idempotency_keys_purge

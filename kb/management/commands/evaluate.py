@@ -10,9 +10,10 @@ from kb.management.base import KnowledgeBaseCommand, setting
 from kb.profiles.services import find_version, name_and_version
 from kb.quality.eval_sets.services.queries import eval_set_by_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
-from kb.quality.runs.services import evaluate, evaluate_as_run, query_count
 from kb.quality.runs.services import report as floors
-from kb.quality.runs.services.report import report_as_json
+from kb.quality.runs.services.report import evaluate, report_as_json
+from kb.quality.runs.services.run import query_count
+from kb.quality.runs.services.runs import evaluate_as_run
 
 LOST_LISTED = 20
 
@@ -84,23 +85,15 @@ class Command(KnowledgeBaseCommand):
     def _report(self, kb: KnowledgeBase, eval_set: EvalSet, options: dict[str, Any]) -> dict[str, Any]:
         principal = Principal(kb.owner)
         name, version = name_and_version(options["profile"])
-        overrides, limit = dict(options["override"]), options["limit"]
-        with self.progress_bar(total=query_count(eval_set, limit), unit="queries") as bar:
+        how = {
+            "profile": find_version(principal, name, version, scope=[kb.pk]) if name else None,
+            "overrides": dict(options["override"]),
+            "limit": options["limit"],
+        }
+        with self.progress_bar(total=query_count(eval_set, options["limit"]), unit="queries") as bar:
             if not options["save"]:
-                report = evaluate(
-                    principal,
-                    eval_set,
-                    profile=name,
-                    profile_version=version,
-                    overrides=overrides,
-                    limit=limit,
-                    on_progress=bar.update,
-                )
-                return report_as_json(report)
-            profile = find_version(principal, name, version, scope=[kb.pk]) if name else None
-            run = evaluate_as_run(
-                principal, eval_set, profile=profile, overrides=overrides, limit=limit, on_progress=bar.update
-            )
+                return report_as_json(evaluate(principal, eval_set, **how, on_progress=bar.update))
+            run = evaluate_as_run(principal, eval_set, **how, on_progress=bar.update)
         if run.status != EvalRun.Status.DONE:
             raise CommandError(f"Run {run.pk} was cancelled; what it measured until then is in the admin.")
         return report_as_json(run.report)

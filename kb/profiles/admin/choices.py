@@ -22,6 +22,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import AT, SettingDifference, find_version, name_and_version, reference
 from retrieval.config import SETTINGS, TYPES
+from retrieval.errors import InvalidConfiguration
 
 VERSIONS_OFFERED = 20
 
@@ -161,6 +162,13 @@ def setting_field(name: str) -> forms.Field:
     widget = text_input(inputmode="numeric" if is_whole else "decimal")
     field: forms.Field = kind(min_value=low, max_value=high, widget=widget, **label)
     return field
+
+
+def configuration_error(error: InvalidConfiguration) -> str:
+    """What is wrong with settings, for the field of `error.field`."""
+    if error.field in {"keyword_weight", "hybrid_text_weight"}:
+        return _("Both weights are 0: give at least one channel a weight.")
+    return str(error)
 
 
 def groups() -> dict[str, list[str]]:

@@ -43,8 +43,8 @@ from kb.models import (
 )
 from kb.quality.runs.admin.report import run_notices
 from kb.quality.runs.api import EvalRunDetailSerializer
-from kb.quality.runs.services import execute_run, start_run
 from kb.quality.runs.services.reembedding import reembedding_state
+from kb.quality.runs.services.runs import execute_run, start_run
 from kb.search.api import TraceSerializer
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest, outcome_as_log, search

@@ -16,13 +16,13 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.access.services.rate_limits import GENERAL
 from kb.base.errors import NotVisible, ServiceError
 from kb.quality.compare.admin.results import shown
-from kb.quality.compare.admin.runs import compare_url
 from kb.quality.compare.admin.sides import SideForm, open_sides, same_sides, swapped
 from kb.quality.compare.services import InvalidSide, compare_searches
 from kb.quality.debug.admin.form import SearchPage
 from kb.quality.models import EvalQuery, EvalSet
 from kb.quality.runs.admin.form import SetField
-from kb.quality.runs.services import start_run
+from kb.quality.runs.admin.pages import compare_url
+from kb.quality.runs.services.runs import start_run
 from kb.search.admin.labels import notices
 from kb.web.admin.scoped import count_of, principal, row_id
 from kb.web.admin.site import AdminPage

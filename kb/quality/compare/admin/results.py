@@ -25,6 +25,7 @@ from kb.quality.compare.services import (
 from kb.quality.debug.admin.form import parameters_of
 from kb.quality.debug.admin.judge import debug_url
 from kb.quality.models import EvalRun
+from kb.quality.runs.admin.queries import here
 from kb.quality.runs.admin.report import (
     AXIS,
     LEADING,
@@ -78,7 +79,7 @@ def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, aske
     }
     return {
         "choices": [
-            Choice(name, label, _here(asked, list=name, page=""), name == chosen, count)
+            Choice(name, label, here(asked, list=name, page=""), name == chosen, count)
             for name, (label, count) in lists.items()
         ],
         "page": page,
@@ -96,8 +97,8 @@ def _query_list(comparison: RunComparison, before: EvalRun, after: EvalRun, aske
             }
             for query in page.object_list
         ],
-        "previous_url": _here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
-        "next_url": _here(asked, page=str(page.next_page_number())) if page.has_next() else "",
+        "previous_url": here(asked, page=str(page.previous_page_number())) if page.has_previous() else "",
+        "next_url": here(asked, page=str(page.next_page_number())) if page.has_next() else "",
     }
 
 
@@ -106,16 +107,6 @@ def _lost_text(query: QueryDifference) -> str:
         return _("A and B: %(what)s") % {"what": lost_label(query.lost_at_after)}
     losses = [(_("A: %(what)s"), query.lost_at_before), (_("B: %(what)s"), query.lost_at_after)]
     return _("; ").join(message % {"what": lost_label(stage)} for message, stage in losses if stage)
-
-
-def _here(asked: QueryDict, **changes: str) -> str:
-    """The same page with some parameters changed; a blank one goes."""
-    query = asked.copy()
-    for name, value in changes.items():
-        query.pop(name, None)
-        if value:
-            query[name] = value
-    return f"?{query.urlencode()}"
 
 
 COLOURS = ("var(--color-base-400)", "var(--color-primary-500)")
@@ -150,7 +141,7 @@ def shown_runs(comparison: RunComparison, before: EvalRun, after: EvalRun, asked
         ],
         # Whether the second run is better, by the metrics of its last stage that matter most.
         "verdicts": [_verdict(name, last_stage[name]) for name in (LEADING, "recall@5") if name in last_stage],
-        "metrics": [Choice(each, metric_label(each), _here(asked, metric=each), each == metric) for each in METRICS],
+        "metrics": [Choice(each, metric_label(each), here(asked, metric=each), each == metric) for each in METRICS],
         "chart": _chart(comparison, metric, (before, after)),
         "others": [_cell(*each) for each in (*comparison.gate.items(), *comparison.latency_ms.items())],
         "warnings": list(_warnings(comparison, before, after)),

@@ -16,8 +16,8 @@ from kb.base.errors import Rejected, ServiceError
 from kb.quality.compare.admin.results import shown_runs
 from kb.quality.compare.services import compare_runs
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.admin.pages import UNFINISHED, is_unfinished, progress_of, standstill
-from kb.quality.runs.services import cancel_run
+from kb.quality.runs.admin.pages import UNFINISHED, compare_url, is_unfinished, progress_of, standstill
+from kb.quality.runs.services.runs import cancel_run
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, page
 
@@ -60,10 +60,6 @@ class CompareRunsView(AdminPage):
         context["comparison"] = comparison
         context["shown"] = shown_runs(comparison, a, b, request.GET)
         return 200
-
-
-def compare_url(a: EvalRun, b: EvalRun) -> str:
-    return f"{reverse('admin:compare_runs')}?{urlencode({'a': a.pk, 'b': b.pk})}"
 
 
 def named_runs(caller: Principal, request: HttpRequest) -> dict[str, EvalRun]:

@@ -21,6 +21,7 @@ from kb.profiles.admin.choices import (
     ProfileChoice,
     as_field_choices,
     choices_of,
+    configuration_error,
     profile_choices,
     profile_value,
     select,
@@ -230,10 +231,7 @@ class SearchForm(forms.Form):
     def reject(self, error: InvalidConfiguration) -> None:
         """Shows an error of the resolved settings next to the field that can mend it."""
         fields = {setting: name for name, setting in SETTINGS.items()}
-        message = str(error)
-        if error.field in {"keyword_weight", "hybrid_text_weight"}:
-            message = _("Both weights are 0: give at least one channel a weight.")
-        self.add_error(fields.get(error.field), message)
+        self.add_error(fields.get(error.field), configuration_error(error))
 
 
 SearchForm.base_fields.update({name: setting_field(setting) for name, setting in SETTINGS.items()})

@@ -7,7 +7,7 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models import Principal
+from kb.access.models import KnowledgeBase, Principal
 from kb.base.errors import Rejected
 from kb.content.models import Chunk, Document
 from kb.quality.eval_sets.services.queries import find_query, query_of, require_editable, spellings
@@ -20,6 +20,16 @@ IRRELEVANT, PARTLY, RELEVANT = range(3)
 def source_label(document: Document) -> str:
     """What a judgment knows a document by: its source, or its title where it has none."""
     return document.source or document.title
+
+
+def documents_by_label(kb: KnowledgeBase, labels: Iterable[str]) -> Mapping[str, list[int]]:
+    """The ids of the documents that judgments know by these labels, newest first."""
+    found: dict[str, list[int]] = defaultdict(list)
+    wanted = set(labels) - {""}
+    rows = Document.objects.filter(Q(source__in=wanted) | Q(source="", title__in=wanted), knowledge_base=kb)
+    for pk, source, title in rows.order_by("-pk").values_list("pk", "source", "title"):
+        found[source or title].append(pk)
+    return found
 
 
 def judge(principal: Principal, eval_set: EvalSet, query_text: str, chunk: Chunk, grade: int) -> Judgment:

@@ -1,7 +1,6 @@
 """Evaluation sets as files: import and export in the layouts of BEIR and TREC."""
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +15,7 @@ from kb.access.models import KnowledgeBase, Principal, User
 from kb.base.errors import NotVisible, Rejected
 from kb.base.text import storable
 from kb.content.models import Chunk, Document
-from kb.quality.eval_sets.services.judgments import source_label
+from kb.quality.eval_sets.services.judgments import documents_by_label, source_label
 from kb.quality.eval_sets.services.queries import require_editable_base, set_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet, Judgment
 from retrieval.eval.judged_sets import (
@@ -93,7 +92,7 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
     Queries that stay, by their ids, keep their rows, so that earlier runs still lead to them.
     """
     judgments = _distinct(map(_storable, judged.judgments))
-    by_label = _documents_by_label(kb, {each.source for each in judgments})
+    by_label = documents_by_label(kb, {each.source for each in judgments})
     with transaction.atomic():
         eval_set, _is_new = EvalSet.objects.get_or_create(knowledge_base=kb, name=name)
         EvalSet.objects.select_for_update(no_key=True).get(pk=eval_set.pk)
@@ -101,7 +100,8 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
         rows = [
             Judgment(
                 query_id=queries[each.query_id],
-                document_id=_only(by_label.get(each.source, ())),
+                # Where several have the source, the judgment is of the one that holds its words.
+                document_id=by_label[each.source][0] if len(by_label.get(each.source, ())) == 1 else None,
                 source=each.source,
                 quote=each.quote,
                 quote_hash=anchor_hash(each.quote) if each.quote else "",
@@ -197,20 +197,6 @@ def _labelled(kb: KnowledgeBase) -> QuerySet[Any]:
     has_chunks = Exists(Chunk.objects.filter(document=OuterRef("pk")))
     rows: QuerySet[Any] = Document.objects.filter(has_chunks, knowledge_base=kb).annotate(label=label)
     return rows.exclude(label="")
-
-
-def _documents_by_label(kb: KnowledgeBase, sources: Iterable[str]) -> Mapping[str, Sequence[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    wanted = set(sources) - {""}
-    own = Document.objects.filter(Q(source__in=wanted) | Q(source="", title__in=wanted), knowledge_base=kb)
-    for pk, source, title in own.order_by("pk").values_list("pk", "source", "title"):
-        found[source or title].append(pk)
-    return found
-
-
-def _only(ids: Sequence[int]) -> int | None:
-    """The document; None where several have the source: the judgment then is of the one that holds its words."""
-    return ids[0] if len(ids) == 1 else None
 
 
 def _write_queries(eval_set: EvalSet, queries: Iterable[JudgedQuery]) -> dict[str, int]:

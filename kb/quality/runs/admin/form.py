@@ -2,26 +2,36 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import Principal
-from kb.profiles.admin.choices import choices_of, profile_state, select, setting_field, text_input, value_text
+from kb.profiles.admin.choices import (
+    choices_of,
+    configuration_error,
+    profile_state,
+    select,
+    setting_field,
+    text_input,
+    value_text,
+)
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import configuration_of
-from kb.quality.models import EvalQuery, EvalSet
+from kb.quality.models import EvalQuery, EvalRun, EvalSet
 from kb.web.admin.scoped import count_of, row_id
 from retrieval.config import SETTINGS
 from retrieval.errors import InvalidConfiguration
 
 WEIGHTS = ("vector_weight", "keyword_weight", "question_weight", "hybrid_vector_weight", "hybrid_text_weight")
-COMMON = ("fusion", *WEIGHTS, "rrf_k", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")
+RERANKING = ("fusion", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")
+COMMON = (*RERANKING, *WEIGHTS, "rrf_k")
 # Another set has other profiles, and another profile other values behind the empty fields: the page is asked for them.
 RELOADING = {
     "hx-get": "",
@@ -80,16 +90,11 @@ class StartForm(forms.Form):
         chosen = row_id(str(self["eval_set"].value() or ""))
         self.chosen_set = None if chosen is None else sets.filter(pk=chosen).first()
         self.profiles = {str(row.pk): row for row in _offered(principal, self.chosen_set)}
-        self.offer("profile", [("", self._own_profile()), *_grouped(self.profiles.values())])
-        self._show_inherited()
-
-    def _own_profile(self) -> str:
-        if self.chosen_set is None:
-            return _("The knowledge base’s own")
-        return _("The knowledge base’s own (%(profile)s)") % {"profile": self.chosen_set.knowledge_base.profile}
-
-    def _show_inherited(self) -> None:
-        """Empty fields show what they stand for under the chosen profile."""
+        own = _("The knowledge base’s own")
+        if self.chosen_set is not None:
+            own = _("The knowledge base’s own (%(profile)s)") % {"profile": self.chosen_set.knowledge_base.profile}
+        self.offer("profile", [("", own), *_grouped(self.profiles.values())])
+        # Empty fields show what they stand for under the chosen profile
         inherited = configuration_of(self.chosen_profile.settings if self.chosen_profile else {}).as_dict()
         fusions = choices_of("fusion")
         same = _("Inherited (%(value)s)") % {"value": fusions[inherited["fusion"]]}
@@ -113,24 +118,18 @@ class StartForm(forms.Form):
         return len(cast(Any, self.fields["eval_set"]).choices) > 1
 
     @property
-    def has_overrides(self) -> bool:
-        return any(self[name].value() not in (None, "") for name in (*COMMON, "other"))
-
-    @property
     def is_unfolded(self) -> bool:
-        return self.has_overrides or any(self[name].errors for name in (*COMMON, "other"))
+        return any(self[name].errors or self[name].value() not in (None, "") for name in (*COMMON, "other"))
 
     @property
-    def rrf_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("vector_weight", "keyword_weight", "question_weight", "rrf_k")]
-
-    @property
-    def weighted_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("hybrid_vector_weight", "hybrid_text_weight")]
-
-    @property
-    def rerank_fields(self) -> list[forms.BoundField]:
-        return [self[name] for name in ("fusion", "candidate_floor", "rerank_candidates", "top_k", "score_threshold")]
+    def groups(self) -> dict[str, list[forms.BoundField]]:
+        """The fields of the common settings by the title of their group."""
+        groups = {
+            _("Candidates, reranking and gate"): RERANKING,
+            _("Fusion by reciprocal ranks (RRF)"): (*WEIGHTS[:3], "rrf_k"),
+            _("Fusion by weighted sum"): WEIGHTS[3:],
+        }
+        return {title: [self[name] for name in names] for title, names in groups.items()}
 
     def clean_other(self) -> dict[str, Any]:
         """Settings of one a line, their values as in JSON.
@@ -140,13 +139,11 @@ class StartForm(forms.Form):
         """
         values = {}
         for number, line in enumerate(self.cleaned_data["other"].splitlines(), 1):
-            if not line.strip():
-                continue
-            found = LINE.fullmatch(line)
-            if found is None:
+            if found := LINE.fullmatch(line):
+                values[found[1]] = _json_or_text(found[2])
+            elif line.strip():
                 message = _("Line %(number)d is no setting: write it as “name = value”.")
                 raise ValidationError(message % {"number": number})
-            values[found[1]] = _json_or_text(found[2])
         return values
 
     def clean(self) -> dict[str, Any]:
@@ -159,28 +156,25 @@ class StartForm(forms.Form):
         try:
             configuration_of({**(self.chosen_profile.settings if self.chosen_profile else {}), **self.overrides})
         except InvalidConfiguration as error:
-            message = str(error)
-            if error.field in {"keyword_weight", "hybrid_text_weight"}:
-                message = _("Both weights are 0: give at least one channel a weight.")
-            self.add_error(error.field if error.field in COMMON else "other", message)
+            self.add_error(error.field if error.field in COMMON else "other", configuration_error(error))
         return values
 
 
 StartForm.base_fields.update({name: setting_field(name) for name in COMMON})
 
 
-def again_parameters(
-    profile_id: int, eval_set_id: int, overrides: Mapping[str, Any], limit: int | None
-) -> dict[str, str]:
+def again_parameters(run: EvalRun) -> dict[str, str]:
     """The fields of the form that start the same run again."""
     other = [
-        f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in overrides.items() if name not in COMMON
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in run.overrides.items()
+        if name not in COMMON
     ]
     given = {
-        "eval_set": eval_set_id,
-        "profile": profile_id,
-        "limit": limit,
-        **{name: overrides.get(name) for name in COMMON},
+        "eval_set": run.eval_set_id,
+        "profile": run.profile_id,
+        "limit": run.query_limit,
+        **{name: run.overrides.get(name) for name in COMMON},
         "other": "\n".join(other),
     }
     return {name: str(value) for name, value in given.items() if value not in (None, "")}
@@ -197,17 +191,13 @@ def _json_or_text(value: str) -> Any:
 def _offered(principal: Principal, eval_set: EvalSet | None) -> Iterable[RetrievalProfile]:
     """Every version of the profiles that may serve a set: shared ones, and those of its knowledge base."""
     profiles = RetrievalProfile.objects.visible_to(principal).select_related("knowledge_base")
-    if eval_set is None:
-        return profiles.filter(knowledge_base=None)
-    return profiles.filter(knowledge_base__in=[eval_set.knowledge_base_id]) | profiles.filter(knowledge_base=None)
+    own = [eval_set.knowledge_base_id] if eval_set else []
+    return profiles.filter(Q(knowledge_base=None) | Q(knowledge_base__in=own))
 
 
 def _grouped(profiles: Iterable[RetrievalProfile]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Choices by profile name; each version says whether it is published, a draft, or an earlier one."""
-    by_name: dict[str, list[RetrievalProfile]] = {}
+    by_name: dict[str, list[tuple[str, str]]] = {}
     for profile in profiles:
-        by_name.setdefault(profile.name, []).append(profile)
-    return [
-        (name, [(str(each.pk), f"{each} · {profile_state(each)}") for each in versions])
-        for name, versions in by_name.items()
-    ]
+        by_name.setdefault(profile.name, []).append((str(profile.pk), f"{profile} · {profile_state(profile)}"))
+    return list(by_name.items())

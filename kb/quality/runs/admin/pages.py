@@ -1,8 +1,8 @@
 """The pages of evaluation runs: the start of one, its progress, its report, and the table of its queries."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from operator import attrgetter
 from typing import Any
 from urllib.parse import urlencode
 
@@ -10,14 +10,13 @@ from django.db.models import FloatField, QuerySet, Value
 from django.db.models.fields.json import KT
 from django.db.models.functions import Cast, Coalesce
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.functional import cached_property
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
-from django.utils.translation import ngettext
+from django.utils.translation import gettext_lazy, ngettext
 from django.views.generic import FormView, TemplateView
 from unfold.views import UnfoldModelAdminViewMixin
 
@@ -44,8 +43,7 @@ from kb.quality.runs.admin.report import (
     three_decimals,
     verdicts,
 )
-from kb.quality.runs.services import start_run
-from kb.quality.runs.services.runs import SILENT_LONG
+from kb.quality.runs.services.runs import SILENT_LONG, start_run
 from kb.web.admin.scoped import principal
 from retrieval.errors import InvalidConfiguration
 
@@ -98,13 +96,13 @@ def neighbours_of(run: EvalRun, labels: dict[str, str]) -> list[dict[str, Any]]:
             }
             for name, label in labels.items()
         ]
-        url = compare_url(*sorted((run.pk, other.pk)))
+        url = compare_url(*sorted((run, other), key=attrgetter("pk")))
         rows.append({"run": other, "standings": standings, "same_queries": same_queries, "compare_url": url})
     return rows
 
 
-def compare_url(before: int, after: int) -> str:
-    return f"{reverse('admin:compare_runs')}?a={before}&b={after}"
+def compare_url(before: EvalRun, after: EvalRun) -> str:
+    return f"{reverse('admin:compare_runs')}?a={before.pk}&b={after.pk}"
 
 
 UNFINISHED = (EvalRun.Status.PENDING, EvalRun.Status.RUNNING)
@@ -118,41 +116,16 @@ LABELS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a run is.
-
-    Attributes:
-        percent: 0 to 100, rounded down.
-        rate: queries a second since it began; None before the first.
-        seconds_left: at that rate; None while it is unknown.
-    """
-
-    done: int
-    total: int
-    percent: int
-    rate: float | None
-    seconds_left: float | None
-
-    @property
-    def rate_text(self) -> str:
-        if self.rate is None:
-            return ""
-        return _("%(rate)s queries a second") % {"rate": f"{self.rate:.0f}" if self.rate >= 10 else f"{self.rate:.1f}"}
-
-    @property
-    def time_left_text(self) -> str:
-        return "" if self.seconds_left is None else _("about %(time)s left") % {"time": duration(self.seconds_left)}
-
-
-def progress_of(run: EvalRun) -> Progress:
+def progress_of(run: EvalRun) -> dict[str, Any]:
+    """How far a run is: `percent`, from 0 to 100, and `pace`, a text that is blank before the first query."""
     percent = 100 * run.done // run.total if run.total else 0
-    if not run.done or run.started_at is None or run.heartbeat is None:
-        return Progress(run.done, run.total, percent, None, None)
-    seconds = (run.heartbeat - run.started_at).total_seconds()
-    rate = run.done / seconds if seconds > 0 else None
-    left = max(run.total - run.done, 0) / rate if rate else None
-    return Progress(run.done, run.total, percent, rate, left)
+    seconds = (run.heartbeat - run.started_at).total_seconds() if run.started_at and run.heartbeat else 0
+    if not run.done or seconds <= 0:
+        return {"percent": percent, "pace": ""}
+    rate = run.done / seconds
+    speed = _("%(rate)s queries a second") % {"rate": f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"}
+    left = _("about %(time)s left") % {"time": duration(max(run.total - run.done, 0) / rate)}
+    return {"percent": percent, "pace": f"{speed} · {left}"}
 
 
 def duration(seconds: float) -> str:
@@ -214,9 +187,7 @@ class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-
     template_name = "quality/runs/start.html"
     form_class = StartForm
 
-    @property
-    def title(self) -> str:
-        return _("Evaluate")
+    title = gettext_lazy("Evaluate")
 
     def get_initial(self) -> dict[str, Any]:
         return {name: self.request.GET[name] for name in StartForm.base_fields if name in self.request.GET}
@@ -225,8 +196,7 @@ class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-
         return {**super().get_form_kwargs(), "principal": principal(self.request)}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        form = kwargs.get("form") or self.get_form()
-        return super().get_context_data(**{**kwargs, "form": form}, opts=self.model_admin.opts)
+        return super().get_context_data(**kwargs, opts=self.model_admin.opts)
 
     def form_valid(self, form: StartForm) -> HttpResponse:
         values = form.cleaned_data
@@ -250,9 +220,8 @@ class OneRunView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
     permission_required = ()
 
     @cached_property
-    def run(self) -> EvalRun:
-        found: EvalRun = self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
-        return found
+    def run(self) -> Any:
+        return self.model_admin.get_object_or_404(self.request, str(self.kwargs["object_id"]))
 
     @property
     def title(self) -> str:
@@ -277,7 +246,6 @@ class RunView(OneRunView):
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         run, report = self.run, self.run.report or {}
         may_edit = self.model_admin.has_change_permission(self.request, run)
-        again = again_parameters(run.profile_id, run.eval_set_id, run.overrides, run.query_limit)
         roles = {
             "embedding": _("Embedding"),
             "tokenizer": _("Tokenizer"),
@@ -287,10 +255,11 @@ class RunView(OneRunView):
         }
         seconds = (run.finished_at - run.started_at).total_seconds() if run.started_at and run.finished_at else None
         context = super().get_context_data(
-            **{**kwargs, **live_context(run)},
+            **kwargs,
+            **live_context(run),
             may_edit=may_edit,
             unsaved=[(setting_label(name), value_text(name, value)) for name, value in run.overrides.items()],
-            again_url=f"{reverse('admin:kb_evalrun_add')}?{urlencode(again)}" if may_edit else "",
+            again_url=f"{reverse('admin:kb_evalrun_add')}?{urlencode(again_parameters(run))}" if may_edit else "",
             took="" if seconds is None else duration(seconds),
             error=shown(run.error),
             settings=settings_of(run),
@@ -336,19 +305,16 @@ def live_context(run: EvalRun, *, ask_workers: bool = False) -> dict[str, Any]:
 
 
 def live_view(request: HttpRequest, run: EvalRun) -> HttpResponse:
-    """How far a run is, for a page that polls; once the run has ended, the page is loaded anew."""
-    response = render(request, "quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)})
-    if not is_unfinished(run):
-        response.headers["HX-Refresh"] = "true"
-    return response
+    """How far a run is, for a page that polls; once the run has ended, the page is loaded again."""
+    html = render_to_string("quality/runs/live.html", {"run": run, **live_context(run, ask_workers=True)}, request)
+    return HttpResponse(html, headers=None if is_unfinished(run) else {"HX-Refresh": "true"})
 
 
 def has_changed(run: EvalRun) -> bool:
     """Whether the knowledge base is another one than the run measured."""
-    if run.kb_version is None:
-        return False
     now = run.eval_set.knowledge_base.version_row
-    return (run.kb_version, run.content_version) != (now.version, now.content_version)
+    measured = (run.kb_version, run.content_version)
+    return run.kb_version is not None and measured != (now.version, now.content_version)
 
 
 def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
@@ -362,14 +328,9 @@ def save_as_draft(caller: Principal, run: EvalRun) -> RetrievalProfile:
         InvalidConfiguration: this version of the program does not take the settings.
     """
     profile, kb = run.profile, run.eval_set.knowledge_base
-    may_change = RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists()
+    name, place = profile.name, profile.knowledge_base
+    if not RetrievalProfile.objects.editable_by(caller).filter(pk=profile.pk).exists():
+        name, place = "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS], kb
     message = _("From evaluation run #%(number)d of “%(name)s”.") % {"number": run.pk, "name": run.eval_set.name}
-    return create_version(
-        caller,
-        profile.name
-        if may_change
-        else "".join(each for each in kb.name if each not in NOT_IN_NAMES)[:MAX_NAME_CHARACTERS],
-        {**profile.settings, **run.overrides},
-        description=message,
-        knowledge_base=profile.knowledge_base if may_change else kb,
-    )
+    settings = {**profile.settings, **run.overrides}
+    return create_version(caller, name, settings, description=message, knowledge_base=place)

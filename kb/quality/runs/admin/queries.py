@@ -78,15 +78,15 @@ def misses_of(run: EvalRun, lost: Mapping[str, int], asked: QueryDict) -> dict[s
     paginator = Paginator(rows, MISSES_A_PAGE)
     paginator.count = lost[chosen] if chosen else total  # cached, so that they are not counted again
     page = paginator.get_page(asked.get("page"))
-    stages = [Choice("", _("All"), _here(asked, lost="", page=""), not chosen, total)]
+    stages = [Choice("", _("All"), here(asked, lost="", page=""), not chosen, total)]
     stages += [
-        Choice(stage, lost_label(stage), _here(asked, lost=stage, page=""), stage == chosen, count)
+        Choice(stage, lost_label(stage), here(asked, lost=stage, page=""), stage == chosen, count)
         for stage, count in lost.items()
     ]
     return {"total": total, "stages": stages, "page": page, "rows": query_rows(run, list(page.object_list), "reranked")}
 
 
-def _here(asked: QueryDict, **changes: str) -> str:
+def here(asked: QueryDict, **changes: str) -> str:
     """The same page with some parameters changed; a blank one goes."""
     query = asked.copy()
     for name, value in changes.items():
@@ -117,7 +117,7 @@ def table_of(run: EvalRun, asked: QueryDict) -> dict[str, Any]:
         "against": ranking_label(against),
         "q": asked.get("q", ""),
         "order": order,
-        "csv_url": f"csv/{_here(asked, page='')}",
+        "csv_url": f"csv/{here(asked, page='')}",
     }
 
 
@@ -175,7 +175,7 @@ def _headings(asked: QueryDict, order: str, against: str) -> list[dict[str, str]
     def heading(label: str, name: str) -> dict[str, str]:
         directions = {name: "ascending", f"-{name}": "descending"}
         turned = f"-{name}" if order == name else name
-        return {"label": label, "url": _here(asked, o=turned, page=""), "sorted": directions.get(order, "")}
+        return {"label": label, "url": here(asked, o=turned, page=""), "sorted": directions.get(order, "")}
 
     change = [heading(_("NDCG@10 against %(stage)s") % {"stage": ranking_label(against)}, "change")] if against else []
     return [

@@ -8,8 +8,9 @@ from django import forms
 from django.contrib import messages
 from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
-from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
+from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_GET
@@ -26,8 +27,9 @@ from kb.index.services.reembedding import (
     reembedding_swap,
 )
 from kb.providers.embedding_models import offered_embedding_models, require_embedding_model
-from kb.quality.compare.admin.runs import compare_url
 from kb.quality.models import EvalRun, EvalSet
+from kb.quality.runs.admin.pages import compare_url
+from kb.quality.runs.admin.report import three_decimals
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
 from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import KnowledgeBasePage, principal, visible
@@ -69,6 +71,17 @@ class SetForm(forms.Form):
         self.has_any = bool(field.choices)
 
 
+USED = gettext_lazy("Searches use “%(model)s” now.")
+BEHIND = gettext_lazy("Chunks were written since: a worker embeds them first, then searches change over by themselves.")
+ACTIONS: dict[str, tuple[Callable[[KnowledgeBase], int | None], Promise, Promise]] = {
+    "swap": (reembedding_swap, USED, BEHIND),
+    "rollback": (reembedding_rollback, USED, BEHIND),
+    "drop": (reembedding_drop, gettext_lazy("The former vectors are gone."), BEHIND),
+    "cancel": (reembedding_cancel, gettext_lazy("The change was cancelled: the present model stays."), BEHIND),
+}
+"""By action: what it does, and the message once it is done, or once a worker has to do it."""
+
+
 class ReembeddingView(KnowledgeBasePage, TemplateView):
     template_name = "quality/reembedding/page.html"
 
@@ -77,38 +90,34 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
         return _("Embedding model of “%(name)s”") % {"name": self.kb.name}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        state = reembedding_state(self.kb)
-        sets = kwargs.pop("sets", None) or SetForm(kb=self.kb)
+        used = visible(KnowledgeBase, self.request).order_by().values_list("embedding_model", flat=True).distinct()
         return super().get_context_data(
-            **{"form": ChangeForm(), **kwargs},
+            **{"form": ChangeForm(), "sets": SetForm(kb=self.kb), **kwargs},
             opts=self.model_admin.opts,
             original=self.kb,
             kb=self.kb,
             may_edit=self.may_edit,
-            state=state,
-            suggestions=_suggestions(self.request, self.kb),
-            sets=sets,
-            has_sets=sets.has_any,
+            state=reembedding_state(self.kb),
+            suggestions=[name for name in offered_embedding_models(used) if name != self.kb.embedding_model],
             figures=_figures(self.request, self.kb),
         )
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
         if not self.may_edit:
             raise PermissionDenied
-        actions: dict[str, Callable[[], HttpResponse]] = {
-            "start": self._start,
-            "evaluate": self._evaluate,
-            "swap": self._swap,
-            "rollback": self._roll_back,
-            "drop": self._drop,
-            "cancel": self._cancel,
-        }
-        act = actions.get(request.POST.get("action", ""), self._start)
+        asked = request.POST.get("action", "")
         try:
-            return act()
+            if asked == "evaluate":
+                return self._evaluate()
+            if asked not in ACTIONS:
+                return self._start()
+            act, done, begun = ACTIONS[asked]
+            # A swap and a return give False where chunks were written since
+            level, message = (messages.INFO, begun) if act(self.kb) is False else (messages.SUCCESS, done)
+            messages.add_message(request, level, str(message) % {"model": self.kb.embedding_model})
         except ServiceError as error:
             messages.error(request, str(error))
-            return self._back()
+        return self._back()
 
     def _start(self) -> HttpResponse:
         form = ChangeForm(self.request.POST)
@@ -128,32 +137,6 @@ class ReembeddingView(KnowledgeBasePage, TemplateView):
             return self.render_to_response(self.get_context_data(sets=sets))
         return HttpResponseRedirect(compare_url(*evaluate_both(principal(self.request), sets.cleaned_data["eval_set"])))
 
-    def _swap(self) -> HttpResponse:
-        return self._moved(is_done=reembedding_swap(self.kb))
-
-    def _roll_back(self) -> HttpResponse:
-        return self._moved(is_done=reembedding_rollback(self.kb))
-
-    def _moved(self, *, is_done: bool) -> HttpResponse:
-        if is_done:
-            messages.success(self.request, _("Searches use “%(model)s” now.") % {"model": self.kb.embedding_model})
-        else:
-            message = _(
-                "Chunks were written since: a worker embeds them first, then searches change over by themselves."
-            )
-            messages.info(self.request, message)
-        return self._back()
-
-    def _drop(self) -> HttpResponse:
-        reembedding_drop(self.kb)
-        messages.success(self.request, _("The former vectors are gone."))
-        return self._back()
-
-    def _cancel(self) -> HttpResponse:
-        reembedding_cancel(self.kb)
-        messages.success(self.request, _("The change was cancelled: the present model stays."))
-        return self._back()
-
     def _back(self) -> HttpResponse:
         return HttpResponseRedirect(reembedding_url(self.kb))
 
@@ -163,32 +146,23 @@ def reembedding_url(kb: KnowledgeBase) -> str:
 
 
 def progress_view(model_admin: Any, request: HttpRequest, object_id: int) -> HttpResponse:
-    """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded anew."""
+    """How far the change is, for a page that polls; once nothing goes on any more, the page is loaded again."""
     kb = model_admin.get_object_or_404(request, str(object_id))
     state = reembedding_state(kb)
-    response = render(request, "quality/reembedding/progress.html", {"kb": kb, "state": state})
-    if not state.is_unfinished:
-        response.headers["HX-Refresh"] = "true"
-    return response
-
-
-def _suggestions(request: HttpRequest, kb: KnowledgeBase) -> list[str]:
-    used = visible(KnowledgeBase, request).order_by().values_list("embedding_model", flat=True).distinct()
-    return [name for name in offered_embedding_models(used) if name != kb.embedding_model]
+    html = render_to_string("quality/reembedding/progress.html", {"kb": kb, "state": state}, request)
+    return HttpResponse(html, headers=None if state.is_unfinished else {"HX-Refresh": "true"})
 
 
 def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
     """The newest runs that name a model, with what they have measured."""
     runs = visible(EvalRun, request).filter(eval_set__knowledge_base=kb).exclude(embedding_model="")
-    newest = list(runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN])
-    return [{"run": run, "cells": _cells(run)} for run in newest]
-
-
-def _cells(run: EvalRun) -> list[str]:
-    figures = run.report.get("stages", {})
-    stages = ("vector", run.report.get("final_stage", "reranked"))
-    values = [figures.get(stage, {}).get(metric) for stage in stages for metric in METRICS]
-    return ["–" if value is None else f"{value:.3f}" for value in values]
+    rows = []
+    for run in runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN]:
+        figures = run.report.get("stages", {})
+        stages = ("vector", run.report.get("final_stage", "reranked"))
+        cells = [three_decimals(figures.get(stage, {}).get(metric)) for stage in stages for metric in METRICS]
+        rows.append({"run": run, "cells": cells})
+    return rows
 
 
 def reembedding_pages(model_admin: Any) -> list[URLPattern]:

@@ -19,7 +19,7 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
 from kb.base.errors import ServiceError
-from kb.quality.models import EvalRun
+from kb.quality.models import EvalRun, EvalSet
 from kb.quality.profiles.admin.pages import PAGE
 from kb.quality.runs.admin.pages import (
     HEADLINES,
@@ -37,7 +37,7 @@ from kb.quality.runs.admin.pages import (
 )
 from kb.quality.runs.admin.queries import asked_rows
 from kb.quality.runs.admin.report import csv_lines, three_decimals
-from kb.quality.runs.services import cancel_run
+from kb.quality.runs.services.runs import cancel_run
 from kb.web.admin.scoped import ScopedModelAdmin, ScopedRelatedFilter, column, principal, row_ids, visible
 from retrieval.errors import InvalidConfiguration
 
@@ -46,7 +46,7 @@ class SetFilter(ScopedRelatedFilter):
     """Sets with their knowledge bases, since several may have a set of one name."""
 
     def field_choices(self, field: Any, request: HttpRequest, model_admin: Any) -> list[tuple[Any, str]]:  # noqa: ARG002
-        sets = visible(field.remote_field.model, request).select_related("knowledge_base")
+        sets = visible(EvalSet, request).select_related("knowledge_base")
         return [(row.pk, f"{row.name} · {row.knowledge_base.name}") for row in sets]
 
 
@@ -54,8 +54,7 @@ class RunChangeList(ChangeList):  # type: ignore[misc]
     """Reads of the reports, which are long, only the figures that it shows."""
 
     def get_queryset(self, *args: Any, **kwargs: Any) -> QuerySet[EvalRun]:
-        rows: QuerySet[EvalRun] = super().get_queryset(*args, **kwargs).defer("report", "configuration")
-        return rows
+        return cast("QuerySet[EvalRun]", super().get_queryset(*args, **kwargs).defer("report", "configuration"))
 
     @property
     def unfinished_ids(self) -> str:
@@ -87,9 +86,8 @@ class EvalRunAdmin(ScopedModelAdmin):
     ordering = ("-created_at", "-pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[EvalRun]:
-        related = ("eval_set__knowledge_base__version_row", "profile", "created_by")
-        rows: QuerySet[EvalRun] = super().get_queryset(request).select_related(*related)
-        return with_headlines(rows)
+        rows = super().get_queryset(request)
+        return with_headlines(rows.select_related("eval_set__knowledge_base__version_row", "profile", "created_by"))
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return RunChangeList
@@ -110,8 +108,7 @@ class EvalRunAdmin(ScopedModelAdmin):
         return cast(HttpResponse, StartView.as_view(model_admin=self)(request))
 
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
-        response: HttpResponse = RunView.as_view(model_admin=self)(request, object_id=object_id)
-        return response
+        return RunView.as_view(model_admin=self)(request, object_id=object_id)
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:  # noqa: ARG002
         """A run never changes, so its page says all there is."""
@@ -126,8 +123,7 @@ class EvalRunAdmin(ScopedModelAdmin):
             for run in runs
             for cell in (state_cell(run, swap=True), *(figure_cell(run, name, swap=True) for name in HEADLINES))
         ]
-        context = {"cells": cells, "unfinished_ids": unfinished_ids(runs)}
-        return render(request, "quality/runs/progress.html", context)
+        return render(request, "quality/runs/progress.html", {"cells": cells, "unfinished_ids": unfinished_ids(runs)})
 
     def live_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         return live_view(request, self.get_object_or_404(request, str(object_id)))
@@ -141,11 +137,11 @@ class EvalRunAdmin(ScopedModelAdmin):
 
     def csv_view(self, request: HttpRequest, object_id: int) -> StreamingHttpResponse:
         run = self.get_object_or_404(request, str(object_id))
-        response = StreamingHttpResponse(
-            csv_lines(asked_rows(run, request.GET)), content_type="text/csv; charset=utf-8"
+        return StreamingHttpResponse(
+            csv_lines(asked_rows(run, request.GET)),
+            content_type="text/csv; charset=utf-8",
+            headers={"Content-Disposition": f'attachment; filename="evaluation-run-{run.pk}.csv"'},
         )
-        response.headers["Content-Disposition"] = f'attachment; filename="evaluation-run-{run.pk}.csv"'
-        return response
 
     def draft_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
         """Saves the settings that a run was made with as a draft of its profile, or of one of its knowledge base."""
@@ -167,12 +163,11 @@ class EvalRunAdmin(ScopedModelAdmin):
         if len(chosen) != 2:
             self.message_user(request, _("Choose exactly two runs to compare."), messages.WARNING)
             return None
-        unfinished = [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]
-        if unfinished:
+        if unfinished := [str(run.pk) for run in chosen if run.status != EvalRun.Status.DONE]:
             message = _("Only finished runs can be compared: run #%(ids)s is not. Choose others, or wait for it.")
             self.message_user(request, message % {"ids": ", #".join(unfinished)}, messages.WARNING)
             return None
-        return HttpResponseRedirect(compare_url(chosen[0].pk, chosen[1].pk))
+        return HttpResponseRedirect(compare_url(*chosen))
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("evaluation set"), ordering="eval_set__name")

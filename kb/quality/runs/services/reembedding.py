@@ -16,7 +16,7 @@ from kb.index.models import ChunkEmbedding, Reembedding
 from kb.index.services.reembedding import profile_after
 from kb.profiles.services import find_version
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.runs.services import start_run
+from kb.quality.runs.services.runs import start_run
 
 UNFINISHED = (Reembedding.Status.BUILDING, Reembedding.Status.INDEXING)
 

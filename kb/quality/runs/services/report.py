@@ -3,7 +3,7 @@
 import json
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,9 @@ from django.utils.translation import gettext as _
 from kb.access.models import Principal
 from kb.base.errors import Rejected
 from kb.base.shapes import as_values
-from kb.quality.models import EvalRunQuery, EvalSet, Judgment
-from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement, Subject
+from kb.profiles.models import RetrievalProfile
+from kb.quality.models import EvalRun, EvalRunQuery, EvalSet
+from kb.quality.runs.services.run import LOST_AT, SEARCHES_AT_ONCE, STAGES, Measurement
 from kb.search.services.search import models_in_use
 from retrieval.eval.metrics import auroc
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker
@@ -31,8 +32,7 @@ def evaluate(
     principal: Principal,
     eval_set: EvalSet,
     *,
-    profile: str = "",
-    profile_version: int | None = None,
+    profile: RetrievalProfile | None = None,
     overrides: Mapping[str, Any] | None = None,
     limit: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
@@ -42,8 +42,7 @@ def evaluate(
     Args:
         principal: whose rights apply.
         eval_set: with its knowledge base.
-        profile: blank: the knowledge base's own.
-        profile_version: None: the published one.
+        profile: None: the knowledge base's own.
         overrides: unsaved settings over the profile.
         limit: only the first so many queries, with an answer and without.
         on_progress: told how many further queries are done, at times 0; what it raises ends the evaluation.
@@ -55,7 +54,10 @@ def evaluate(
         NotVisible: the knowledge base or the profile does not exist for this principal.
         InvalidConfiguration: an override is unknown or out of range.
     """
-    measurement = Measurement(principal, Subject(eval_set, profile, profile_version, overrides or {}, limit))
+    run = EvalRun(eval_set=eval_set, overrides=dict(overrides or {}), query_limit=limit, embedding_model="")
+    if profile:
+        run.profile = profile
+    measurement = Measurement(principal, run)
     measurement.run(on_progress)
     return report_of(measurement)
 
@@ -69,15 +71,17 @@ def report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
 
 def report_of(measurement: Measurement) -> dict[str, Any]:
     """The report of a run that has ended."""
-    subject, wiring, rows = measurement.subject, measurement.wiring, measurement.rows
+    run, wiring, rows = measurement.eval_run, measurement.wiring, measurement.rows
     ranked = [row for row in rows if row.answerable]
     gate = _gate(measurement)
     final_stage = "reranked" if measurement.rerankers or not measurement.config.use_rerank else "fused"
+    # That of the other queries is 1
+    recalls = {row.external_id: row.figures[final_stage]["recall@5"] for row in ranked if row.figures}
     return {
-        "kb": subject.knowledge_base.name,
-        "eval_set": subject.eval_set.name,
+        "kb": run.eval_set.knowledge_base.name,
+        "eval_set": run.eval_set.name,
         "profile": {"name": wiring.profile.name, "version": wiring.profile.version},
-        "overrides": dict(subject.overrides),
+        "overrides": dict(run.overrides),
         "queries": len(ranked),
         "candidates": {"vector": wiring.config.vector_candidates, "bm25": wiring.config.bm25_candidates},
         "stages": {stage: _means(ranked, stage) for stage in STAGES},
@@ -88,7 +92,7 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
         "false_answers": [] if gate is None else _false_answers(rows, gate["cut"]),
         "degraded": list(measurement.degraded.values()),
         **_misses(ranked),
-        "incomplete": _incomplete(ranked, final_stage),
+        "incomplete": {external_id: round(recall, 4) for external_id, recall in recalls.items() if recall < 1},
         **_unanchored(measurement),
         "models": model_ids(measurement),
         "rerankers": sorted(measurement.rerankers),
@@ -100,14 +104,16 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
 
 def model_ids(measurement: Measurement) -> dict[str, str]:
     """The models that a run uses, by role."""
-    kb, in_use = measurement.subject.knowledge_base, models_in_use()
+    run, in_use = measurement.eval_run, models_in_use()
+    kb = run.eval_set.knowledge_base
     kinds = {type(link) for link in measurement.wiring.links}
-    embedding = measurement.subject.embedding_model or kb.embedding_model
-    models = {"embedding": embedding, "tokenizer": kb.tokenizer_id, "llm": in_use["llm"]}
-    if CrossEncoderReranker in kinds:
-        models["reranker"] = in_use["reranker"]
-    if HttpReranker in kinds:
-        models["rerank_server"] = in_use["rerank_server"]
+    models = {
+        "embedding": run.embedding_model or kb.embedding_model,
+        "tokenizer": kb.tokenizer_id,
+        "llm": in_use["llm"],
+        "reranker": in_use["reranker"] if CrossEncoderReranker in kinds else "",
+        "rerank_server": in_use["rerank_server"] if HttpReranker in kinds else "",
+    }
     return {role: model for role, model in models.items() if model}
 
 
@@ -133,7 +139,9 @@ def _gate(measurement: Measurement) -> dict[str, Any] | None:
     """
     rows = measurement.rows
     scales = {row.score_scale for row in rows if row.score_scale}
-    answerable, unanswerable = (_best_scores(row for row in rows if row.answerable is kind) for kind in (True, False))
+    # What found nothing scores minus infinity
+    scores = [(row.answerable, -math.inf if row.best_score is None else row.best_score) for row in rows]
+    answerable, unanswerable = (np.array([score for kind, score in scores if kind is each]) for each in (True, False))
     if not answerable.size or not unanswerable.size or len(scales) != 1 or ScoreScale.RRF in scales:
         return None
     (scale,) = scales
@@ -148,11 +156,6 @@ def _gate(measurement: Measurement) -> dict[str, Any] | None:
         "false_answer_rate": passed,
         "unanswerable": len(unanswerable),
     }
-
-
-def _best_scores(rows: Iterable[EvalRunQuery]) -> Any:
-    """Shape (n_rows,); a query that found nothing scores minus infinity."""
-    return np.array([-math.inf if row.best_score is None else row.best_score for row in rows])
 
 
 def _false_answers(rows: Sequence[EvalRunQuery], cut: float) -> list[dict[str, Any]]:
@@ -181,29 +184,20 @@ def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
     }
 
 
-def _incomplete(rows: Sequence[EvalRunQuery], stage: str) -> dict[str, float]:
-    """Recall@5 of the queries that lack some of what is relevant, by id; that of the others is 1."""
-    recalls = {row.external_id: row.figures[stage]["recall@5"] for row in rows if row.figures}
-    return {external_id: round(recall, 4) for external_id, recall in recalls.items() if recall < 1}
-
-
 def _unanchored(measurement: Measurement) -> dict[str, Any]:
     """The relevant judgments that nothing answers to any more: they count as missed."""
     names = {query.pk: query.external_id for query in measurement.queries}
     found = [judgment for of_query in measurement.judged.values() for judgment in of_query.unanchored]
-    return {
-        "unanchored_count": len(found),
-        "unanchored": [_judgment(judgment, names[judgment.query_id]) for judgment in found[:MOST_LISTED]],
-    }
-
-
-def _judgment(judgment: Judgment, external_id: str) -> dict[str, Any]:
-    return {
-        "external_id": external_id,
-        "source": judgment.source,
-        "quote": judgment.quote[:QUOTE_CHARS],
-        "grade": judgment.grade,
-    }
+    listed = [
+        {
+            "external_id": names[judgment.query_id],
+            "source": judgment.source,
+            "quote": judgment.quote[:QUOTE_CHARS],
+            "grade": judgment.grade,
+        }
+        for judgment in found[:MOST_LISTED]
+    ]
+    return {"unanchored_count": len(found), "unanchored": listed}
 
 
 TOLERANCE = 0.005
@@ -253,8 +247,9 @@ def below_recall(report: Mapping[str, Any], floor: float) -> list[Shortfall]:
     """Whether recall@5 after the reranker, or after the fusion where none has answered, is below a floor."""
     stage = report["final_stage"]
     figure = report["stages"][stage].get(LEADING)
-    is_below = figure is None or not figure >= floor  # nor is anything at least NaN
-    return [Shortfall(f"{stage} {LEADING}", figure, floor)] if is_below else []
+    if figure is not None and figure >= floor:  # nothing is at least NaN
+        return []
+    return [Shortfall(f"{stage} {LEADING}", figure, floor)]
 
 
 def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], tolerance: float) -> list[Shortfall]:
@@ -274,18 +269,15 @@ def below_baseline(report: Mapping[str, Any], baseline: Mapping[str, Any], toler
     return [
         Shortfall(metric, now.get(metric), floor)
         for metric, floor in floors.items()
-        if metric not in now or not now[metric] >= floor
+        if not now.get(metric, math.nan) >= floor
     ]
 
 
 def lost_queries(report: Mapping[str, Any], baseline: Mapping[str, Any] | None) -> list[LostQuery]:
     """The queries whose recall@5 is lower than in an earlier report, or, without one, than 1; the most lost first."""
     before = (baseline or {}).get("incomplete", {})
-    lost = [
-        LostQuery(external_id, recall, before.get(external_id, 1.0))
-        for external_id, recall in report["incomplete"].items()
-        if recall < before.get(external_id, 1.0)
-    ]
+    found = [LostQuery(each, recall, before.get(each, 1.0)) for each, recall in report["incomplete"].items()]
+    lost = (query for query in found if query.recall < query.before)
     return sorted(lost, key=lambda query: query.recall - query.before)
 
 

@@ -11,9 +11,11 @@ from django.db.models import QuerySet
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.base.db.connections import ConnectionReturningExecutor
-from kb.content.models import Chunk, Document
+from kb.content.models import Chunk
 from kb.index.models import KnowledgeBaseVersion
-from kb.quality.models import EvalQuery, EvalRunQuery, EvalSet, Judgment
+from kb.profiles.services import reference
+from kb.quality.eval_sets.services.judgments import documents_by_label
+from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.search.services.search import SearchRequest, wire
 from kb.search.wiring import Wiring
 from retrieval.config import RetrievalConfig
@@ -80,61 +82,34 @@ def load_judged(knowledge_base: KnowledgeBase, queries: Iterable[EvalQuery]) -> 
         rows = Judgment.objects.filter(query__in=ids[start : start + QUERIES_AT_ONCE]).order_by("pk")
         _anchor(knowledge_base, list(rows), judged)
     for of_query in judged.values():
-        _keep_best(of_query)
+        # A chunk in which relevant and irrelevant passages stand is a relevant one; the best of its passages comes first.
+        for chunk_id, units in of_query.passages.items():
+            ordered = sorted(units, key=lambda unit: -of_query.grades[unit])
+            relevant = [unit for unit in ordered if of_query.grades[unit] >= RELEVANT]
+            of_query.passages[chunk_id] = relevant or ordered[:1]
     return judged
 
 
 def _anchor(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment], judged: dict[int, Judged]) -> None:
-    homes = _homes(knowledge_base, judgments)
+    moved = documents_by_label(knowledge_base, {each.source for each in judgments if each.document_id is None})
+    homes = {each.pk: [each.document_id] if each.document_id else moved.get(each.source, []) for each in judgments}
     chunks = _matching_chunks(judgments, homes)
     for judgment in judgments:
         of_query = judged.setdefault(judgment.query_id, Judged())
+        unit = f"judgment:{judgment.pk}"
+        anchors = (chunks if judgment.quote else homes).get(judgment.pk, [])
         if judgment.quote:
-            anchors: Sequence[int] = chunks.get(judgment.pk, ())
             of_query.by_passage = True
             for chunk_id in anchors:
-                of_query.grades[_own_unit(judgment)] = judgment.grade
-                of_query.passages.setdefault(chunk_id, []).append(_own_unit(judgment))
-        else:
-            anchors = homes.get(judgment.pk, ())
+                of_query.passages.setdefault(chunk_id, []).append(unit)
+        elif anchors:
             # Of two judgments of one document the later one counts
-            if anchors:
-                known = (of_query.documents[each] for each in anchors if each in of_query.documents)
-                unit = next(known, str(anchors[0]))
-                of_query.documents = dict.fromkeys(anchors, unit) | of_query.documents
-                of_query.grades[unit] = judgment.grade
+            unit = next((of_query.documents[each] for each in anchors if each in of_query.documents), str(anchors[0]))
+            of_query.documents = dict.fromkeys(anchors, unit) | of_query.documents
         if not anchors and judgment.grade >= RELEVANT:
-            of_query.grades[_own_unit(judgment)] = judgment.grade
             of_query.unanchored.append(judgment)
-
-
-def _own_unit(judgment: Judgment) -> str:
-    return f"judgment:{judgment.pk}"
-
-
-def _keep_best(judged: Judged) -> None:
-    """A chunk in which relevant and irrelevant passages stand is a relevant one; the best of its passages comes first."""
-    for chunk_id, units in judged.passages.items():
-        ordered = sorted(units, key=lambda unit: -judged.grades[unit])
-        relevant = [unit for unit in ordered if judged.grades[unit] >= RELEVANT]
-        judged.passages[chunk_id] = relevant or ordered[:1]
-
-
-def _homes(knowledge_base: KnowledgeBase, judgments: Sequence[Judgment]) -> dict[int, tuple[int, ...]]:
-    """The ids of the documents that each judgment is of, newest first, by the judgment's id."""
-    homes: dict[int, tuple[int, ...]] = {
-        each.pk: (each.document_id,) for each in judgments if each.document_id is not None
-    }
-    lost = [each for each in judgments if each.document_id is None and each.source]
-    if not lost:
-        return homes
-    labels = {each.source for each in lost}
-    own = Document.objects.filter(knowledge_base=knowledge_base)
-    wanted = own.filter(source__in=labels) | own.filter(source="", title__in=labels)
-    of_label: dict[str, list[int]] = defaultdict(list)
-    for pk, source, title in wanted.order_by("-pk").values_list("pk", "source", "title"):
-        of_label[source or title].append(pk)
-    return homes | {each.pk: tuple(of_label[each.source]) for each in lost if each.source in of_label}
+        if anchors or judgment.grade >= RELEVANT:
+            of_query.grades[unit] = judgment.grade
 
 
 def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
@@ -143,7 +118,7 @@ def _matching_chunks(judgments: Sequence[Judgment], homes: Mapping[int, Sequence
     for judgment in judgments:
         if judgment.quote:
             quote = squeezed(judgment.quote)
-            for document_id in homes.get(judgment.pk, ()):
+            for document_id in homes[judgment.pk]:
                 quotes[document_id].append((judgment.pk, quote))
     matching: dict[int, list[int]] = defaultdict(list)
     documents = sorted(quotes)
@@ -209,9 +184,12 @@ def observe(
     found = found or result
     if config.use_rerank:
         result = _reranked_for_readers(result, config)
-    candidates = result.candidates if config.use_rerank else _in_order(result)
+        candidates = tuple(result.candidates)
+    else:
+        places = enumerate(result.candidates, start=1)
+        candidates = tuple(each._replace(ranks={**each.ranks, RERANK: place}) for place, each in places)
     units = [_units(candidate, judged) for candidate in candidates]
-    before = units if found is result else [_units(candidate, judged) for candidate in found.candidates]
+    before = [_units(candidate, judged) for candidate in found.candidates]
     relevant = judged.relevant
     rankings, first_relevant = {}, {}
     for stage, key in STAGES.items():
@@ -236,9 +214,7 @@ def observe(
 def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
     """Without what only this search, which is deeper than one for readers, has reranked."""
     depth = max(config.rerank_candidates, config.top_k)
-    deeper = {each.chunk_id for each in result.candidates if "rerank" in each.ranks and each.ranks["fused"] > depth}
-    if not deeper:
-        return result
+    deeper = {each.chunk_id for each in result.candidates if RERANK in each.ranks and each.ranks["fused"] > depth}
     candidates = tuple(
         each._replace(
             cut_by="fusion",
@@ -253,15 +229,8 @@ def _reranked_for_readers(result: Result, config: RetrievalConfig) -> Result:
     return replace(result, candidates=candidates, hits=hits)
 
 
-def _in_order(result: Result) -> list[Candidate]:
-    """The candidates with their place as the rank of the last stage."""
-    ordered = enumerate(result.candidates, start=1)
-    return [candidate._replace(ranks={**candidate.ranks, RERANK: place}) for place, candidate in ordered]
-
-
 def _units(candidate: Candidate, judged: Judged) -> Sequence[str]:
-    document_id = candidate.passage.document_id if candidate.passage else 0
-    return judged.units(candidate.chunk_id, document_id)
+    return judged.units(candidate.chunk_id, candidate.passage.document_id if candidate.passage else 0)
 
 
 def _ranking(
@@ -283,8 +252,8 @@ def _ranking(
 
 def _scored_by(result: Result) -> str:
     """The stage whose scores order the results."""
-    if any("rerank" in candidate.scores for candidate in result.candidates):
-        return "rerank"
+    if any(RERANK in candidate.scores for candidate in result.candidates):
+        return RERANK
     return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
 
 
@@ -324,20 +293,19 @@ def _lost_at(
         if not all(map(relevant.isdisjoint, before)):
             return "fusion"
         return UNANCHORED if len(judged.unanchored) == len(relevant) else NOT_FOUND
-    selected = select([_gated(each, key, cut) for each in result.candidates if each.cut_by != "fusion"], config)
-    cut_by = {each.chunk_id: each.cut_by for each in selected}
+    # As the gate leaves them; what came after the gate is taken back.
+    gated = [
+        each._replace(cut_by="gate" if cut and each.scores[key] < cut else None)
+        for each in result.candidates
+        if each.cut_by != "fusion"
+    ]
+    cut_by = {each.chunk_id: each.cut_by for each in select(gated, config)}
     stages = {each.chunk_id: cut_by.get(each.chunk_id, "fusion") for each in found}
     if not {None, "parent"}.isdisjoint(stages.values()):  # "parent": it is read in the longer passage of a result
         return ""
     stage = max(map(str, stages.values()), key=LOST_AT.index)
     places = (each.ranks["fused"] for each in found if stages[each.chunk_id] == stage)
-    return RERANK if stage == "top_k" and key == "rerank" and min(places) <= result_count(config) else stage
-
-
-def _gated(candidate: Candidate, key: str, cut: float) -> Candidate:
-    """The candidate as the gate leaves it; what came after the gate is taken back."""
-    cut_by = "gate" if cut and candidate.scores[key] < cut else None
-    return candidate if candidate.cut_by == cut_by else candidate._replace(cut_by=cut_by)
+    return RERANK if stage == "top_k" and key == RERANK and min(places) <= result_count(config) else stage
 
 
 DEPTH = 20
@@ -354,48 +322,22 @@ QUERIES_A_BATCH = 200
 Tick = Callable[[int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What is measured.
+def wiring_of(principal: Principal, run: EvalRun, **more: Any) -> Wiring:
+    """The pipeline of a run, perhaps with further settings.
 
-    Attributes:
-        profile: blank: the knowledge base's own.
-        profile_version: None: the published one.
-        overrides: unsaved settings over it.
-        limit: only the first so many queries, with an answer and without.
-        embedding_model: that the vectors searched are of; blank: that which the knowledge base uses.
+    Raises:
+        NotVisible: the knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+        Rejected: the knowledge base does not hold the model's vectors.
     """
-
-    eval_set: EvalSet
-    profile: str = ""
-    profile_version: int | None = None
-    overrides: Mapping[str, Any] = field(default_factory=dict)
-    limit: int | None = None
-    embedding_model: str = ""
-
-    @property
-    def knowledge_base(self) -> KnowledgeBase:
-        return self.eval_set.knowledge_base
-
-    def wire(self, principal: Principal, **more: Any) -> Wiring:
-        """A pipeline under the profile.
-
-        Raises:
-            NotVisible: the knowledge base or the profile does not exist for this principal.
-            InvalidConfiguration: an override is unknown or out of range.
-            Rejected: the knowledge base does not hold the model's vectors.
-        """
-        return wire(
-            principal,
-            SearchRequest(
-                query="",
-                knowledge_base_ids=[self.knowledge_base.pk],
-                profile=self.profile,
-                profile_version=self.profile_version,
-                overrides={**self.overrides, **more},
-            ),
-            embedding_model=self.embedding_model,
-        )
+    request = SearchRequest(
+        query="",
+        knowledge_base_ids=[run.eval_set.knowledge_base_id],
+        profile=reference(run.profile) if run.profile_id else "",
+        profile_version=run.profile.version if run.profile_id else None,
+        overrides={**run.overrides, **more},
+    )
+    return wire(principal, request, embedding_model=run.embedding_model)
 
 
 def ranked_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
@@ -414,11 +356,11 @@ def query_count(eval_set: EvalSet, limit: int | None = None) -> int:
 
 
 class Measurement:
-    """One run over a set.
+    """The searches of one run.
 
     Args:
         principal: whose rights apply.
-        subject: what is measured.
+        run: that is carried out, saved or not; without a profile it has the knowledge base's own.
 
     Attributes:
         version: of the knowledge base when the run began.
@@ -432,30 +374,26 @@ class Measurement:
         InvalidConfiguration: an override is unknown or out of range.
     """
 
-    def __init__(self, principal: Principal, subject: Subject) -> None:
-        self.subject = subject
-        kb = subject.knowledge_base
+    def __init__(self, principal: Principal, run: EvalRun) -> None:
+        self.eval_run = run
+        kb = run.eval_set.knowledge_base
         self.version = KnowledgeBaseVersion.objects.get(knowledge_base=kb)
-        self.config: RetrievalConfig = subject.wire(principal).config
-        self.wiring = subject.wire(principal, **ALL_STAGES)
+        self.config: RetrievalConfig = wiring_of(principal, run).config
+        self.wiring = wiring_of(principal, run, **ALL_STAGES)
         # What readers get of a profile whose reranker is off is another search.
-        self._results = self.wiring if self.config.use_rerank else subject.wire(principal, **MEASURING)
-        ranked = list(ranked_queries(subject.eval_set, subject.limit))
-        self.ranked_count = len(ranked)
-        self.queries = ranked + list(unanswerable_queries(subject.eval_set, subject.limit))
+        self._results = self.wiring if self.config.use_rerank else wiring_of(principal, run, **MEASURING)
+        ranked = list(ranked_queries(run.eval_set, run.query_limit))
+        self.queries = ranked + list(unanswerable_queries(run.eval_set, run.query_limit))
         self.judged = load_judged(kb, ranked)
         self.chunk_count = Chunk.objects.filter(knowledge_base=kb, enabled=True).count()
         self.rows: list[EvalRunQuery] = []
         self.degraded: dict[str, dict[str, str]] = {}
         self.rerankers: set[str] = set()
-        self._cuts: dict[str, float] = {}
 
     def cut(self, scale: str) -> float:
         """The least score of a scale that passes the gate of a search under the profile."""
-        if scale not in self._cuts:
-            known = ScoreScale(scale)
-            self._cuts[scale] = cut_for(known, self.config, known, self.chunk_count).threshold
-        return self._cuts[scale]
+        known = ScoreScale(scale)
+        return cut_for(known, self.config, known, self.chunk_count).threshold
 
     def run(self, tick: Tick) -> None:
         """Searches for every query; what was measured until an error stays in `rows`.
@@ -500,38 +438,33 @@ class Measurement:
         result = found
         if self._results is not self.wiring:
             result = self._results.pipeline.run(query.text, self._results.config, latency_budget=BUDGET_S)
-        return observe(result, self._judged(query), self.config, self.cut(result.score_scale), DEPTH, found)
+        judged = self.judged.get(query.pk) or Judged()
+        return observe(result, judged, self.config, self.cut(result.score_scale), DEPTH, found)
 
     def _add(self, batch: Sequence[tuple[EvalQuery, Observed]]) -> None:
-        qrels = {query.external_id: self._judged(query).grades for query, _ in batch}
+        qrels = {query.external_id: self.judged[query.pk].grades for query, _ in batch if query.pk in self.judged}
         figures: dict[str, dict[str, Any]] = defaultdict(dict)
         for stage in STAGES:
             rankings = {query.external_id: observed.rankings[stage] for query, observed in batch}
             for external_id, of_query in per_query(qrels, rankings).items():
                 figures[external_id][stage] = of_query
         for query, observed in batch:
-            self.rows.append(_row(query, observed, figures.get(query.external_id, {})))
+            row = EvalRunQuery(
+                query=query,
+                external_id=query.external_id,
+                text=query.text,
+                answerable=query.answerable,
+                figures=figures.get(query.external_id, {}),
+                best_score=observed.best_score,
+                score_scale=observed.score_scale,
+                first_relevant=dict(observed.first_relevant),
+                lost_at=observed.lost_at,
+                judged=[list(each) for each in observed.judged],
+                latency_ms=observed.latency_ms,
+            )
+            self.rows.append(row)
             self.degraded |= {each.code.value: each.as_dict() for each in observed.degraded}
             self.rerankers |= {observed.reranker} - {""}
-
-    def _judged(self, query: EvalQuery) -> Judged:
-        return self.judged.get(query.pk) or Judged()
-
-
-def _row(query: EvalQuery, observed: Observed, figures: Mapping[str, Mapping[str, float]]) -> EvalRunQuery:
-    return EvalRunQuery(
-        query=query,
-        external_id=query.external_id,
-        text=query.text,
-        answerable=query.answerable,
-        figures=figures,
-        best_score=observed.best_score,
-        score_scale=observed.score_scale,
-        first_relevant=dict(observed.first_relevant),
-        lost_at=observed.lost_at,
-        judged=[list(each) for each in observed.judged],
-        latency_ms=observed.latency_ms,
-    )
 
 
 def _landed(future: "Future[Any]", tick: Tick) -> Any:

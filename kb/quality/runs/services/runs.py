@@ -21,7 +21,7 @@ from kb.profiles.models import RetrievalProfile
 from kb.quality.eval_sets.services.queries import require_editable
 from kb.quality.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet
 from kb.quality.runs.services.report import model_ids, report_of
-from kb.quality.runs.services.run import Measurement, Subject, Tick, query_count
+from kb.quality.runs.services.run import Measurement, Tick, query_count, wiring_of
 from retrieval.errors import RetrievalError, ScopeOutdated
 from retrieval.messages import message_of
 
@@ -143,14 +143,8 @@ def _new_run(
         total=total,
         created_by_id=principal.user.pk,
     )
-    run.configuration = _subject(run).wire(principal).config.as_dict()
+    run.configuration = wiring_of(principal, run).config.as_dict()
     return run
-
-
-def _subject(run: EvalRun) -> Subject:
-    return Subject(
-        run.eval_set, run.profile.name, run.profile.version, run.overrides, run.query_limit, run.embedding_model
-    )
 
 
 def cancel_run(principal: Principal, run: EvalRun) -> None:
@@ -251,10 +245,13 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
         Exception: what made the run fail.
     """
     measurement, report = None, {}
+    kb = job.row.eval_set.knowledge_base
+    # Whoever started the run, in this knowledge base; its owner, where their account was deleted.
+    principal = Principal(job.row.created_by or kb.owner, frozenset([kb.pk]))
     try:
         # In English, which the pages translate, whatever language whoever runs it has.
         with translation.override(None):
-            measurement = Measurement(_principal(job.row), _subject(job.row))
+            measurement = Measurement(principal, job.row)
             job.report(
                 total=len(measurement.queries),
                 configuration=measurement.config.as_dict(),
@@ -274,12 +271,6 @@ def _carry_out(job: RunJob) -> dict[str, Any]:
     else:
         job.end(EvalRun.Status.DONE, measurement, report=report)
     return report
-
-
-def _principal(run: EvalRun) -> Principal:
-    """Whoever started the run, in this knowledge base; its owner, where their account is gone."""
-    kb = run.eval_set.knowledge_base
-    return Principal(run.created_by or kb.owner, frozenset([kb.pk]))
 
 
 def _as_text(error: Exception) -> str:

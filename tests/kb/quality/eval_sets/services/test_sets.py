@@ -13,7 +13,7 @@ from kb.quality.eval_sets.services.files import import_eval_set, import_passages
 from kb.quality.eval_sets.services.judgments import judge, judgments_of
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
 from kb.quality.eval_sets.services.sets import corpus, eval_set_export, eval_set_import, joined_text, judged_set
-from kb.quality.runs.services import evaluate
+from kb.quality.runs.services.report import evaluate
 from retrieval.eval.judged_sets import Layout, SourceJudgment
 from retrieval.eval.qrels import SetFormatError
 from tests.factories import make_document, make_kb, make_member, make_user, principal

@@ -3,7 +3,7 @@
 import pytest
 
 from kb.models import EvalRun
-from kb.quality.runs.services import execute_run
+from kb.quality.runs.services.runs import execute_run
 from tests.factories import make_kb
 from tests.kb.quality.runs.admin.run_pages import cells, done, judged_set, listed, page_of, url
 from tests.kb.quality.runs.eval_runs import draft, make_set

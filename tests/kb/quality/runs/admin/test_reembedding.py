@@ -3,7 +3,7 @@ from django.urls import reverse
 
 from kb.index.services.reembedding import REEMBED, reembedding_start
 from kb.models import KnowledgeBase, Reembedding
-from kb.quality.runs.services import execute_run
+from kb.quality.runs.services.runs import execute_run
 from tests.factories import make_document, make_kb, make_member
 from tests.kb.providers.letters_model import letters_models
 from tests.kb.web.admin.pages import Page

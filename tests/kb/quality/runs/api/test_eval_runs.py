@@ -2,7 +2,7 @@ import pytest
 
 from kb.models import ApiKey, EvalQuery, EvalRun, EvalSet, Judgment, Membership
 from kb.profiles.services import create_version
-from kb.quality.runs.services import execute_run, start_run
+from kb.quality.runs.services.runs import execute_run, start_run
 from tests import factories
 
 pytestmark = pytest.mark.django_db

@@ -3,7 +3,7 @@
 import pytest
 
 from kb.models import Chunk, ChunkEmbedding, EvalQuery, EvalSet, Judgment, Principal, RetrievalProfile
-from kb.quality.runs.services import evaluate
+from kb.quality.runs.services.report import evaluate
 from retrieval.selection import overlap_cut
 from tests.factories import make_document, make_kb
 
@@ -27,8 +27,9 @@ def add(eval_set, text, document=None):
         Judgment.objects.create(query=query, document=document, grade=1)
 
 
-def gate_of(eval_set, **options):
-    return evaluate(Principal(eval_set.knowledge_base.owner), eval_set, **options)["gate"]
+def gate_of(eval_set, *, profile=None, **options):
+    chosen = RetrievalProfile.objects.get(name=profile) if profile else None
+    return evaluate(Principal(eval_set.knowledge_base.owner), eval_set, profile=chosen, **options)["gate"]
 
 
 def test_the_gate_is_measured_by_what_it_keeps_and_lets_pass(eval_set):

@@ -10,7 +10,7 @@ from kb.index.services.reindex import reindex_embeddings, reindex_postings
 from kb.index.services.tokenizing import RETIRED_FOR, drop_retired_postings
 from kb.models import Chunk, ChunkEmbedding, ChunkPostings, Document, EvalQuery, Judgment, KnowledgeBase, Principal
 from kb.quality.eval_sets.services.files import import_eval_set, import_passages
-from kb.quality.runs.services import evaluate
+from kb.quality.runs.services.report import evaluate
 from kb.search.services.search import SearchRequest, search
 from retrieval.errors import ModelUnavailable
 from retrieval.eval.qrels import BeirFormatError

@@ -4,7 +4,7 @@ import pytest
 
 from kb.models import Chunk, ChunkEmbedding, Document, EvalQuery, EvalSet, Judgment, Principal
 from kb.profiles.services import create_version
-from kb.quality.runs.services import evaluate
+from kb.quality.runs.services.report import evaluate
 from retrieval.errors import InvalidConfiguration
 from tests.factories import make_document, make_kb
 
@@ -119,8 +119,8 @@ def test_without_a_reranker_the_fusion_is_the_final_stage(eval_set):
 
 def test_a_reranker_that_is_off_is_measured_as_off(eval_set):
     kb = eval_set.knowledge_base
-    create_version(Principal(kb.owner), "off", {"use_rerank": False}, knowledge_base=kb)
-    on, off = report_of(eval_set), report_of(eval_set, profile="off", profile_version=1)
+    profile = create_version(Principal(kb.owner), "off", {"use_rerank": False}, knowledge_base=kb)
+    on, off = report_of(eval_set), report_of(eval_set, profile=profile)
 
     before = ("bm25", "vector", "fused")
     assert {stage: off["stages"][stage] for stage in before} == {stage: on["stages"][stage] for stage in before}
@@ -142,9 +142,9 @@ def test_what_only_words_find_is_lost_by_the_fusion_where_the_reranker_is_off(ev
 def test_a_draft_can_be_measured_by_its_version(eval_set):
     kb = eval_set.knowledge_base
     create_version(Principal(kb.owner), "own", {}, knowledge_base=kb)
-    create_version(Principal(kb.owner), "own", {"rrf_k": 3}, knowledge_base=kb)
+    draft = create_version(Principal(kb.owner), "own", {"rrf_k": 3}, knowledge_base=kb)
 
-    report = report_of(eval_set, profile="own", profile_version=2)
+    report = report_of(eval_set, profile=draft)
 
     assert (report["profile"], report["configuration"]["rrf_k"]) == ({"name": "own", "version": 2}, 3)
 

@@ -10,7 +10,9 @@ from kb import signals
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.models import EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment, Membership, Principal
 from kb.profiles.services import create_version
-from kb.quality.runs.services import cancel_run, evaluate, evaluate_as_run, execute_run, runs, start_run, sweep_runs
+from kb.quality.runs.services import runs
+from kb.quality.runs.services.report import evaluate
+from kb.quality.runs.services.runs import cancel_run, evaluate_as_run, execute_run, start_run, sweep_runs
 from kb.tasks import run_evaluation, sweep_lost_runs
 from retrieval.errors import InvalidConfiguration, RetrievalError, ScopeOutdated
 from retrieval.pipeline import Pipeline
