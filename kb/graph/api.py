@@ -17,12 +17,9 @@ from kb.graph.services.entities import (
     MAX_ALIASES,
     MOST_TERMS,
     NAME_CHARACTERS,
-    concept_create,
     concept_update,
-    entity_create,
     entity_merge,
     entity_update,
-    fact_create,
     fact_update,
     facts_of,
 )
@@ -141,20 +138,19 @@ class GraphViewSet(ApiViewSet):
     """Rows of knowledge bases' graphs: listed and added below their knowledge base, read and changed by their ids.
 
     Attributes:
-        model: whose rows they are.
+        queryset: none of the rows, which says what they are.
         row_class: the serializer of a row.
         fields_class: the serializer of what a caller may give of a row.
         filters: of the list.
         related: what is read with the rows.
-        add, change: the services that write a row.
+        change: the service that writes a row, stored or new.
     """
 
-    model: ClassVar[Any]
+    queryset: Any
     row_class: ClassVar[type[serializers.ModelSerializer[Any]]]
     fields_class: ClassVar[type[StrictSerializer]]
     filters: ClassVar[type[ListFilters]]
     related: ClassVar[tuple[str, ...]] = ()
-    add: ClassVar[Callable[..., Any]]
     change: ClassVar[Callable[..., Any]]
 
     def list(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -163,7 +159,7 @@ class GraphViewSet(ApiViewSet):
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002 - the framework's interface
         kb = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
-        row = self.add(knowledge_base=kb, **self.checked(self.fields_class))
+        row = self.change(self.queryset.model(knowledge_base=kb), **self.checked(self.fields_class))
         return Response(self.described(row.pk), status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
@@ -179,7 +175,7 @@ class GraphViewSet(ApiViewSet):
 
     def visible(self) -> QuerySet[Any]:
         """The rows that the caller may see."""
-        rows: QuerySet[Any] = self.model.objects.visible_to(self.principal).prefetch_related(*self.related)
+        rows: QuerySet[Any] = self.queryset.model.objects.visible_to(self.principal).prefetch_related(*self.related)
         return rows
 
     def described(self, pk: int) -> Any:
@@ -228,12 +224,10 @@ class EntityFilters(ListFilters):
 )
 class EntityViewSet(GraphViewSet):
     queryset = Entity.objects.none()
-    model = Entity
     related = ("names",)
     row_class = EntitySerializer
     fields_class = EntityChangeSerializer
     filters = EntityFilters
-    add = staticmethod(entity_create)
     change = staticmethod(entity_update)
 
     @action(detail=True, methods=["post"])
@@ -278,11 +272,9 @@ class FactFilters(ListFilters):
 )
 class FactViewSet(GraphViewSet):
     queryset = GraphFact.objects.none()
-    model = GraphFact
     row_class = GraphFactSerializer
     fields_class = FactCreateSerializer
     filters = FactFilters
-    add = staticmethod(fact_create)
     change = staticmethod(fact_update)
 
 
@@ -319,12 +311,10 @@ class ConceptFilters(ListFilters):
 )
 class ConceptViewSet(GraphViewSet):
     queryset = Concept.objects.none()
-    model = Concept
     related = ("terms",)
     row_class = ConceptSerializer
     fields_class = ConceptChangeSerializer
     filters = ConceptFilters
-    add = staticmethod(concept_create)
     change = staticmethod(concept_update)
 
 

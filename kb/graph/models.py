@@ -31,6 +31,8 @@ class GraphRow(models.Model):
 
     knowledge_base_id: int
 
+    objects = ScopedQuerySet.as_manager()
+
     class Meta:
         abstract = True
 
@@ -45,6 +47,27 @@ class GraphRow(models.Model):
             return super().delete(*args, **kwargs)
 
 
+class GraphName(GraphRow):
+    """One way to write what its row belongs to: `owner` names that field."""
+
+    owner: ClassVar[str]
+
+    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
+    text = models.CharField(_("text"), max_length=200)
+    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+
+    class Meta:
+        abstract = True
+
+    def __str__(self) -> str:
+        return self.text
+
+    def save(self, *args: Any, **kwargs: Any) -> None:
+        self.knowledge_base_id = getattr(self, self.owner).knowledge_base_id
+        self.key = normalized_key(self.text)
+        super().save(*args, **kwargs)
+
+
 class Concept(GraphRow):
     """A concept of a taxonomy; `parent` is the wider one. Its name is one of its terms, always."""
 
@@ -56,8 +79,6 @@ class Concept(GraphRow):
     parent = models.ForeignKey(
         "self", models.SET_NULL, null=True, blank=True, related_name="children", verbose_name=_("wider concept")
     )
-
-    objects = ScopedQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("concept")
@@ -101,7 +122,7 @@ class Concept(GraphRow):
         return [term for term in self.terms.all() if term.kind != ConceptTerm.Kind.NAME]
 
 
-class ConceptTerm(GraphRow):
+class ConceptTerm(GraphName):
     """One way to write a concept. The same key may belong to several concepts: an abbreviation of two names."""
 
     class Kind(models.TextChoices):
@@ -109,13 +130,10 @@ class ConceptTerm(GraphRow):
         SYNONYM = "synonym", _("synonym")
         ABBREVIATION = "abbreviation", _("abbreviation")
 
-    concept = models.ForeignKey(Concept, models.CASCADE, related_name="terms", verbose_name=_("concept"))
-    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
-    text = models.CharField(_("text"), max_length=200)
-    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
-    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.SYNONYM)
+    owner = "concept"
 
-    objects = ScopedQuerySet.as_manager()
+    concept = models.ForeignKey(Concept, models.CASCADE, related_name="terms", verbose_name=_("concept"))
+    kind = models.CharField(_("kind"), max_length=12, choices=Kind, default=Kind.SYNONYM)
 
     class Meta:
         verbose_name = _("term")
@@ -128,14 +146,6 @@ class ConceptTerm(GraphRow):
             models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="term_by_prefix"),
         ]
         triggers: ClassVar = [*content_triggers(), *TERM.triggers()]
-
-    def __str__(self) -> str:
-        return self.text
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        self.knowledge_base_id = self.concept.knowledge_base_id
-        self.key = normalized_key(self.text)
-        super().save(*args, **kwargs)
 
 
 class Entity(GraphRow):
@@ -153,8 +163,6 @@ class Entity(GraphRow):
     origin = models.CharField(
         _("origin"), max_length=6, choices=Origin, default=Origin.HAND, db_default=Origin.HAND, editable=False
     )
-
-    objects = ScopedQuerySet.as_manager()
 
     class Meta:
         verbose_name = _("entity")
@@ -179,15 +187,12 @@ class Entity(GraphRow):
         return {name.key for name in self.names.all()}
 
 
-class EntityName(GraphRow):
+class EntityName(GraphName):
     """One way to write an entity; in a knowledge base a key belongs to one entity."""
 
-    entity = models.ForeignKey(Entity, models.CASCADE, related_name="names", verbose_name=_("entity"))
-    knowledge_base = models.ForeignKey(KnowledgeBase, models.CASCADE, related_name="+", editable=False)
-    text = models.CharField(_("text"), max_length=200)
-    key = models.CharField(max_length=KEY_CHARACTERS, editable=False)
+    owner = "entity"
 
-    objects = ScopedQuerySet.as_manager()
+    entity = models.ForeignKey(Entity, models.CASCADE, related_name="names", verbose_name=_("entity"))
 
     class Meta:
         verbose_name = _("name of an entity")
@@ -200,14 +205,6 @@ class EntityName(GraphRow):
             models.Index("knowledge_base", Left("key", PREFIX_CHARACTERS), name="entity_by_prefix"),
         ]
         triggers: ClassVar = content_triggers()
-
-    def __str__(self) -> str:
-        return self.text
-
-    def save(self, *args: Any, **kwargs: Any) -> None:
-        self.knowledge_base_id = self.entity.knowledge_base_id
-        self.key = normalized_key(self.text)
-        super().save(*args, **kwargs)
 
 
 class GraphFact(GraphRow):
@@ -236,8 +233,6 @@ class GraphFact(GraphRow):
     )
     origin = models.CharField(_("origin"), max_length=6, choices=Origin, default=Origin.HAND, editable=False)
 
-    objects = ScopedQuerySet.as_manager()
-
     class Meta:
         verbose_name = _("graph fact")
         verbose_name_plural = _("graph facts")
@@ -260,6 +255,16 @@ class GraphFact(GraphRow):
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.subject_key, self.object_key = normalized_key(self.subject), normalized_key(self.object)
         super().save(*args, **kwargs)
+
+    def is_stated_already(self) -> bool:
+        """Whether another row of the knowledge base is this fact."""
+        same = GraphFact.objects.filter(
+            knowledge_base=self.knowledge_base_id,
+            subject_key=normalized_key(self.subject),
+            predicate=self.predicate,
+            object_key=normalized_key(self.object),
+        )
+        return same.exclude(pk=self.pk).exists()
 
 
 class FactSource(models.Model):

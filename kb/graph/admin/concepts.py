@@ -195,15 +195,10 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
-        kb = values.get("knowledge_base") or self.instance.knowledge_base_id
+        kb = values.get("knowledge_base") or (self.instance.pk and self.instance.knowledge_base)
         if kb and values.keys() >= {"subject", "predicate", "object"}:
-            same = GraphFact.objects.filter(
-                knowledge_base=kb,
-                subject_key=normalized_key(values["subject"]),
-                predicate=values["predicate"],
-                object_key=normalized_key(values["object"]),
-            )
-            if same.exclude(pk=self.instance.pk).exists():
+            fact = GraphFact(**{"pk": self.instance.pk, "knowledge_base": kb, **values})
+            if fact.is_stated_already():
                 self.add_error(None, _("The knowledge base holds this fact already: change it or go back."))
         return values
 

@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 from django import forms
 from django.contrib import admin, messages
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
+from django.db.models import Prefetch, QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.urls import URLPattern, reverse
@@ -37,7 +37,6 @@ from kb.graph.services.entities import (
     facts_of,
     neighbours_of,
     plan_merge,
-    sources_of,
 )
 from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, row_ids
 
@@ -53,22 +52,13 @@ MOST_RELATIONS = 20
 def entity_context(request: HttpRequest, entity: Entity) -> dict[str, Any]:
     """What the page of an entity shows of its surroundings."""
     neighbours = neighbours_of(entity)
-    page = Paginator(facts_of(entity).select_related("source_chunk__document"), FACTS_A_PAGE).get_page(
-        request.GET.get("facts")
-    )
-    sources = sources_of(list(page))
-    rows = []
-    for fact in page:
-        found = [source for source in sources.get(fact.pk, []) if source.chunk is not None]
-        if not found and fact.source_chunk is not None:
-            found = [FactSource(fact=fact, document=fact.source_chunk.document, chunk=fact.source_chunk)]
-        rows.append({"fact": fact, "sources": found[:3]})
+    found = FactSource.objects.exclude(chunk=None).select_related("document", "chunk").order_by("pk")
+    facts = facts_of(entity).select_related("source_chunk__document").prefetch_related(Prefetch("sources", found))
     return {
         "pictures": [_picture(entity, neighbours[:MOST_DRAWN], shape) for shape in (WIDE, NARROW)],
         "neighbour_count": len(neighbours),
         "not_drawn": max(0, len(neighbours) - MOST_DRAWN),
-        "facts_page": page,
-        "fact_rows": rows,
+        "facts_page": Paginator(facts, FACTS_A_PAGE).get_page(request.GET.get("facts")),
     }
 
 
@@ -77,13 +67,14 @@ def _picture(entity: Entity, drawn: Sequence[Neighbour], shape: Shape) -> dict[s
     texts = [(each.name, _relations_text(each)) for each in drawn]
     picture = draw(entity.name, texts, shape)
     for node, neighbour, (name, relations) in zip(picture["nodes"], drawn, texts, strict=True):
-        node["is_entity"] = neighbour.entity_id is not None
-        node["description"] = f"{name}: {relations}"
-        if neighbour.entity_id is not None:
-            node["url"] = reverse("admin:kb_entity_change", args=[neighbour.entity_id])
-        else:
-            query = urlencode({"q": name, "knowledge_base__id__exact": entity.knowledge_base_id})
-            node["url"] = f"{reverse('admin:kb_graphfact_changelist')}?{query}"
+        query = urlencode({"q": name, "knowledge_base__id__exact": entity.knowledge_base_id})
+        node |= {
+            "is_entity": neighbour.entity_id is not None,
+            "description": f"{name}: {relations}",
+            "url": reverse("admin:kb_entity_change", args=[neighbour.entity_id])
+            if neighbour.entity_id
+            else f"{reverse('admin:kb_graphfact_changelist')}?{query}",
+        }
     return picture
 
 
@@ -206,7 +197,7 @@ class EntityAdmin(GraphAdmin):
         query = request.GET.get("q", "").strip()
         named = EntityName.objects.filter(entity__in=others, key__contains=normalized_key(query)).values("entity")
         offered = others.filter(pk__in=named).prefetch_related("names").order_by("name")[:OFFERED]
-        context = {"query": query, "offered": offered, "plan": plan_merge(entity, chosen) if chosen else None}
+        context = {"query": query, "offered": offered, "merged": chosen, "facts": chosen and plan_merge(entity, chosen)}
         return self._page(request, entity, "merge", _("Merge another entity into “%(name)s”"), context)
 
     def split_view(self, request: HttpRequest, object_id: int) -> HttpResponse:

@@ -13,27 +13,12 @@ from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
-from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, FactSource, GraphFact, Origin
+from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
 from kb.graph.services.facts import Rewriting, apply_rewriting, facts_with, plan_rewriting, rewrite_facts
 
 NAME_CHARACTERS = 200
 KIND_CHARACTERS = 80
 MAX_ALIASES = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Merge:
-    """What merging one entity into another comes to.
-
-    Attributes:
-        names: that the kept entity is given.
-        facts: what becomes of the facts of both.
-    """
-
-    kept: Entity
-    merged: Entity
-    names: Sequence[str]
-    facts: Rewriting
 
 
 def names_of(entity: Entity) -> list[str]:
@@ -51,31 +36,17 @@ def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
     _refuse_taken(entity, _checked([name, *aliases], held=held))
 
 
-def entity_create(
-    *,
-    knowledge_base: KnowledgeBase,
-    name: str,
-    kind: str = "",
-    description: str = "",
-    aliases: Collection[str] = (),
-    origin: Origin = Origin.HAND,
-) -> Entity:
+def entity_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> Entity:
     """Creates an entity; facts that are stated by one of its names are stated by the first from now on.
+
+    Args:
+        knowledge_base: the caller has checked that the user may write there.
+        fields: as of `entity_update`.
 
     Raises:
         Rejected: a name is blank or too long, or another entity of the knowledge base has it.
     """
-    entity = Entity(
-        knowledge_base=knowledge_base, name=name.strip(), kind=kind.strip(), description=description, origin=origin
-    )
-    texts = _checked([name, *aliases])
-    with transaction.atomic():
-        lock_knowledge_bases([knowledge_base.pk])
-        _refuse_taken(entity, texts)
-        entity.save()
-        _write_names(entity, texts)
-        rewrite_facts(knowledge_base.pk, [normalized_key(text) for text in texts], entity.name)
-    return entity
+    return entity_update(Entity(knowledge_base=knowledge_base), **fields)
 
 
 def entity_update(
@@ -85,7 +56,7 @@ def entity_update(
     aliases: Collection[str] | None = None,
     **changes: Any,
 ) -> Entity:
-    """Changes an entity; a name that it was shown by stays one of its names.
+    """Changes an entity, or stores a new one; a name that it was shown by stays one of its names.
 
     Args:
         entity: the entity.
@@ -97,12 +68,11 @@ def entity_update(
         Rejected: as `entity_create`.
     """
     with transaction.atomic():
-        lock_knowledge_bases([entity.knowledge_base_id])
-        entity.refresh_from_db()
-        before = entity.keys
+        _lock(entity)
         shown = entity.name if name is None else name.strip()
-        others = entity.aliases if aliases is None else list(aliases)
-        texts = _checked([shown, *others, *([entity.name] if shown != entity.name else [])], held=len(before))
+        before, others = (set(), []) if entity.pk is None else (entity.keys, entity.aliases)
+        former = [entity.name] if entity.name not in ("", shown) else []
+        texts = _checked([shown, *(others if aliases is None else aliases), *former], held=len(before))
         _refuse_taken(entity, texts)
         for field, value in {"name": shown, "origin": Origin.HAND, **changes}.items():
             setattr(entity, field, value)
@@ -112,8 +82,8 @@ def entity_update(
     return entity
 
 
-def plan_merge(kept: Entity, merged: Entity) -> Merge:
-    """What `entity_merge` will do.
+def plan_merge(kept: Entity, merged: Entity) -> Rewriting:
+    """What `entity_merge` will do to the facts of both.
 
     Raises:
         Rejected: they are one entity, or of two knowledge bases.
@@ -122,28 +92,26 @@ def plan_merge(kept: Entity, merged: Entity) -> Merge:
         raise Rejected("same_entity", _("An entity cannot be merged with itself: choose another one."))
     if kept.knowledge_base_id != merged.knowledge_base_id:
         raise Rejected("other_base", _("Only entities of one knowledge base can be merged: choose another one."))
-    facts = plan_rewriting(kept.knowledge_base_id, kept.keys | merged.keys, kept.name)
-    return Merge(kept, merged, names_of(merged), facts)
+    return plan_rewriting(kept.knowledge_base_id, kept.keys | merged.keys, kept.name)
 
 
-def entity_merge(kept: Entity, merged: Entity) -> Merge:
+def entity_merge(kept: Entity, merged: Entity) -> Rewriting:
     """Makes two entities one: names move, facts are stated by the kept one's name, and equal facts become one.
 
     Raises:
         Rejected: as `plan_merge`.
     """
     with transaction.atomic():
-        lock_knowledge_bases([kept.knowledge_base_id])
-        kept.refresh_from_db()
+        _lock(kept)
         merged.refresh_from_db()
-        plan = plan_merge(kept, merged)
+        facts = plan_merge(kept, merged)
         EntityName.objects.filter(entity=merged).update(entity=kept)
         kept.kind, kept.description = kept.kind or merged.kind, kept.description or merged.description
         kept.origin = Origin.HAND
         kept.save()
         Entity.objects.filter(pk=merged.pk).delete()
-        apply_rewriting(plan.facts)
-    return plan
+        apply_rewriting(facts)
+    return facts
 
 
 def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> Entity:
@@ -154,8 +122,7 @@ def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> 
     """
     key = normalized_key(alias)
     with transaction.atomic():
-        lock_knowledge_bases([entity.knowledge_base_id])
-        entity.refresh_from_db()
+        _lock(entity)
         row = entity.names.filter(key=key).first()
         if row is None or key == normalized_key(entity.name):
             message = _("“%(name)s” is no other name of “%(entity)s”: choose one of its aliases.")
@@ -165,14 +132,9 @@ def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> 
         part = Entity.objects.create(knowledge_base_id=entity.knowledge_base_id, name=row.text, kind=entity.kind)
         EntityName.objects.filter(pk=row.pk).update(entity=part)
         for fact in facts:
-            if fact.subject_key in keys:
-                fact.subject, fact.subject_key = part.name, key
-            else:
-                fact.object, fact.object_key = part.name, key
-            same = part.knowledge_base.facts.filter(
-                subject_key=fact.subject_key, predicate=fact.predicate, object_key=fact.object_key
-            )
-            if not same.exclude(pk=fact.pk).exists():  # one that the part has already stays where it is
+            end = "subject" if fact.subject_key in keys else "object"
+            setattr(fact, end, part.name)
+            if not fact.is_stated_already():  # one that the part has already stays where it is
                 fact.save()
     return part
 
@@ -262,14 +224,6 @@ def facts_of(entity: Entity) -> QuerySet[GraphFact]:
     return facts_with(entity.knowledge_base_id, entity.keys).order_by("predicate", "subject", "object", "pk")
 
 
-def sources_of(facts: Sequence[GraphFact]) -> Mapping[int, list[FactSource]]:
-    """The passages in which facts were found, by the fact."""
-    found: dict[int, list[FactSource]] = {}
-    for source in FactSource.objects.filter(fact__in=facts).select_related("document", "chunk").order_by("pk"):
-        found.setdefault(source.fact_id, []).append(source)
-    return found
-
-
 def neighbours_of(entity: Entity) -> list[Neighbour]:
     """Those that most facts lead to first."""
     own = entity.keys
@@ -292,20 +246,6 @@ def neighbours_of(entity: Entity) -> list[Neighbour]:
 MOST_TERMS = 100
 
 
-def concept_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> Concept:
-    """Adds a concept.
-
-    Args:
-        knowledge_base: the caller has checked that the user may write there.
-        fields: name, description, synonyms, abbreviations, and parent_id, that of the wider one.
-
-    Raises:
-        Rejected: the name is blank or taken, the wider concept is none of the same knowledge base or narrower than this one,
-            or a word comes twice; nothing was changed.
-    """
-    return concept_update(Concept(knowledge_base=knowledge_base), **fields)
-
-
 def concept_update(
     concept: Concept,
     *,
@@ -313,11 +253,18 @@ def concept_update(
     abbreviations: Sequence[str] | None = None,
     **changes: Any,
 ) -> Concept:
-    """Changes what is given of a concept; synonyms and abbreviations are all of those it is to have.
+    """Changes what is given of a concept, or stores a new one.
+
+    Args:
+        concept: the caller has checked that the user may write to its knowledge base.
+        synonyms: all of those that it is to have; None: as they are.
+        abbreviations: likewise.
+        changes: of name, description, and parent_id, that of the wider one.
 
     Raises:
         ObjectDoesNotExist: it was deleted.
-        Rejected: as `concept_create`.
+        Rejected: the name is blank or taken, the wider concept is none of the same knowledge base or narrower than this one,
+            or a word comes twice; nothing was changed.
     """
     with transaction.atomic():
         _lock(concept)
@@ -360,21 +307,12 @@ def _check(concept: Concept) -> None:
         raise Rejected("invalid_parent", " ".join(error.messages)) from error
 
 
-def fact_create(*, knowledge_base: KnowledgeBase, **fields: str) -> GraphFact:
-    """Adds a fact: its subject, predicate and object.
-
-    Raises:
-        Rejected: a part of it is blank, or it is known already.
-    """
-    return fact_update(GraphFact(knowledge_base=knowledge_base), **fields)
-
-
 def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
-    """Changes subject, predicate or object.
+    """Changes subject, predicate or object of a fact, or stores a new one.
 
     Raises:
         ObjectDoesNotExist: it was deleted.
-        Rejected: as `fact_create`; nothing was changed.
+        Rejected: a part of it is blank, or it is known already; nothing was changed.
     """
     with transaction.atomic():
         _lock(fact)
@@ -391,7 +329,7 @@ def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
     return fact
 
 
-def _lock(row: Concept | GraphFact) -> None:
+def _lock(row: Entity | Concept | GraphFact) -> None:
     """Keeps others from writing to the knowledge base's graph, and reads the row as it is now, where it is stored."""
     lock_knowledge_bases([row.knowledge_base_id])
     if row.pk is not None:

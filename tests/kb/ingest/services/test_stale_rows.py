@@ -8,7 +8,7 @@ from django.core.files.base import ContentFile
 from django.db import transaction
 
 from kb.base.errors import NotVisible
-from kb.graph.services.entities import concept_create, concept_update, fact_create, fact_update
+from kb.graph.services.entities import concept_update, fact_update
 from kb.ingest.services.documents import (
     document_add,
     document_held,
@@ -18,7 +18,7 @@ from kb.ingest.services.documents import (
     documents_recut,
     documents_requeue,
 )
-from kb.models import Document, EvalQuery, EvalSet, Principal, SearchProvider
+from kb.models import Concept, Document, EvalQuery, EvalSet, GraphFact, Principal, SearchProvider
 from kb.quality.eval_sets.services.queries import query_update
 from kb.sources.external.services import external_source_update
 from kb.sources.web.services.sources import web_source_create, web_source_update
@@ -128,12 +128,12 @@ def test_a_file_for_a_knowledge_base_that_is_gone_is_refused_and_not_kept(kb, se
 
 # -- Rows that two callers change in different fields -----------------------------------------------------------------------
 def concept(kb):
-    made = concept_create(knowledge_base=kb, name="保修")
+    made = concept_update(Concept(knowledge_base=kb), name="保修")
     return made, concept_update, {"name": "质保"}, {"description": "期限内的维修"}
 
 
 def fact(kb):
-    made = fact_create(knowledge_base=kb, subject="甲", predicate="是", object="乙")
+    made = fact_update(GraphFact(knowledge_base=kb), subject="甲", predicate="是", object="乙")
     return made, fact_update, {"subject": "丙"}, {"object": "丁"}
 
 
