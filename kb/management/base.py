@@ -1,17 +1,18 @@
-"""What the commands share: which knowledge base, what went wrong, how far it is, and JSON for programs."""
+"""What the commands share: their arguments, which knowledge base, what went wrong, how far it is, and JSON for programs."""
 
 import json
 import sys
 from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from operator import methodcaller
 from typing import Any, TypeVar
 
 from django.core.management.base import BaseCommand, CommandError
 from django.utils import translation
 from tqdm import tqdm
 
-from kb.access.models import KnowledgeBase, User
+from kb.access.models import KnowledgeBase, Principal, User
 from kb.access.services.attribution import How, acting
 from kb.base.errors import ServiceError
 from kb.base.shapes import as_values
@@ -20,10 +21,74 @@ from kb.index.services.reindex import Step, build_indexes
 from retrieval.errors import RetrievalError
 
 T = TypeVar("T")
+Argument = Callable[[Any], object]
+"""Adds itself to a parser, or to a group of one."""
+
+
+def argument(*flags: str, **options: Any) -> Argument:
+    """An argument as `ArgumentParser.add_argument` takes it."""
+    return methodcaller("add_argument", *flags, **options)
+
+
+def one_of(*arguments: Argument, required: bool = False) -> Argument:
+    """Arguments that exclude one another."""
+
+    def add(parser: ArgumentParser) -> None:
+        add_all(parser.add_mutually_exclusive_group(required=required), arguments)
+
+    return add
+
+
+def actions(
+    table: Mapping[str, tuple[str, Sequence[Argument]]], *, metavar: str = "ACTION", described: bool = True
+) -> Argument:
+    """Subcommands.
+
+    Args:
+        table: by name, the help and the arguments of each.
+        metavar: what the help calls the choice.
+        described: whether the help of each begins with its sentence.
+    """
+
+    def add(parser: ArgumentParser) -> None:
+        subparsers = parser.add_subparsers(dest="action", required=True, metavar=metavar)
+        for name, (text, arguments) in table.items():
+            add_all(subparsers.add_parser(name, help=text, description=text if described else None), arguments)
+
+    return add
+
+
+def add_all(parser: Any, arguments: Iterable[Argument]) -> None:
+    for add in arguments:
+        add(parser)
+
+
+def kb_arguments(*, required: bool = True, repeatable: bool = False) -> tuple[Argument, Argument]:
+    """--kb and --owner; `repeatable` makes the value of the former a list."""
+    return (
+        argument(
+            "--kb",
+            required=required,
+            metavar="NAME",
+            action="append" if repeatable else "store",
+            default=[] if repeatable else None,
+            help="name of the knowledge base" + (" (may be given several times)" if repeatable else ""),
+        ),
+        argument("--owner", metavar="USER", help="user name of its owner, where several have one of that name"),
+    )
+
+
+JSON = argument("--json", action="store_true", help="print JSON")
+USER = argument("--user", metavar="NAME", help="whose permissions apply (default: those of the owner)")
 
 
 class KnowledgeBaseCommand(BaseCommand):
     """A command on knowledge bases; an error of a service or of retrieval ends it with its message and exit code 1."""
+
+    arguments: Sequence[Argument] = ()
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        add_all(parser, self.arguments)
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """Runs the command in English throughout: half of its sentences are not in the catalogue of the admin.
@@ -36,20 +101,6 @@ class KnowledgeBaseCommand(BaseCommand):
                 return super().execute(*args, **options)
         except (ServiceError, RetrievalError) as error:
             raise CommandError(str(error)) from error
-
-    def add_kb_argument(self, parser: ArgumentParser, *, required: bool = True, repeatable: bool = False) -> None:
-        """Adds --kb and --owner; `repeatable` makes the option's value a list."""
-        parser.add_argument(
-            "--kb",
-            required=required,
-            metavar="NAME",
-            action="append" if repeatable else "store",
-            default=[] if repeatable else None,
-            help="name of the knowledge base" + (" (may be given several times)" if repeatable else ""),
-        )
-        parser.add_argument(
-            "--owner", metavar="USER", help="user name of its owner, where several have one of that name"
-        )
 
     def knowledge_base(self, options: dict[str, Any]) -> KnowledgeBase:
         """The knowledge base of --kb and --owner.
@@ -66,6 +117,26 @@ class KnowledgeBaseCommand(BaseCommand):
             NotVisible: there is none of one of the names, or more than one.
         """
         return [knowledge_base_by_name(name, owner=options["owner"]) for name in options["kb"]]
+
+    def found_knowledge_base(self, options: dict[str, Any]) -> KnowledgeBase | None:
+        """As `knowledge_base`; None where there is none of that name."""
+        named = KnowledgeBase.objects.filter(name=options["kb"])
+        if options["owner"]:
+            named = named.filter(owner__username=options["owner"])
+        return self.knowledge_base(options) if named.exists() else None
+
+    def principal(self, options: Mapping[str, Any], knowledge_bases: Iterable[KnowledgeBase]) -> Principal:
+        """The user of --user, or else the owner of the knowledge bases.
+
+        Raises:
+            CommandError: there is no such user, or they have several owners.
+        """
+        if options["user"] is not None:
+            return Principal(self.user(options["user"]))
+        owners = {kb.owner_id: kb.owner for kb in knowledge_bases}
+        if len(owners) > 1:
+            raise CommandError("The knowledge bases have several owners: say with --user whose permissions apply.")
+        return Principal(next(iter(owners.values())))
 
     def progress(self, iterable: Iterable[T], *, total: int | None = None, unit: str) -> Iterator[T]:
         """Passes the items on and shows on stderr how many have gone by, how fast, and how long the rest will take."""
@@ -122,9 +193,19 @@ class KnowledgeBaseCommand(BaseCommand):
 
             build_indexes(knowledge_bases, advance)
 
-    def print_json(self, value: Any) -> None:
-        """Writes one JSON document to stdout, which holds nothing else when --json is given."""
-        self.stdout.write(json.dumps(as_values(value), ensure_ascii=False, indent=2))
+    def answer(self, options: Mapping[str, Any], value: Any, lines: Iterable[str]) -> None:
+        """Writes an answer to stdout, which holds nothing else: with --json as one JSON document, else line by line."""
+        if options["json"]:
+            lines = [json.dumps(as_values(value), ensure_ascii=False, indent=2)]
+        for line in lines:
+            self.stdout.write(line)
+
+
+def table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Lines with the cells of rows, each column as wide as the longest of its cells."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def setting(text: str) -> tuple[str, Any]:

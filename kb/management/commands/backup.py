@@ -1,7 +1,4 @@
-import json
 import tempfile
-from argparse import ArgumentParser
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +6,7 @@ from django.core.files import File
 from django.core.management.base import CommandError
 
 from kb.base.files import FilesUnavailable, replace_file
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.backup import BackedUp, backup
 from kb.operations.services.backups.format import stored_name
@@ -18,14 +15,15 @@ from kb.operations.services.backups.format import stored_name
 class Command(KnowledgeBaseCommand):
     help = "Writes database and uploaded files into one file, from which `restore` makes the installation anew."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("target", help="the file to make; with --storage, its name in the storage of uploads")
-        parser.add_argument(
+    arguments = (
+        argument("target", help="the file to make; with --storage, its name in the storage of uploads"),
+        argument(
             "--storage",
             action="store_true",
             help="keep it in the storage of uploads (S3_BUCKET), in the folder backups/",
-        )
-        parser.add_argument("--json", action="store_true", help="print what it holds as JSON")
+        ),
+        argument("--json", action="store_true", help="print what it holds as JSON"),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
@@ -36,14 +34,12 @@ class Command(KnowledgeBaseCommand):
             ) from error
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
-        if options["json"]:
-            self.stdout.write(json.dumps(asdict(done)))
-            return
-        self.stdout.write(
+        said = (
             f"{done.knowledge_bases} knowledge bases, {done.documents} documents, {done.chunks} chunks, {done.files} files, "
             f"{done.size / 1024**2:.1f} MB. It holds everything but SECRET_KEY and the other variables: keep them elsewhere."
         )
-        if done.missing_files:
+        self.answer(options, done, [said])
+        if done.missing_files and not options["json"]:
             self.stderr.write(f"{done.missing_files} uploaded files are not there any more and were left out")
 
     def _to_path(self, target: Path) -> BackedUp:

@@ -1,12 +1,11 @@
-from argparse import ArgumentParser
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import KnowledgeBase
 from kb.base.messages import shown
-from kb.management.base import KnowledgeBaseCommand, setting
+from kb.management.base import USER, KnowledgeBaseCommand, argument, kb_arguments, setting
 from kb.profiles.services import SettingDifference, name_and_version
 from kb.quality.compare.services import (
     ComparedResult,
@@ -29,55 +28,44 @@ EXCERPT = 100
 class Command(KnowledgeBaseCommand):
     help = "Compares two profiles on one query, or two runs of an evaluation set."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("query", nargs="?", help="what to search for; none with --runs")
-        self.add_kb_argument(parser, required=False, repeatable=True)
-        parser.add_argument("--user", metavar="NAME", help="whose permissions apply (default: those of the owner)")
-        for side in SIDES:
-            parser.add_argument(
-                f"--{side}",
-                default="",
-                metavar="PROFILE[@V]",
-                help="a retrieval profile, or one version of it, such as a draft (default: that of each knowledge base)",
+    arguments = (
+        argument("query", nargs="?", help="what to search for; none with --runs"),
+        *kb_arguments(required=False, repeatable=True),
+        USER,
+        *(
+            each
+            for side in SIDES
+            for each in (
+                argument(
+                    f"--{side}",
+                    default="",
+                    metavar="PROFILE[@V]",
+                    help="a retrieval profile, or one version of it, such as a draft (default: that of each knowledge base)",
+                ),
+                argument(
+                    f"--set-{side}",
+                    type=setting,
+                    action="append",
+                    default=[],
+                    metavar="NAME=VALUE",
+                    help="a setting over the profile, its value as in JSON (may be given several times)",
+                ),
             )
-            parser.add_argument(
-                f"--set-{side}",
-                type=setting,
-                action="append",
-                default=[],
-                metavar="NAME=VALUE",
-                help="a setting over the profile, its value as in JSON (may be given several times)",
-            )
-        parser.add_argument(
-            "--runs", type=int, nargs=2, metavar=("A", "B"), help="compare two evaluation runs by their numbers"
-        )
-        parser.add_argument("--json", action="store_true", help="print the response of the API")
+        ),
+        argument("--runs", type=int, nargs=2, metavar=("A", "B"), help="compare two evaluation runs by their numbers"),
+        argument("--json", action="store_true", help="print the response of the API"),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         _check(options)
         if options["runs"]:
             runs = compare_runs(*map(_run, options["runs"]))
-            self._print(options, runs, _runs(runs))
+            self.answer(options, runs, _runs(runs))
             return
         knowledge_bases = self.knowledge_bases(options)
         requests = (_request(options, side, knowledge_bases) for side in SIDES)
-        searches = compare_searches(self._principal(knowledge_bases, options["user"]), *requests)
-        self._print(options, searches.response, _searches(searches.response))
-
-    def _print(self, options: Mapping[str, Any], report: Any, lines: Any) -> None:
-        if options["json"]:
-            self.print_json(report)
-            return
-        for line in lines:
-            self.stdout.write(line)
-
-    def _principal(self, knowledge_bases: Sequence[KnowledgeBase], user: str | None) -> Principal:
-        if user is not None:
-            return Principal(self.user(user))
-        owners = {kb.owner_id: kb.owner for kb in knowledge_bases}
-        if len(owners) > 1:
-            raise CommandError("The knowledge bases have several owners: say with --user whose permissions apply.")
-        return Principal(next(iter(owners.values())))
+        searches = compare_searches(self.principal(options, knowledge_bases), *requests)
+        self.answer(options, searches.response, _searches(searches.response))
 
 
 def _check(options: Mapping[str, Any]) -> None:

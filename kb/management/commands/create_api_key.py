@@ -1,4 +1,3 @@
-from argparse import ArgumentParser
 from datetime import timedelta
 from typing import Any
 
@@ -6,32 +5,26 @@ from django.utils import timezone
 
 from kb.access.models import ApiKey
 from kb.access.services.api_keys import api_key_create
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import JSON, KnowledgeBaseCommand, argument, kb_arguments
 
 
 class Command(KnowledgeBaseCommand):
     help = "Makes an API key and prints it, this once: only its SHA-256 is stored."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--user", required=True, metavar="NAME", help="whom the key acts as")
-        self.add_kb_argument(parser, required=False, repeatable=True)
-        parser.add_argument(
-            "--scope", choices=ApiKey.Scope.values, default=ApiKey.Scope.READ, help="default: %(default)s"
-        )
-        parser.add_argument("--name", default="command line", metavar="TEXT", help="to tell keys apart in the admin")
-        parser.add_argument(
-            "--expires-in-days",
-            type=int,
-            metavar="N",
-            help="days until it expires; without it: never",
-        )
-        parser.add_argument(
+    arguments = (
+        argument("--user", required=True, metavar="NAME", help="whom the key acts as"),
+        *kb_arguments(required=False, repeatable=True),
+        argument("--scope", choices=ApiKey.Scope.values, default=ApiKey.Scope.READ, help="default: %(default)s"),
+        argument("--name", default="command line", metavar="TEXT", help="to tell keys apart in the admin"),
+        argument("--expires-in-days", type=int, metavar="N", help="days until it expires; without it: never"),
+        argument(
             "--rate-limit",
             default="",
             metavar="LIMIT",
             help="such as 60/minute; without it: the server's API_RATE_LIMIT",
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        ),
+        JSON,
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         days = options["expires_in_days"]
@@ -44,22 +37,18 @@ class Command(KnowledgeBaseCommand):
             rate_limit=options["rate_limit"],
             by_operator=True,
         )
-        if options["json"]:
-            self.print_json(
-                {
-                    "key": secret,
-                    "prefix": key.prefix,
-                    "name": key.name,
-                    "user": key.user.username,
-                    "scope": key.scope,
-                    "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in key.knowledge_bases.all()],
-                    "expires": key.expiry_date,
-                    "rate_limit": key.rate_limit,
-                }
-            )
-            return
-        opens = (
-            ", ".join(kb.name for kb in key.knowledge_bases.all()) or f"every knowledge base that {key.user} may see"
-        )
-        self.stdout.write(secret)
-        self.stderr.write(f"It opens {opens}, to {key.get_scope_display()}. Keep it: it is not shown again.")
+        knowledge_bases = key.knowledge_bases.all()
+        made = {
+            "key": secret,
+            "prefix": key.prefix,
+            "name": key.name,
+            "user": key.user.username,
+            "scope": key.scope,
+            "knowledge_bases": [{"id": kb.pk, "name": kb.name} for kb in knowledge_bases],
+            "expires": key.expiry_date,
+            "rate_limit": key.rate_limit,
+        }
+        self.answer(options, made, [secret])
+        if not options["json"]:
+            opens = ", ".join(kb.name for kb in knowledge_bases) or f"every knowledge base that {key.user} may see"
+            self.stderr.write(f"It opens {opens}, to {key.get_scope_display()}. Keep it: it is not shown again.")

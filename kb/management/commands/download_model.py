@@ -1,9 +1,8 @@
-from argparse import ArgumentParser
 from typing import Any
 
 from django.conf import settings
 
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument
 from retrieval.embedders.hashing import HASHING_MODEL_ID
 from retrieval.embedders.openai_http import OPENAI_PREFIX
 from retrieval.embedders.registry import normalize_model_id
@@ -14,17 +13,21 @@ from retrieval.model_files import download, probe
 class Command(KnowledgeBaseCommand):
     help = "Downloads an embedding model from the Hugging Face hub, or from the mirror that HF_ENDPOINT names."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        argument(
             "model",
             nargs="?",
             default=settings.EMBEDDING_MODEL,
             metavar="MODEL_ID",
             help="default: EMBEDDING_MODEL, here %(default)s",
-        )
+        ),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
-        model = _normalized(options["model"])
+        try:
+            model = normalize_model_id(options["model"])
+        except ValueError as error:
+            raise ModelUnavailable(str(error)) from error
         if model == HASHING_MODEL_ID or model.startswith(OPENAI_PREFIX):
             self.stdout.write(f"{model} has no files to download.")
             return
@@ -40,10 +43,3 @@ class Command(KnowledgeBaseCommand):
         with self.progress_bar(total=found.size_bytes, unit="B", scale=True) as bar:
             path = download(model, endpoint=endpoint, progress=lambda done, _total: bar.update(done - bar.n))
         self.stdout.write(f"{model} is in {path}.")
-
-
-def _normalized(model: str) -> str:
-    try:
-        return normalize_model_id(model)
-    except ValueError as error:
-        raise ModelUnavailable(str(error)) from error

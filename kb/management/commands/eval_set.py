@@ -1,4 +1,3 @@
-from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -7,7 +6,7 @@ from django.core.files import File
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments
 from kb.quality.eval_sets.services.files import eval_set_import_archive, pack
 from kb.quality.eval_sets.services.queries import eval_set_by_name
 from kb.quality.eval_sets.services.sets import ImportedSet, eval_set_export, eval_set_import, eval_set_overview
@@ -19,31 +18,50 @@ ARCHIVE = ".zip"
 class Command(KnowledgeBaseCommand):
     help = "Lists evaluation sets, and imports and exports them in the layouts of BEIR and TREC."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", required=True, metavar="{list,import,export}")
-        listing = actions.add_parser("list", help="the sets of a knowledge base")
-        self.add_kb_argument(listing)
-        listing.add_argument("--json", action="store_true", help="print JSON")
-        importing = actions.add_parser("import", help="read a set; its judgments find documents by their source")
-        self._add_file_arguments(importing, "a folder, or a ZIP file of one")
-        importing.add_argument("--eval-set", default="", metavar="NAME", help="left out: the name in the files")
-        importing.add_argument(
-            "--format", choices=[*Layout], default=None, help="left out: beir where there is queries.jsonl, else trec"
-        )
-        importing.add_argument(
-            "--replace", action="store_true", help="replace the queries and judgments of a set of this name"
-        )
-        exporting = actions.add_parser("export", help="write a set")
-        self._add_file_arguments(exporting, "a new folder, or a new file that ends in .zip")
-        exporting.add_argument("--eval-set", required=True, metavar="NAME")
-        exporting.add_argument("--format", choices=[*Layout], default=Layout.BEIR)
-        exporting.add_argument(
-            "--without-documents", action="store_true", help="leave corpus.jsonl with the documents' texts out"
-        )
-
-    def _add_file_arguments(self, parser: ArgumentParser, what: str) -> None:
-        parser.add_argument("path", type=Path, metavar="PATH", help=what)
-        self.add_kb_argument(parser)
+    arguments = (
+        actions(
+            {
+                "list": ("the sets of a knowledge base", (*kb_arguments(), JSON)),
+                "import": (
+                    "read a set; its judgments find documents by their source",
+                    (
+                        argument("path", type=Path, metavar="PATH", help="a folder, or a ZIP file of one"),
+                        *kb_arguments(),
+                        argument("--eval-set", default="", metavar="NAME", help="left out: the name in the files"),
+                        argument(
+                            "--format",
+                            choices=[*Layout],
+                            default=None,
+                            help="left out: beir where there is queries.jsonl, else trec",
+                        ),
+                        argument(
+                            "--replace",
+                            action="store_true",
+                            help="replace the queries and judgments of a set of this name",
+                        ),
+                    ),
+                ),
+                "export": (
+                    "write a set",
+                    (
+                        argument(
+                            "path", type=Path, metavar="PATH", help="a new folder, or a new file that ends in .zip"
+                        ),
+                        *kb_arguments(),
+                        argument("--eval-set", required=True, metavar="NAME"),
+                        argument("--format", choices=[*Layout], default=Layout.BEIR),
+                        argument(
+                            "--without-documents",
+                            action="store_true",
+                            help="leave corpus.jsonl with the documents' texts out",
+                        ),
+                    ),
+                ),
+            },
+            metavar="{list,import,export}",
+            described=False,
+        ),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
@@ -59,16 +77,13 @@ class Command(KnowledgeBaseCommand):
             }
             for each in eval_set_overview(Principal(kb.owner)).filter(knowledge_base=kb).order_by("name")
         ]
-        if options["json"]:
-            self.print_json(sets)
-            return
-        if not sets:
-            self.stdout.write(f"{kb.name} has no evaluation set: see `manage.py eval_set import --help`")
-        for each in sets:
-            self.stdout.write(
-                f"{each['name']}: {each['queries']} queries, {each['judged']} with judgments, "
-                f"{each['unanswerable']} without an answer"
-            )
+        lines = [
+            f"{each['name']}: {each['queries']} queries, {each['judged']} with judgments, "
+            f"{each['unanswerable']} without an answer"
+            for each in sets
+        ]
+        none = f"{kb.name} has no evaluation set: see `manage.py eval_set import --help`"
+        self.answer(options, sets, lines or [none])
 
     def _import(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         done = self._imported(kb, options)

@@ -1,12 +1,12 @@
 from argparse import ArgumentParser
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.management.base import KnowledgeBaseCommand, setting
+from kb.management.base import KnowledgeBaseCommand, add_all, argument, kb_arguments, setting
 from kb.profiles.services import find_version, name_and_version
 from kb.quality.eval_sets.services.queries import eval_set_by_name
 from kb.quality.models import EvalQuery, EvalRun, EvalSet
@@ -23,58 +23,60 @@ class Command(KnowledgeBaseCommand):
         "Measures the stages bm25, vector, fused and reranked over an evaluation set; may check that they do not fall."
     )
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser)
-        parser.add_argument("--eval-set", required=True, metavar="NAME")
-        parser.add_argument(
+    arguments = (
+        *kb_arguments(),
+        argument("--eval-set", required=True, metavar="NAME"),
+        argument(
             "--profile",
             default="",
             metavar="NAME[@VERSION]",
             help="a retrieval profile, or one version of it, such as a draft (default: the knowledge base's own)",
-        )
-        parser.add_argument(
+        ),
+        argument(
             "--override",
             type=setting,
             action="append",
             default=[],
             metavar="NAME=VALUE",
             help="a setting over the profile, its value as in JSON (may be given several times)",
-        )
-        parser.add_argument(
-            "--limit", type=int, metavar="N", help="only the first N queries, with an answer and without"
-        )
-        parser.add_argument("--json", action="store_true", help="print JSON, with figures from 0 to 1")
-        parser.add_argument("--save", action="store_true", help="keep it as an evaluation run, which the admin shows")
-        gate = parser.add_argument_group("regression gate", "Exit code 1 where a figure is below its floor.")
-        gate.add_argument(
+        ),
+        argument("--limit", type=int, metavar="N", help="only the first N queries, with an answer and without"),
+        argument("--json", action="store_true", help="print JSON, with figures from 0 to 1"),
+        argument("--save", action="store_true", help="keep it as an evaluation run, which the admin shows"),
+    )
+    floors = (
+        argument(
             "--min-recall5",
             type=float,
             metavar="X",
             help="floor of recall@5 after the reranker, or after the fusion where there is none, 0 to 1",
-        )
-        gate.add_argument(
+        ),
+        argument(
             "--baseline",
             type=Path,
             metavar="FILE",
             help="an earlier output of --json: no figure may be lower than there",
-        )
-        gate.add_argument(
+        ),
+        argument(
             "--tolerance",
             type=float,
             default=floors.TOLERANCE,
             metavar="X",
             help="how much lower a figure may be than in the baseline (default: %(default)s)",
-        )
+        ),
+    )
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        super().add_arguments(parser)
+        gate = parser.add_argument_group("regression gate", "Exit code 1 where a figure is below its floor.")
+        add_all(gate, self.floors)
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
         eval_set = eval_set_by_name(kb, options["eval_set"])
         baseline = floors.read_baseline(options["baseline"]) if options["baseline"] else None
         report = self._report(kb, eval_set, options)
-        if options["json"]:
-            self.print_json(report)
-        else:
-            self._print_table(report)
+        self.answer(options, report, self._lines(report))
         below = [] if options["min_recall5"] is None else floors.below_recall(report, options["min_recall5"])
         worse = [] if baseline is None else floors.below_baseline(report, baseline, options["tolerance"])
         if below or worse:
@@ -98,34 +100,32 @@ class Command(KnowledgeBaseCommand):
             raise CommandError(f"Run {run.pk} was cancelled; what it measured until then is in the admin.")
         return report_as_json(run.report)
 
-    def _print_table(self, report: Mapping[str, Any]) -> None:
+    def _lines(self, report: Mapping[str, Any]) -> Iterator[str]:
         profile, depth = report["profile"], report["candidates"]
-        self.stdout.write(
+        yield (
             f"{report['kb']} / {report['eval_set']}: {report['queries']} queries, profile {profile['name']} "
             f"v{profile['version']}, candidates: {depth['vector']} vector, {depth['bm25']} bm25"
         )
         for degradation in report["degraded"]:
-            self.stdout.write(self.style.WARNING(f"degraded ({degradation['stage']}): {degradation['detail']}"))
+            yield self.style.WARNING(f"degraded ({degradation['stage']}): {degradation['detail']}")
         if count := report["unanchored_count"]:
-            self.stdout.write(self.style.WARNING(f"{count} relevant judgments are of nothing that is still there"))
+            yield self.style.WARNING(f"{count} relevant judgments are of nothing that is still there")
         names = list(next(iter(report["stages"].values()), {}))
-        self.stdout.write("".join(f"{name:>12}" for name in ["", *names]))
+        yield "".join(f"{name:>12}" for name in ["", *names])
         for stage, figures in report["stages"].items():
-            self.stdout.write(f"{stage:>12}" + "".join(f"{figures[name]:>12.4f}" for name in names))
+            yield f"{stage:>12}" + "".join(f"{figures[name]:>12.4f}" for name in names)
         if lost := report["miss_counts"]:
             counts = ", ".join(f"{stage} {count}" for stage, count in lost.items())
-            self.stdout.write(f"queries without a relevant result, by the stage that lost it: {counts}")
+            yield f"queries without a relevant result, by the stage that lost it: {counts}"
         if latency := report["latency_ms"]:
-            self.stdout.write(
-                f"milliseconds a query, {report['searches_at_once']} at once: p50 {latency['p50']}, p95 {latency['p95']}"
-            )
+            yield f"milliseconds a query, {report['searches_at_once']} at once: p50 {latency['p50']}, p95 {latency['p95']}"
         if gate := report["gate"]:
-            self.stdout.write(
+            yield (
                 f"gate at {gate['scale']} {gate['cut']:g}: keeps {gate['answerable_kept']:.1%} of the answerable queries, lets "
                 f"{gate['unanswerable_passed']:.1%} of {gate['unanswerable']} unanswerable ones pass; AUROC {gate['auroc']:.4f}"
             )
         if run_id := report.get("run_id"):
-            self.stdout.write(f"kept as run {run_id}")
+            yield f"kept as run {run_id}"
 
 
 def _verdict(eval_set: EvalSet, shortfalls: Sequence[floors.Shortfall], lost: Sequence[floors.LostQuery]) -> str:

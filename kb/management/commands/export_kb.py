@@ -1,23 +1,21 @@
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
 from kb.base.files import private_file
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments
 from kb.operations.services.archives.export import archive_rows, export_kb
 
 
 class Command(KnowledgeBaseCommand):
     help = "Writes a whole knowledge base into one archive, from which `import_kb` makes the same one anywhere."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", type=Path, help="where to; a file that is there is not replaced")
-        self.add_kb_argument(parser)
-        parser.add_argument(
-            "--vectors", action="store_true", help="with its vectors, so that the importer need not embed"
-        )
+    arguments = (
+        argument("file", type=Path, help="where to; a file that is there is not replaced"),
+        *kb_arguments(),
+        argument("--vectors", action="store_true", help="with its vectors, so that the importer need not embed"),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         path, kb = options["file"], self.knowledge_base(options)

@@ -1,5 +1,4 @@
 import time
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -7,7 +6,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase
 from kb.content.models import Document
 from kb.ingest.services.indexing import index_document
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments
 from kb.sources.models import WebSource
 from kb.sources.web.services.runs import run_web_source
 from kb.sources.web.services.sources import UNFINISHED, web_source_accept, web_source_request
@@ -29,11 +28,12 @@ COUNTED = {
 class Command(KnowledgeBaseCommand):
     help = "Reads the web sources of a knowledge base; a worker does it, or with --wait this command itself."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser)
-        parser.add_argument("--source", metavar="NAME", help="only this one, also where it is switched off")
-        parser.add_argument("--accept", action="store_true", help="do what the last run has held back")
-        parser.add_argument("--wait", action="store_true", help="read here and index what is new, without a worker")
+    arguments = (
+        *kb_arguments(),
+        argument("--source", metavar="NAME", help="only this one, also where it is switched off"),
+        argument("--accept", action="store_true", help="do what the last run has held back"),
+        argument("--wait", action="store_true", help="read here and index what is new, without a worker"),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)

@@ -1,4 +1,3 @@
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -10,31 +9,44 @@ from kb.graph.models import GraphExtraction
 from kb.graph.services.importing import graph_import, graph_import_plan
 from kb.graph.services.tables import Table, graph_export, read_bytes
 from kb.graph.services.writing import extract_document, graph_request, graph_request_all
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments
 
 
 class Command(KnowledgeBaseCommand):
     help = "Imports and exports the graph of a knowledge base, and has a language model read its documents for it."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-
-        def action(name: str, words: str) -> ArgumentParser:
-            added = actions.add_parser(name, help=words, description=words)
-            self.add_kb_argument(added)
-            return added
-
-        importing = action("import", "take entities, facts or concepts in from a CSV file")
-        importing.add_argument("table", choices=list(Table), help="what the file holds")
-        importing.add_argument("file", type=Path, metavar="FILE", help="CSV in UTF-8 or GB18030")
-        importing.add_argument("--dry-run", action="store_true", help="only tell what would change")
-        importing.add_argument("--skip-errors", action="store_true", help="leave lines with errors out")
-        importing.add_argument("--json", action="store_true", help="print JSON")
-        exporting = action("export", "write entities, facts or concepts as CSV")
-        exporting.add_argument("table", choices=list(Table))
-        exporting.add_argument("--out", type=Path, metavar="FILE", help="instead of stdout")
-        extracting = action("extract", "have the documents read; passages that were read before are not read again")
-        extracting.add_argument("--wait", action="store_true", help="read here, without a worker")
+    arguments = (
+        actions(
+            {
+                "import": (
+                    "take entities, facts or concepts in from a CSV file",
+                    (
+                        *kb_arguments(),
+                        argument("table", choices=list(Table), help="what the file holds"),
+                        argument("file", type=Path, metavar="FILE", help="CSV in UTF-8 or GB18030"),
+                        argument("--dry-run", action="store_true", help="only tell what would change"),
+                        argument("--skip-errors", action="store_true", help="leave lines with errors out"),
+                        JSON,
+                    ),
+                ),
+                "export": (
+                    "write entities, facts or concepts as CSV",
+                    (
+                        *kb_arguments(),
+                        argument("table", choices=list(Table)),
+                        argument("--out", type=Path, metavar="FILE", help="instead of stdout"),
+                    ),
+                ),
+                "extract": (
+                    "have the documents read; passages that were read before are not read again",
+                    (
+                        *kb_arguments(),
+                        argument("--wait", action="store_true", help="read here, without a worker"),
+                    ),
+                ),
+            }
+        ),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
@@ -51,12 +63,11 @@ class Command(KnowledgeBaseCommand):
         else:
             plan = graph_import(kb, table, text, skip_errors=options["skip_errors"])
         errors = [{"line": row.line, "message": row.message} for row in plan.errors]
-        if options["json"]:
-            self.print_json({"counts": plan.counts, "errors": errors})
-            return
-        for each in errors:
-            self.stderr.write(f"line {each['line']}: {each['message']}")
-        self.stdout.write(", ".join(f"{count} {effect}" for effect, count in plan.counts.items()))
+        if not options["json"]:
+            for each in errors:
+                self.stderr.write(f"line {each['line']}: {each['message']}")
+        counts = ", ".join(f"{count} {effect}" for effect, count in plan.counts.items())
+        self.answer(options, {"counts": plan.counts, "errors": errors}, [counts])
 
     def _export(self, kb: KnowledgeBase, options: dict[str, Any]) -> None:
         lines = graph_export(kb, Table(options["table"]))

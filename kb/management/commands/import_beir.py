@@ -1,4 +1,3 @@
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +6,7 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
 from kb.content.services import knowledge_base_by_name, knowledge_base_create
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments
 from kb.quality.eval_sets.services.files import import_eval_set, import_passages
 from retrieval.embedders.registry import normalize_model_id
 from retrieval.eval.qrels import iter_corpus
@@ -16,17 +15,16 @@ from retrieval.eval.qrels import iter_corpus
 class Command(KnowledgeBaseCommand):
     help = "Imports an evaluation set in BEIR layout: one passage becomes one document with one chunk."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument(
+    arguments = (
+        argument(
             "directory",
             type=Path,
             help="holds corpus.jsonl, queries.jsonl and qrels/test.tsv; a bare name is looked for in ZHIKU_EVAL_DATA too",
-        )
-        self.add_kb_argument(parser)
-        parser.add_argument("--embedding-model", default="", metavar="ID", help="of a knowledge base made by this run")
-        parser.add_argument(
-            "--eval-set", default="", metavar="NAME", help="import queries and judgments under this name"
-        )
+        ),
+        *kb_arguments(),
+        argument("--embedding-model", default="", metavar="ID", help="of a knowledge base made by this run"),
+        argument("--eval-set", default="", metavar="NAME", help="import queries and judgments under this name"),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         directory = options["directory"] = _find(options["directory"])
@@ -42,12 +40,9 @@ class Command(KnowledgeBaseCommand):
 
     def _find_or_create(self, options: dict[str, Any]) -> KnowledgeBase:
         wanted = normalize_model_id(options["embedding_model"]) if options["embedding_model"] else ""
-        named = KnowledgeBase.objects.filter(name=options["kb"])
-        if options["owner"]:
-            named = named.filter(owner__username=options["owner"])
-        if not named.exists():
+        kb = self.found_knowledge_base(options)
+        if kb is None:
             return self._create(options, wanted)
-        kb = self.knowledge_base(options)
         if wanted not in ("", kb.embedding_model):
             raise CommandError(
                 f"knowledge base {kb.name!r} uses the model {kb.embedding_model!r}: choose another --kb, or run "

@@ -1,10 +1,9 @@
-from argparse import ArgumentParser
 from pathlib import Path
 from typing import Any
 
 from django.core.management.base import CommandError
 
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.restore import restore_kb
 
 
@@ -13,16 +12,17 @@ class Command(KnowledgeBaseCommand):
         "Makes a knowledge base of an archive that `export_kb`, the admin or the API has written; whole or not at all."
     )
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("file", type=Path, help="the archive")
-        parser.add_argument("--name", default="", help="of the knowledge base; without it, that in the archive")
-        parser.add_argument("--owner", metavar="USER", help="whose it will be; without it, the first superuser's")
-        parser.add_argument(
+    arguments = (
+        argument("file", type=Path, help="the archive"),
+        argument("--name", default="", help="of the knowledge base; without it, that in the archive"),
+        argument("--owner", metavar="USER", help="whose it will be; without it, the first superuser's"),
+        argument(
             "--embedding-model",
             default="",
             metavar="ID",
             help="another one than the archive's: every chunk is embedded",
-        )
+        ),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         path, owner = options["file"], self.user(options["owner"])

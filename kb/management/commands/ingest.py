@@ -1,6 +1,5 @@
 import os
 import time
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +20,7 @@ from kb.ingest.services.documents import check_file, source_of_name
 from kb.ingest.services.indexing import index_document, index_documents
 from kb.ingest.services.tables import Described, batch_describe, read_table
 from kb.jobs.leases import workers
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 10.0
@@ -70,19 +69,23 @@ class Taken:
 class Command(KnowledgeBaseCommand):
     help = "Adds files, or folders of them, to a knowledge base; a worker makes them searchable."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder to go through")
-        self.add_kb_argument(parser)
-        parser.add_argument("--create", action="store_true", help="create the knowledge base if it is not there")
-        parser.add_argument(
+    arguments = (
+        argument("paths", nargs="+", type=Path, metavar="PATH", help="a file, or a folder to go through"),
+        *kb_arguments(),
+        argument("--create", action="store_true", help="create the knowledge base if it is not there"),
+        argument(
             "--table", type=Path, metavar="CSV", help="titles, tags and metadata of the files, by the column `filename`"
-        )
-        parser.add_argument("--title", default="", help="title of the document, for a single file")
-        group = parser.add_mutually_exclusive_group()
-        group.add_argument(
-            "--wait", action="store_true", help="wait until a worker has made them searchable, then build the indexes"
-        )
-        group.add_argument("--inline", action="store_true", help="do so here, without a worker")
+        ),
+        argument("--title", default="", help="title of the document, for a single file"),
+        one_of(
+            argument(
+                "--wait",
+                action="store_true",
+                help="wait until a worker has made them searchable, then build the indexes",
+            ),
+            argument("--inline", action="store_true", help="do so here, without a worker"),
+        ),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         files, skipped = _files(options["paths"])
@@ -103,14 +106,13 @@ class Command(KnowledgeBaseCommand):
             raise CommandError("\n".join(problems))
 
     def _target(self, options: dict[str, Any]) -> KnowledgeBase:
-        named = KnowledgeBase.objects.filter(name=options["kb"])
-        if options["owner"]:
-            named = named.filter(owner__username=options["owner"])
-        if options["create"] and not named.exists():
-            kb = knowledge_base_create(name=options["kb"], owner=self.user(options["owner"]))
-            self.stdout.write(f"created the knowledge base {kb.name!r} with the embedding model {kb.embedding_model}")
-            return knowledge_base_by_name(kb.name, owner=kb.owner.username)
-        return self.knowledge_base(options)
+        if not options["create"]:
+            return self.knowledge_base(options)
+        if found := self.found_knowledge_base(options):
+            return found
+        kb = knowledge_base_create(name=options["kb"], owner=self.user(options["owner"]))
+        self.stdout.write(f"created the knowledge base {kb.name!r} with the embedding model {kb.embedding_model}")
+        return knowledge_base_by_name(kb.name, owner=kb.owner.username)
 
     def _add(self, files: list[Found], kb: KnowledgeBase, options: dict[str, Any]) -> Taken:
         paths = options["paths"]

@@ -1,9 +1,8 @@
-from argparse import ArgumentParser
 from typing import Any
 
 from kb.access.models import KnowledgeBase
 from kb.index.bm25 import BM25Store
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments
 from kb.search.services.responses import responses_invalidate
 
 
@@ -13,11 +12,10 @@ class Command(KnowledgeBaseCommand):
         "from every cache: the next search builds them anew."
     )
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser, required=False)
-        parser.add_argument(
-            "--hot-queries", action="store_true", help="the cached responses only; the BM25 indexes stay"
-        )
+    arguments = (
+        *kb_arguments(required=False),
+        argument("--hot-queries", action="store_true", help="the cached responses only; the BM25 indexes stay"),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         if options["kb"] is not None:
@@ -28,12 +26,10 @@ class Command(KnowledgeBaseCommand):
         responses_invalidate([kb.pk for kb in found])
         store = BM25Store()
         for kb in found:
-            if options["hot_queries"]:
-                self.stdout.write(f"{kb.name}: no earlier response is served again.")
-            else:
+            then = "."
+            if not options["hot_queries"]:
                 store.invalidate(kb.pk)
-                self.stdout.write(
-                    f"{kb.name}: no earlier response is served again, and the next search builds the index anew."
-                )
+                then = ", and the next search builds the index anew."
+            self.stdout.write(f"{kb.name}: no earlier response is served again{then}")
         if not found:
             self.stdout.write("There is no knowledge base, so there is nothing to drop.")

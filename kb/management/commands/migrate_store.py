@@ -1,5 +1,4 @@
 import shlex
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -15,7 +14,7 @@ from kb.index.services.stores.migration import (
     store_rebuild,
 )
 from kb.jobs.moves import AlreadyRunning
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 
 Store = KnowledgeBase.Store
 
@@ -26,14 +25,17 @@ class Command(KnowledgeBaseCommand):
         "meanwhile; an interrupted move goes on where it stood."
     )
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser)
-        what = parser.add_mutually_exclusive_group(required=True)
-        what.add_argument("--to", choices=Store.values, metavar="STORE", help=f"one of {', '.join(Store.values)}")
-        what.add_argument("--verify", action="store_true", help="count and measure the copy in use, and change nothing")
-        what.add_argument("--rebuild", action="store_true", help="fill the copy in use anew")
-        what.add_argument("--cancel", action="store_true", help="give up a move that is under way")
-        parser.add_argument("--no-wait", action="store_true", help="with --to: leave the work to a worker")
+    arguments = (
+        *kb_arguments(),
+        one_of(
+            argument("--to", choices=Store.values, metavar="STORE", help=f"one of {', '.join(Store.values)}"),
+            argument("--verify", action="store_true", help="count and measure the copy in use, and change nothing"),
+            argument("--rebuild", action="store_true", help="fill the copy in use anew"),
+            argument("--cancel", action="store_true", help="give up a move that is under way"),
+            required=True,
+        ),
+        argument("--no-wait", action="store_true", help="with --to: leave the work to a worker"),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)

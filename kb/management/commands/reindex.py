@@ -1,5 +1,4 @@
 import shlex
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import CommandError
@@ -9,7 +8,7 @@ from kb.content.models import Chunk, Document
 from kb.index.services.reembedding import REEMBED, reembedding_drop, reembedding_rollback, reembedding_swap
 from kb.index.services.reindex import reindex_embeddings, reindex_postings
 from kb.ingest.services.documents import documents_recut
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, one_of
 from retrieval.embedders.registry import normalize_model_id
 
 CHANGES = ("swap", "rollback", "drop_old")
@@ -18,22 +17,24 @@ CHANGES = ("swap", "rollback", "drop_old")
 class Command(KnowledgeBaseCommand):
     help = "Builds postings and vectors of chunks anew, or cuts documents into chunks anew; searches go on meanwhile."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser, required=False)
-        parser.add_argument("--bm25", action="store_true", help="only the keyword postings")
-        parser.add_argument("--embeddings", action="store_true", help="only the vectors")
-        parser.add_argument(
+    arguments = (
+        *kb_arguments(required=False),
+        argument("--bm25", action="store_true", help="only the keyword postings"),
+        argument("--embeddings", action="store_true", help="only the vectors"),
+        argument(
             "--chunks",
             action="store_true",
             help="cut the documents anew: queues them for the worker, and does nothing else",
-        )
-        parser.add_argument("--model", default="", metavar="ID", help="move the knowledge base to this embedding model")
-        parser.add_argument("--resume", action="store_true", help="keep what an interrupted run has made")
-        change = parser.add_mutually_exclusive_group()
-        change.add_argument("--no-swap", action="store_true", help="with --model: build its vectors, and swap later")
-        change.add_argument("--swap", action="store_true", help="change searches over to the vectors that were built")
-        change.add_argument("--rollback", action="store_true", help="go back to the former model's vectors")
-        change.add_argument("--drop-old", action="store_true", help="delete the former model's vectors")
+        ),
+        argument("--model", default="", metavar="ID", help="move the knowledge base to this embedding model"),
+        argument("--resume", action="store_true", help="keep what an interrupted run has made"),
+        one_of(
+            argument("--no-swap", action="store_true", help="with --model: build its vectors, and swap later"),
+            argument("--swap", action="store_true", help="change searches over to the vectors that were built"),
+            argument("--rollback", action="store_true", help="go back to the former model's vectors"),
+            argument("--drop-old", action="store_true", help="delete the former model's vectors"),
+        ),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         if options["model"] and not (options["kb"] and options["embeddings"]):

@@ -1,10 +1,7 @@
-import json
 import shutil
 import tempfile
-from argparse import ArgumentParser
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,7 @@ from django.core.management.base import CommandError
 
 from kb.access.models import KnowledgeBase
 from kb.base.files import FilesUnavailable
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument
 from kb.operations.services.archives.export import archive_folder
 from kb.operations.services.backups.format import stored_name
 from kb.operations.services.backups.restore import RestoredAll, restore
@@ -24,12 +21,13 @@ class Command(KnowledgeBaseCommand):
     requires_system_checks: list[str] = []
     requires_migrations_checks = False
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("source", help="the file; with --storage, its name in the storage of uploads")
-        parser.add_argument("--storage", action="store_true", help="it lies in the storage of uploads, in backups/")
-        parser.add_argument("--force", action="store_true", help="replace all that the database holds")
-        parser.add_argument("--trust", action="store_true", help="take it although another SECRET_KEY signed it")
-        parser.add_argument("--json", action="store_true", help="print what was restored as JSON")
+    arguments = (
+        argument("source", help="the file; with --storage, its name in the storage of uploads"),
+        argument("--storage", action="store_true", help="it lies in the storage of uploads, in backups/"),
+        argument("--force", action="store_true", help="replace all that the database holds"),
+        argument("--trust", action="store_true", help="take it although another SECRET_KEY signed it"),
+        argument("--json", action="store_true", help="print what was restored as JSON"),
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         try:
@@ -41,14 +39,12 @@ class Command(KnowledgeBaseCommand):
         except FilesUnavailable as error:
             raise CommandError(str(error)) from error
         self.build_indexes(list(KnowledgeBase.objects.order_by("pk")))
-        if options["json"]:
-            self.stdout.write(json.dumps(asdict(done)))
-            return
         counts = done.counts
-        self.stdout.write(
+        said = (
             f"{counts['knowledge_bases']} knowledge bases, {counts['documents']} documents, {counts['chunks']} chunks, "
             f"{done.files} files, as of {done.created_at}. Start web, MCP, workers and beat now."
         )
+        self.answer(options, done, [said])
 
     def _restore(self, options: dict[str, Any]) -> RestoredAll:
         with (

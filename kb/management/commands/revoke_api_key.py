@@ -1,11 +1,10 @@
-from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management import CommandError
 
 from kb.access.models import ApiKey
 from kb.access.services.api_keys import api_key_revoke
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument
 
 
 class Command(KnowledgeBaseCommand):
@@ -14,9 +13,10 @@ class Command(KnowledgeBaseCommand):
         "processes."
     )
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("prefix", nargs="*", metavar="PREFIX", help="the eight characters before the dot of a key")
-        parser.add_argument("--user", metavar="NAME", help="revoke all keys of this user")
+    arguments = (
+        argument("prefix", nargs="*", metavar="PREFIX", help="the eight characters before the dot of a key"),
+        argument("--user", metavar="NAME", help="revoke all keys of this user"),
+    )
 
     def handle(self, *_args: Any, **options: Any) -> None:
         prefixes, keys = options["prefix"], ApiKey.objects.filter(revoked=False)

@@ -1,5 +1,5 @@
-from argparse import ArgumentParser, ArgumentTypeError
-from collections.abc import Iterable, Mapping, Sequence
+from argparse import ArgumentTypeError
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -9,171 +9,15 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.base.filter_values import InvalidFilter
 from kb.base.messages import shown
 from kb.index.filters import SIGNS, Filters, read_condition
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments, table
 from kb.profiles.services import name_and_version
 from kb.search.models import SearchLog
 from kb.search.services.replay import as_text, replay
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, SearchOutcome, SearchRequest, response_of, search
-from retrieval.types import Candidate, Hit
+from retrieval.types import Candidate, Hit, Result
 
 EXCERPT = 160
 STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "rerank")
-
-
-class Command(KnowledgeBaseCommand):
-    help = "Searches knowledge bases, by the same pipeline as the API and the search-debug page."
-
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("query", nargs="?", help="what to search for; none with --replay")
-        self.add_kb_argument(parser, required=False, repeatable=True)
-        parser.add_argument(
-            "--user",
-            metavar="NAME",
-            help="whose permissions apply (default: those of the owner; with --replay of who searched)",
-        )
-        parser.add_argument("--top-k", type=int, metavar="N", help="number of results (default: the profile's)")
-        parser.add_argument(
-            "--profile",
-            default="",
-            metavar="NAME[@V]",
-            help="a retrieval profile, or one version of it, such as a draft (default: that of each knowledge base)",
-        )
-        parser.add_argument(
-            "--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"
-        )
-        parser.add_argument(
-            "--document",
-            type=int,
-            action="append",
-            metavar="ID",
-            help="only chunks of this document (may be given several times)",
-        )
-        parser.add_argument(
-            "--tag", action="append", metavar="TAG", help="only documents with this tag (several: with any of them)"
-        )
-        parser.add_argument(
-            "--filter",
-            type=_condition,
-            action="append",
-            metavar="KEY=VALUE",
-            help=f"only documents whose metadata meet this, by one of {' '.join(SIGNS)} (~ contains): 'year>=2023'. The value "
-            "is a number, true, false, null, or a text; quote a text that looks like a number: 'year=\"2024\"'. Several: all",
-        )
-        parser.add_argument(
-            "--latency-budget-ms",
-            type=_latency_budget,
-            metavar="N",
-            help="after so many ms the search answers with what it has (default: LATENCY_BUDGET_MS, which does not count "
-            "the loading of a local model)",
-        )
-        parser.add_argument(
-            "--replay",
-            type=_trace_id,
-            metavar="TRACE_ID",
-            help="run a search of the log again, under the same profile version, and show what has changed",
-        )
-        parser.add_argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages")
-        parser.add_argument(
-            "--json", action="store_true", help="print the response of POST /api/v1/search/, or of traces/ID/replay/"
-        )
-
-    def handle(self, *_args: Any, **options: Any) -> None:
-        self._check(options)
-        if options["replay"]:
-            self._replay(options)
-            return
-        knowledge_bases = self.knowledge_bases(options)
-        overrides = {name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None}
-        profile, version = name_and_version(options["profile"])
-        request = SearchRequest(
-            query=options["query"],
-            knowledge_base_ids=[kb.pk for kb in knowledge_bases],
-            profile=profile,
-            profile_version=version,
-            overrides=overrides,
-            explain=options["explain"],
-            latency_budget_ms=options["latency_budget_ms"],
-            filters=_filters(options),
-        )
-        outcome = search(self._principal(knowledge_bases, options["user"]), request)
-        if options["json"]:
-            self.print_json(response_of(outcome))
-        else:
-            self._show(outcome)
-
-    def _check(self, options: Mapping[str, Any]) -> None:
-        if (options["query"] is None) == (options["replay"] is None):
-            raise CommandError("Give either a query, or --replay TRACE_ID.")
-        if options["replay"] is None and not options["kb"]:
-            raise CommandError("Say with --kb NAME where to search.")
-        own = ("kb", "top_k", "profile", "score_threshold", "document", "tag", "filter", "latency_budget_ms", "explain")
-        given = [f"--{name.replace('_', '-')}" for name in own if options[name] not in (None, "", [], False)]
-        if options["replay"] and given:
-            raise CommandError(f"--replay searches as was searched before: leave out {', '.join(given)}.")
-
-    def _replay(self, options: Mapping[str, Any]) -> None:
-        trace_id = options["replay"]
-        entry = SearchLog.objects.select_related("user").filter(pk=trace_id).first()
-        knowledge_bases = KnowledgeBase.objects.select_related("owner").in_bulk(
-            entry.knowledge_base_ids if entry else []
-        )
-        if entry is None or not knowledge_bases:
-            raise CommandError(f"There is no search with the trace id {trace_id}, or its knowledge bases are gone.")
-        if options["user"] is None and entry.user is not None:
-            principal = Principal(entry.user)
-        else:
-            principal = self._principal(list(knowledge_bases.values()), options["user"])
-        replayed = replay(principal, trace_id)
-        if options["json"]:
-            self.print_json(replayed)
-            return
-        for line in as_text(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}):
-            self.stdout.write(line)
-
-    def _principal(self, knowledge_bases: Sequence[KnowledgeBase], user: str | None) -> Principal:
-        if user is not None:
-            return Principal(self.user(user))
-        owners = {kb.owner_id: kb.owner for kb in knowledge_bases}
-        if len(owners) > 1:
-            raise CommandError("The knowledge bases have several owners: say with --user whose permissions apply.")
-        return Principal(next(iter(owners.values())))
-
-    def _show(self, outcome: SearchOutcome) -> None:
-        result, profile = outcome.result, outcome.wiring.profile
-        for number, hit in enumerate(result.hits, start=1):
-            self.stdout.write(_heading(number, hit))
-            self.stdout.write(f"    {_places(hit)}")
-            self.stdout.write(f"    {_excerpt(hit.passage.text)}\n\n")
-        for degradation in result.degraded:
-            self.stdout.write(self.style.WARNING(f"degraded ({degradation.stage}): {shown(degradation.detail)}"))
-        if outcome.request.explain:
-            self._explain(outcome)
-        self.stdout.write(
-            f"{len(result.hits)} of {len(result.candidates)} candidates in {result.timings_ms['total']:.1f} ms; "
-            f"profile {profile.name} v{profile.version}, gate {result.score_scale} >= {result.threshold:g}, "
-            f"trace {outcome.trace_id}"
-        )
-
-    def _explain(self, outcome: SearchOutcome) -> None:
-        result = outcome.result
-        self.stdout.write(f"terms: {', '.join(result.analysis.all_terms) or 'none'}\n\n")
-        stages = [stage for stage in STAGES if any(stage in candidate.scores for candidate in result.candidates)]
-        header = ["chunk", *stages, "cut by", "source", "matched terms"]
-        self._table([header, *(_row(candidate, stages) for candidate in result.candidates)])
-        self.stdout.write("")
-        self._table(
-            [["stage", "ms", ""]]
-            + [
-                [span.stage, f"{span.milliseconds:.2f}", ", ".join(f"{k}={v}" for k, v in span.detail.items())]
-                for span in result.spans
-            ]
-        )
-        self.stdout.write("")
-
-    def _table(self, rows: Sequence[Sequence[str]]) -> None:
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        for row in rows:
-            self.stdout.write("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
 
 
 def _latency_budget(text: str) -> int:
@@ -197,9 +41,142 @@ def _condition(text: str) -> dict[str, Any]:
         raise ArgumentTypeError(message) from error
 
 
+class Command(KnowledgeBaseCommand):
+    help = "Searches knowledge bases, by the same pipeline as the API and the search-debug page."
+
+    arguments = (
+        argument("query", nargs="?", help="what to search for; none with --replay"),
+        *kb_arguments(required=False, repeatable=True),
+        argument(
+            "--user",
+            metavar="NAME",
+            help="whose permissions apply (default: those of the owner; with --replay of who searched)",
+        ),
+        argument("--top-k", type=int, metavar="N", help="number of results (default: the profile's)"),
+        argument(
+            "--profile",
+            default="",
+            metavar="NAME[@V]",
+            help="a retrieval profile, or one version of it, such as a draft (default: that of each knowledge base)",
+        ),
+        argument("--score-threshold", type=float, metavar="X", help="least score; 0: no gate (default: the profile's)"),
+        argument(
+            "--document",
+            type=int,
+            action="append",
+            metavar="ID",
+            help="only chunks of this document (may be given several times)",
+        ),
+        argument(
+            "--tag", action="append", metavar="TAG", help="only documents with this tag (several: with any of them)"
+        ),
+        argument(
+            "--filter",
+            type=_condition,
+            action="append",
+            metavar="KEY=VALUE",
+            help=f"only documents whose metadata meet this, by one of {' '.join(SIGNS)} (~ contains): 'year>=2023'. The value "
+            "is a number, true, false, null, or a text; quote a text that looks like a number: 'year=\"2024\"'. Several: all",
+        ),
+        argument(
+            "--latency-budget-ms",
+            type=_latency_budget,
+            metavar="N",
+            help="after so many ms the search answers with what it has (default: LATENCY_BUDGET_MS, which does not count "
+            "the loading of a local model)",
+        ),
+        argument(
+            "--replay",
+            type=_trace_id,
+            metavar="TRACE_ID",
+            help="run a search of the log again, under the same profile version, and show what has changed",
+        ),
+        argument("--explain", action="store_true", help="show every candidate, what cut it, and the stages"),
+        argument(
+            "--json", action="store_true", help="print the response of POST /api/v1/search/, or of traces/ID/replay/"
+        ),
+    )
+
+    def handle(self, *_args: Any, **options: Any) -> None:
+        self._check(options)
+        if options["replay"]:
+            self._replay(options)
+            return
+        knowledge_bases = self.knowledge_bases(options)
+        overrides = {name: options[name] for name in ("top_k", "score_threshold") if options[name] is not None}
+        profile, version = name_and_version(options["profile"])
+        request = SearchRequest(
+            query=options["query"],
+            knowledge_base_ids=[kb.pk for kb in knowledge_bases],
+            profile=profile,
+            profile_version=version,
+            overrides=overrides,
+            explain=options["explain"],
+            latency_budget_ms=options["latency_budget_ms"],
+            filters=_filters(options),
+        )
+        outcome = search(self.principal(options, knowledge_bases), request)
+        self.answer(options, response_of(outcome), self._lines(outcome))
+
+    def _check(self, options: Mapping[str, Any]) -> None:
+        if (options["query"] is None) == (options["replay"] is None):
+            raise CommandError("Give either a query, or --replay TRACE_ID.")
+        if options["replay"] is None and not options["kb"]:
+            raise CommandError("Say with --kb NAME where to search.")
+        own = ("kb", "top_k", "profile", "score_threshold", "document", "tag", "filter", "latency_budget_ms", "explain")
+        given = [f"--{name.replace('_', '-')}" for name in own if options[name] not in (None, "", [], False)]
+        if options["replay"] and given:
+            raise CommandError(f"--replay searches as was searched before: leave out {', '.join(given)}.")
+
+    def _replay(self, options: Mapping[str, Any]) -> None:
+        trace_id = options["replay"]
+        entry = SearchLog.objects.select_related("user").filter(pk=trace_id).first()
+        knowledge_bases = KnowledgeBase.objects.select_related("owner").in_bulk(
+            entry.knowledge_base_ids if entry else []
+        )
+        if entry is None or not knowledge_bases:
+            raise CommandError(f"There is no search with the trace id {trace_id}, or its knowledge bases are gone.")
+        if options["user"] is None and entry.user is not None:
+            principal = Principal(entry.user)
+        else:
+            principal = self.principal(options, knowledge_bases.values())
+        replayed = replay(principal, trace_id)
+        self.answer(options, replayed, as_text(replayed, {kb.pk: kb.name for kb in knowledge_bases.values()}))
+
+    def _lines(self, outcome: SearchOutcome) -> Iterator[str]:
+        result, profile = outcome.result, outcome.wiring.profile
+        for number, hit in enumerate(result.hits, start=1):
+            yield _heading(number, hit)
+            yield f"    {_places(hit)}"
+            yield f"    {_excerpt(hit.passage.text)}\n\n"
+        for degradation in result.degraded:
+            yield self.style.WARNING(f"degraded ({degradation.stage}): {shown(degradation.detail)}")
+        if outcome.request.explain:
+            yield from _explained(result)
+        yield (
+            f"{len(result.hits)} of {len(result.candidates)} candidates in {result.timings_ms['total']:.1f} ms; "
+            f"profile {profile.name} v{profile.version}, gate {result.score_scale} >= {result.threshold:g}, "
+            f"trace {outcome.trace_id}"
+        )
+
+
 def _filters(options: Mapping[str, Any]) -> Filters | None:
     given = {"document_ids": options["document"], "tags": options["tag"], "metadata": options["filter"]}
     return Filters.parse(given) if any(given.values()) else None
+
+
+def _explained(result: Result) -> Iterator[str]:
+    yield f"terms: {', '.join(result.analysis.all_terms) or 'none'}\n\n"
+    stages = [stage for stage in STAGES if any(stage in candidate.scores for candidate in result.candidates)]
+    header = ["chunk", *stages, "cut by", "source", "matched terms"]
+    yield from table([header, *(_row(candidate, stages) for candidate in result.candidates)])
+    yield ""
+    spans = [
+        [span.stage, f"{span.milliseconds:.2f}", ", ".join(f"{k}={v}" for k, v in span.detail.items())]
+        for span in result.spans
+    ]
+    yield from table([["stage", "ms", ""], *spans])
+    yield ""
 
 
 def _heading(number: int, hit: Hit) -> str:

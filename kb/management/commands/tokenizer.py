@@ -1,4 +1,5 @@
-from argparse import ArgumentParser, BooleanOptionalAction
+from argparse import BooleanOptionalAction
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ from kb.content.models import Chunk
 from kb.index.services.tokenizing import (
     SETTINGS,
     TOKENIZING,
+    TokenizerState,
+    Tokens,
     read_settings,
     tokenizer_change,
     tokenizer_settings,
@@ -18,29 +21,28 @@ from kb.index.services.tokenizing import (
 )
 from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import JSON, KnowledgeBaseCommand, argument, kb_arguments
 from kb.providers.models import TokenizerSettings
 
 
 class Command(KnowledgeBaseCommand):
     help = "Shows or changes what cuts a knowledge base's texts and queries into terms; searches go on meanwhile."
 
-    def add_arguments(self, parser: ArgumentParser) -> None:
-        self.add_kb_argument(parser)
-        parser.add_argument("--engine", choices=TokenizerSettings.Engine.values, help="what cuts Chinese")
-        parser.add_argument(
+    arguments = (
+        *kb_arguments(),
+        argument("--engine", choices=TokenizerSettings.Engine.values, help="what cuts Chinese"),
+        argument(
             "--dictionary",
             type=Path,
             metavar="FILE",
             help="own words, one a line: WORD [FREQUENCY] [PART OF SPEECH]; an empty file: none",
-        )
-        parser.add_argument(
-            "--stop-words", type=Path, metavar="FILE", help="words to leave out, one a line; an empty file: none"
-        )
-        parser.add_argument("--simplify", action=BooleanOptionalAction, help="traditional to simplified Chinese")
-        parser.add_argument("--no-wait", action="store_true", help="leave the tokenising to a worker")
-        parser.add_argument("--text", metavar="TEXT", help="also show the tokens of this text or query")
-        parser.add_argument("--json", action="store_true", help="print JSON")
+        ),
+        argument("--stop-words", type=Path, metavar="FILE", help="words to leave out, one a line; an empty file: none"),
+        argument("--simplify", action=BooleanOptionalAction, help="traditional to simplified Chinese"),
+        argument("--no-wait", action="store_true", help="leave the tokenising to a worker"),
+        argument("--text", metavar="TEXT", help="also show the tokens of this text or query"),
+        JSON,
+    )
 
     def handle(self, *_: Any, **options: Any) -> None:
         kb = self.knowledge_base(options)
@@ -50,14 +52,8 @@ class Command(KnowledgeBaseCommand):
                 TOKENIZING.follow(kb, on_progress=bar.update)
         kb.refresh_from_db()
         tokens = None if options["text"] is None else tokens_of(kb, options["text"])
-        if options["json"]:
-            self.print_json(as_values(tokenizer_state(kb)) | as_values(tokens or {}))
-            return
-        self._show(kb)
-        for token in tokens.tokens if tokens else ():
-            origin = "" if token.surface == token.term else f"  of {token.surface}"
-            dropped = "  dropped: a stop word" if token.is_dropped else ""
-            self.stdout.write(f"  {token.kind:<12}{token.term}{origin}{dropped}")
+        state = tokenizer_state(kb)
+        self.answer(options, as_values(state) | as_values(tokens or {}), _text(kb, state, tokens))
 
     def _change(self, kb: KnowledgeBase, changes: dict[str, Any]) -> bool:
         """Sets the target; whether there is anything to tokenise."""
@@ -68,18 +64,22 @@ class Command(KnowledgeBaseCommand):
                 wanted[name] = _text_of(wanted[name])
         return tokenizer_change(kb, read_settings(**wanted))
 
-    def _show(self, kb: KnowledgeBase) -> None:
-        state = tokenizer_state(kb)
-        self.stdout.write(f"{kb.name}: {state.id or 'no tokenizer'}")
-        self.stdout.write(f"  engine      {state.engine}")
-        self.stdout.write(f"  dictionary  {_lines(state.dictionary)}")
-        self.stdout.write(f"  stop words  {_lines(state.stop_words)}")
-        self.stdout.write(f"  simplified  {'yes' if state.simplify else 'no'}")
-        if progress := state.progress:
-            self.stdout.write(
-                f"  on its way  to {state.target_id}: {progress.done:,} of {progress.total:,} chunks; "
-                "a worker goes on, and searches use the present one until then"
-            )
+
+def _text(kb: KnowledgeBase, state: TokenizerState, tokens: Tokens | None) -> Iterator[str]:
+    yield f"{kb.name}: {state.id or 'no tokenizer'}"
+    yield f"  engine      {state.engine}"
+    yield f"  dictionary  {_words(state.dictionary)}"
+    yield f"  stop words  {_words(state.stop_words)}"
+    yield f"  simplified  {'yes' if state.simplify else 'no'}"
+    if progress := state.progress:
+        yield (
+            f"  on its way  to {state.target_id}: {progress.done:,} of {progress.total:,} chunks; "
+            "a worker goes on, and searches use the present one until then"
+        )
+    for token in tokens.tokens if tokens else ():
+        origin = "" if token.surface == token.term else f"  of {token.surface}"
+        dropped = "  dropped: a stop word" if token.is_dropped else ""
+        yield f"  {token.kind:<12}{token.term}{origin}{dropped}"
 
 
 def _text_of(path: Path) -> str:
@@ -91,6 +91,6 @@ def _text_of(path: Path) -> str:
         raise CommandError(f"{path} is in no known encoding: save it as UTF-8.") from error
 
 
-def _lines(text: str) -> str:
+def _words(text: str) -> str:
     words = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     return f"{len(words):,} words: {', '.join(words[:5])}{', …' if len(words) > 5 else ''}" if words else "none"

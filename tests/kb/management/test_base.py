@@ -6,7 +6,7 @@ from django.core.management import CommandError, call_command
 from django.utils import translation
 
 from kb.base.errors import Rejected
-from kb.management.base import KnowledgeBaseCommand
+from kb.management.base import JSON, KnowledgeBaseCommand, kb_arguments
 from retrieval.errors import ModelUnavailable
 from tests.factories import make_kb, make_user
 
@@ -16,10 +16,7 @@ class Doing(KnowledgeBaseCommand):
 
     def __init__(self, work, **add_kb):
         super().__init__()
-        self.work, self.add_kb = work, add_kb
-
-    def add_arguments(self, parser):
-        self.add_kb_argument(parser, **self.add_kb)
+        self.work, self.arguments = work, (*kb_arguments(**add_kb), JSON)
 
     def handle(self, *_, **options):
         return self.work(self, options)
@@ -54,9 +51,17 @@ def test_speaks_english_whatever_the_language_of_the_site():
 
 
 def test_json_is_all_that_stdout_holds():
-    output = run(lambda command, _: command.print_json({"查询": ["保修"]}), required=False)
+    def work(command, options):
+        command.answer(options, {"查询": ["保修"]}, ["words for people"])
+
+    output = run(work, "--json", required=False)
     assert json.loads(output) == {"查询": ["保修"]}
     assert "保修" in output
+
+
+def test_without_json_stdout_holds_the_lines():
+    work = lambda command, options: command.answer(options, {}, iter(["one", "two"]))  # noqa: E731
+    assert run(work, required=False) == "one\ntwo\n"
 
 
 def test_progress_passes_the_items_on_and_shows_them_on_stderr(capsys):
