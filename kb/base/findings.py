@@ -1,8 +1,9 @@
 """Results of checks: what a health check found, and remarks on a document that was read."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial, wraps
 from typing import Final
 
 
@@ -26,8 +27,24 @@ class Finding:
     detail: str
     remedy: str = ""
 
-    def as_dict(self) -> dict[str, str]:
-        return {"name": self.name, "state": self.state.value, "detail": self.detail, "remedy": self.remedy}
+
+# For what `check` names: each takes what was found, and what to do about it.
+ok = partial(Finding, "", State.OK)
+degraded = partial(Finding, "", State.DEGRADED)
+broken = partial(Finding, "", State.BROKEN)
+
+
+def check(name: str) -> Callable[[Callable[[], Finding]], Callable[[], Finding]]:
+    """Gives what a health check finds the name of what it looks at."""
+
+    def decorate(look: Callable[[], Finding]) -> Callable[[], Finding]:
+        @wraps(look)
+        def named() -> Finding:
+            return replace(look(), name=name)
+
+        return named
+
+    return decorate
 
 
 def listed(names: Iterable[str], shown: int = 5) -> str:

@@ -7,8 +7,8 @@ from typing import cast
 
 from celery import current_app
 from django.conf import settings
-from django.db import DatabaseError, connection
-from django.db.models import Min
+from django.db import DatabaseError
+from django.db.models import Min, QuerySet
 from django.utils import timezone
 from django_redis import get_redis_connection
 from prometheus_client import Metric
@@ -17,11 +17,13 @@ from prometheus_client.exposition import choose_encoder
 from redis import Redis
 from redis.exceptions import RedisError
 
-from kb.base.db.connections import ConnectionReturningExecutor
+from kb.base.db.connections import ConnectionReturningExecutor, fetch_all
 from kb.base.metrics import registry
 from kb.content.models import Document
 
 PATIENCE_SECONDS = 1.0
+# The last of a broker by a socket's URL, which is of Celery's own form.
+UNREADABLE = (DatabaseError, RedisError, ValueError)
 
 
 def exposition(accept: str) -> tuple[bytes, str]:
@@ -39,73 +41,47 @@ def exposition(accept: str) -> tuple[bytes, str]:
 
 class _Everything:
     def collect(self) -> Iterator[Metric]:
-        sizes = [_threads().submit(read) for read in READERS]
+        sizes = [(_threads().submit(read), name, text) for read, name, text in READERS]
         yield from registry().collect()
         # Counters are wanted most while a server is down, so a scrape does not wait for one.
-        done, late = concurrent.futures.wait(sizes, PATIENCE_SECONDS)
+        done, late = concurrent.futures.wait([size for size, _, _ in sizes], PATIENCE_SECONDS)
         for size in late:
             size.cancel()
-        for size in sizes:
-            if size in done and (metric := size.result()):
-                yield metric
+        for size, name, text in sizes:
+            if size in done and not isinstance(size.exception(), UNREADABLE):
+                yield GaugeMetricFamily(name, text, size.result())
 
 
-def _database_bytes() -> Metric | None:
-    try:
-        with connection.cursor() as cursor:
-            cursor.execute("SELECT pg_total_relation_size('bm25_indexes')")
-            (size,) = cursor.fetchone()
-    except DatabaseError:
-        return None
-    return GaugeMetricFamily("zhiku_bm25_database_bytes", "Disk space of the table bm25_indexes", size)
-
-
-def _redis_bytes() -> Metric | None:
-    try:
-        memory = get_redis_connection("bm25").info("memory")
-    except RedisError:
-        return None
-    help_text = "Memory of the Redis server that holds the shared tier, with all else that it holds"
-    return GaugeMetricFamily("zhiku_bm25_redis_memory_bytes", help_text, memory["used_memory"])
-
-
-def _documents_waiting() -> Metric | None:
+def _waiting() -> QuerySet[Document]:
     """Also those whose worker was lost; paused uploads wait because somebody wants them to."""
-    try:
-        rows = Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
-        count = rows.count()
-    except DatabaseError:
-        return None
-    return GaugeMetricFamily("zhiku_documents_waiting", "Documents that no worker has taken up yet", count)
+    return Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
 
 
-def _oldest_waiting() -> Metric | None:
-    try:
-        rows = Document.objects.filter(status=Document.Status.PENDING).exclude(batch__paused=True)
-        since = rows.aggregate(since=Min("waiting_since"))["since"]
-    except DatabaseError:
-        return None
-    age = 0.0 if since is None else (timezone.now() - since).total_seconds()
-    return GaugeMetricFamily(
-        "zhiku_documents_oldest_waiting_seconds", "How long the one that waits longest has waited", age
-    )
+def _longest_wait() -> float:
+    since = _waiting().aggregate(since=Min("waiting_since"))["since"]
+    return 0.0 if since is None else (timezone.now() - since).total_seconds()
 
 
-def _queue_length() -> Metric | None:
-    try:
-        with Redis.from_url(settings.CELERY_BROKER_URL, socket_timeout=PATIENCE_SECONDS) as broker:
-            length = cast(int, broker.llen(current_app.conf.task_default_queue))
-    except (RedisError, ValueError):  # a broker by a socket's URL of Celery's own form
-        return None
-    return GaugeMetricFamily("zhiku_queue_length", "Tasks in the broker that no worker has fetched yet", length)
+def _queue_length() -> int:
+    with Redis.from_url(settings.CELERY_BROKER_URL, socket_timeout=PATIENCE_SECONDS) as broker:
+        return cast(int, broker.llen(current_app.conf.task_default_queue))
 
 
-READERS: tuple[Callable[[], Metric | None], ...] = (
-    _database_bytes,
-    _redis_bytes,
-    _documents_waiting,
-    _oldest_waiting,
-    _queue_length,
+# With the name and the help of the metric.
+READERS: tuple[tuple[Callable[[], float], str, str], ...] = (
+    (
+        lambda: fetch_all("SELECT pg_total_relation_size('bm25_indexes')")[0][0],
+        "zhiku_bm25_database_bytes",
+        "Disk space of the table bm25_indexes",
+    ),
+    (
+        lambda: get_redis_connection("bm25").info("memory")["used_memory"],
+        "zhiku_bm25_redis_memory_bytes",
+        "Memory of the Redis server that holds the shared tier, with all else that it holds",
+    ),
+    (lambda: _waiting().count(), "zhiku_documents_waiting", "Documents that no worker has taken up yet"),
+    (_longest_wait, "zhiku_documents_oldest_waiting_seconds", "How long the one that waits longest has waited"),
+    (_queue_length, "zhiku_queue_length", "Tasks in the broker that no worker has fetched yet"),
 )
 
 

@@ -6,7 +6,7 @@ from django.conf import settings
 from django.db.models import Count, Exists, F, Func, IntegerField, OuterRef, Q, Sum
 
 from kb.access.models import KnowledgeBase
-from kb.base.findings import Finding, State, listed
+from kb.base.findings import Finding, check, degraded, listed, ok
 from kb.content.models import Chunk
 from kb.index.fulltext import without_lexemes
 from kb.index.models import ChunkPostings, VectorIndex
@@ -20,41 +20,39 @@ MEGABYTE = 1024**2
 BYTES_A_POSTING = 6
 BYTES_A_CHUNK = 12
 SPARE = 1.25
+REINDEX = "run `manage.py reindex --kb NAME --bm25` for each"
 
 
+@check("keyword postings")
 def postings() -> Finding:
     """Knowledge bases whose chunks another tokenizer cut, or none did."""
-    name = "keyword postings"
     used = KnowledgeBase.objects.exclude(tokenizer_id="").values_list("tokenizer_id", flat=True).distinct()
     cutters = {tokenizer_id: tokenizer(tokenizer_id) for tokenizer_id in ("", *used)}
     if None in cutters.values():
-        return Finding(name, State.DEGRADED, "not looked at: packages of keyword search are missing")
+        return degraded("not looked at: packages of keyword search are missing")
     current = {cutter.id for tokenizer_id, cutter in cutters.items() if cutter and cutter.id == tokenizer_id}
     cut = ChunkPostings.objects.filter(chunk=OuterRef("pk"), tokenizer_id=OuterRef("knowledge_base__tokenizer_id"))
     uncut = Chunk.objects.filter(~Exists(cut)).values("knowledge_base_id")
     outdated = KnowledgeBase.objects.filter(Q(pk__in=uncut) | ~Q(tokenizer_id__in=("", *current))).distinct()
-    names = list(outdated.order_by("name").values_list("name", flat=True))
-    if names:
-        remedy = "run `manage.py reindex --kb NAME --bm25` for each"
-        return Finding(name, State.DEGRADED, f"outdated or incomplete in {listed(names)}", remedy)
-    return Finding(name, State.OK, f"all of {listed(sorted(current))}" if current else "none yet")
+    if names := list(outdated.order_by("name").values_list("name", flat=True)):
+        return degraded(f"outdated or incomplete in {listed(names)}", REINDEX)
+    return ok(f"all of {listed(sorted(current))}" if current else "none yet")
 
 
+@check("full text")
 def lexemes() -> Finding:
     """Knowledge bases with chunks that were tokenised before full-text search had anything to read."""
-    name = "full text"
     active = ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"))
     lacking = KnowledgeBase.objects.filter(pk__in=without_lexemes(active).values("knowledge_base_id"))
-    names = list(lacking.order_by("name").values_list("name", flat=True))
-    if names:
-        detail = f"chunks of {listed(names)} cannot be found by it"
-        return Finding(name, State.DEGRADED, detail, "run `manage.py reindex --kb NAME --bm25` for each")
-    return Finding(name, State.OK, "stands in where the keyword index cannot answer")
+    if names := list(lacking.order_by("name").values_list("name", flat=True)):
+        return degraded(f"chunks of {listed(names)} cannot be found by it", REINDEX)
+    return ok("stands in where the keyword index cannot answer")
 
 
+@check("keyword index memory")
 def keyword_memory() -> Finding:
-    """Knowledge bases whose keyword index no process can keep, so that every search loads it anew."""
-    name, limit = "keyword index memory", settings.BM25_MEMORY_BYTES
+    """Knowledge bases whose keyword index no process can hold, so that every search loads it again."""
+    limit = settings.BM25_MEMORY_BYTES
     frequencies = Func(F("frequencies"), function="octet_length", output_field=IntegerField())  # four bytes a posting
     rows = (
         ChunkPostings.objects.filter(tokenizer_id=F("knowledge_base__tokenizer_id"), chunk__enabled=True)
@@ -63,22 +61,21 @@ def keyword_memory() -> Finding:
         .annotate(least=F("postings") * BYTES_A_POSTING + F("chunks") * BYTES_A_CHUNK)
     )
     too_large = list(rows.filter(least__gt=limit).order_by("-least").values_list("knowledge_base__name", "least"))
-    if too_large:
-        wanted = math.ceil(SPARE * too_large[0][1] / MEGABYTE)
-        detail = (
-            f"over BM25_MEMORY_MB ({limit // MEGABYTE}) in {listed(kb for kb, _ in too_large)}: each search loads it"
-        )
-        remedy = f"set BM25_MEMORY_MB={wanted} or more, or divide the knowledge base"
-        return Finding(name, State.DEGRADED, detail, remedy)
-    return Finding(name, State.OK, f"every index is within BM25_MEMORY_MB ({limit // MEGABYTE})")
+    if not too_large:
+        return ok(f"every index is within BM25_MEMORY_MB ({limit // MEGABYTE})")
+    wanted = math.ceil(SPARE * too_large[0][1] / MEGABYTE)
+    return degraded(
+        f"over BM25_MEMORY_MB ({limit // MEGABYTE}) in {listed(kb for kb, _ in too_large)}: each search loads it",
+        f"set BM25_MEMORY_MB={wanted} or more, or divide the knowledge base",
+    )
 
 
+@check("vector indexes")
 def vector_indexes() -> Finding:
     """Knowledge bases with so many vectors that an index is due, and without a finished one."""
-    name = "vector indexes"
     lacking = spaces_without_index()
     if not lacking:
-        return Finding(name, State.OK, f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
+        return ok(f"wherever there are more than {settings.VECTOR_INDEX_MIN_ROWS:,} vectors")
     under_way = builds_under_way()
     names = dict(KnowledgeBase.objects.values_list("pk", "name"))
     built, due = [], set()
@@ -98,28 +95,29 @@ def vector_indexes() -> Finding:
     if short := [space.memory for space in lacking if not space.memory.is_enough]:
         most = max(short, key=lambda memory: memory.needed)
         remedies.append(f"set {most.remedy} for a build many times quicker, where the server has that much")
-    return Finding(name, State.DEGRADED, detail, "; ".join(remedies))
+    return degraded(detail, "; ".join(remedies))
 
 
+@check("page cache")
 def page_cache() -> Finding:
     """Whether vectors and their indexes are being read into memory since a start."""
-    name = "page cache"
     if is_reading():
         detail = "vectors and indexes are being read into memory; searches of what is not there yet take longer"
-        return Finding(name, State.DEGRADED, detail, "nothing to do: it ends by itself")
+        return degraded(detail, "nothing to do: it ends by itself")
     most = most_bytes()
     if not most:
-        return Finding(name, State.OK, "nothing is read into memory after a start (WARM_UP_MB=0)")
+        return ok("nothing is read into memory after a start (WARM_UP_MB=0)")
     detail = f"up to {most / 1024**3:.1f} GB of vectors and indexes are read into memory after a start"
     if reads_indexes():
-        return Finding(name, State.OK, detail)
+        return ok(detail)
     remedy = "have an administrator of PostgreSQL run `CREATE EXTENSION pg_prewarm` in this database"
-    return Finding(name, State.DEGRADED, f"{detail}, but no indexes, which this server does not let be read", remedy)
+    return degraded(f"{detail}, but no indexes, which this server does not let be read", remedy)
 
 
+@check("vector recall")
 def vector_recall() -> Finding:
     """Knowledge bases whose vector index finds too few of the nearest, even at the greatest effort."""
-    name, target = "vector recall", settings.VECTOR_RECALL_TARGET
+    target = settings.VECTOR_RECALL_TARGET
     low = VectorIndex.objects.filter(recall__lt=target).select_related("knowledge_base").order_by("recall")
     if low:
         of = [
@@ -127,10 +125,11 @@ def vector_recall() -> Finding:
             for row in low
         ]
         detail = f"below VECTOR_RECALL_TARGET ({target}) in {listed(of)}"
+        if not any(row.is_used for row in low):
+            return ok(detail)
         remedy = "choose an embedding model that tells the texts apart better, divide the knowledge base, or lower the target"
-        state = State.DEGRADED if any(row.is_used for row in low) else State.OK
-        return Finding(name, state, detail, remedy if state is State.DEGRADED else "")
+        return degraded(detail, remedy)
     worst = VectorIndex.objects.order_by("recall").values_list("recall", flat=True).first()
     if worst is None:
-        return Finding(name, State.OK, "nothing measured: no vectors have an index")
-    return Finding(name, State.OK, f"every index finds at least {worst:.3f} of the nearest 25")
+        return ok("nothing measured: no vectors have an index")
+    return ok(f"every index finds at least {worst:.3f} of the nearest 25")

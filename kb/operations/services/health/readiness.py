@@ -35,53 +35,41 @@ class Component:
 
 def components() -> list[Component]:
     """The process itself, its models, its servers; without the database its tables cannot be looked at."""
-    found = [_process(), _models(), _of("broker", redis_broker().state), _cache()]
-    return [*found, *_database()]
+    found = [
+        _component("process", is_ready=draining.since() is None, detail="draining"),
+        _models(),
+        _component("broker", is_ready=redis_broker().state is State.OK),
+        _component("cache", is_ready=redis_cache().state is State.OK, otherwise=Readiness.DEGRADED),
+    ]
+    try:
+        applied = set(MigrationRecorder(connection).applied_migrations())
+    except DatabaseError:
+        return [*found, Component("database", Readiness.NOT_READY)]
+    pending = len(_known_migrations() - applied)
+    return [
+        *found,
+        Component("database", Readiness.OK),
+        _component("migrations", is_ready=not pending, detail=f"{pending} not applied"),
+        _component("page_cache", is_ready=not is_reading(), detail="being read in", otherwise=Readiness.DEGRADED),
+    ]
 
 
 def overall(found: list[Component]) -> Readiness:
     """The worst of them."""
-    for state in (Readiness.NOT_READY, Readiness.DEGRADED):
-        if any(each.state is state for each in found):
-            return state
-    return Readiness.OK
+    return max((each.state for each in found), key=list(Readiness).index)
 
 
-def _process() -> Component:
-    if draining.since() is None:
-        return Component("process", Readiness.OK)
-    return Component("process", Readiness.NOT_READY, "draining")
+def _component(name: str, *, is_ready: bool, detail: str = "", otherwise: Readiness = Readiness.NOT_READY) -> Component:
+    return Component(name, Readiness.OK) if is_ready else Component(name, otherwise, detail)
 
 
 def _models() -> Component:
     warmth = embedding_models.warmth()
     if warmth.stage is embedding_models.Stage.LOADING:
         return Component("models", Readiness.NOT_READY, "loading")
-    if warmth.failed:
-        # A model may be named by its path, which is nobody's business.
-        names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)
-        return Component("models", Readiness.DEGRADED, f"not loaded: {names}")
-    return Component("models", Readiness.OK)
-
-
-def _cache() -> Component:
-    return Component("cache", Readiness.OK if redis_cache().state is State.OK else Readiness.DEGRADED)
-
-
-def _database() -> list[Component]:
-    try:
-        applied = set(MigrationRecorder(connection).applied_migrations())
-    except DatabaseError:
-        return [_of("database", State.BROKEN)]
-    pending = len(_known_migrations() - applied)
-    state = Readiness.NOT_READY if pending else Readiness.OK
-    return [
-        _of("database", State.OK),
-        Component("migrations", state, f"{pending} not applied" if pending else ""),
-        Component("page_cache", Readiness.DEGRADED, "being read in")
-        if is_reading()
-        else Component("page_cache", Readiness.OK),
-    ]
+    # A model may be named by its path, which is nobody's business.
+    names = ", ".join(PurePath(name).name if name.startswith(("/", ".")) else name for name in warmth.failed)
+    return _component("models", is_ready=not names, detail=f"not loaded: {names}", otherwise=Readiness.DEGRADED)
 
 
 @lru_cache(maxsize=1)
@@ -89,7 +77,3 @@ def _known_migrations() -> frozenset[tuple[str, str]]:
     """Of this version of the code; those that a newer one has applied do not keep it from serving."""
     loader = MigrationLoader(None)
     return frozenset(key for key, each in loader.disk_migrations.items() if not each.replaces)
-
-
-def _of(name: str, state: State) -> Component:
-    return Component(name, Readiness.OK if state is State.OK else Readiness.NOT_READY)

@@ -94,11 +94,12 @@ def test_a_tier_that_does_not_answer_in_time_is_not_waited_for(anonymous, monkey
         answered.set()
 
     monkeypatch.setattr(monitoring, "PATIENCE_SECONDS", 0)
-    monkeypatch.setattr(monitoring, "READERS", (read,))
+    monkeypatch.setattr(monitoring, "READERS", ((read, "zhiku_late", "Read too late"),))
 
     families = _families(anonymous.get("/metrics"))
 
     assert "zhiku_searches" in families
+    assert "zhiku_late" not in families
     assert not answered.is_set()
     release.set()  # one that had not begun yet has been cancelled and never will
 

@@ -145,4 +145,4 @@ def test_a_language_model_is_named_and_not_asked(settings):
 
 def test_the_key_of_the_language_model_is_not_shown(settings):
     settings.LLM_API_KEY = "sk-secret"
-    assert "sk-secret" not in str(health_models.language_model().as_dict())
+    assert "sk-secret" not in str(health_models.language_model())
