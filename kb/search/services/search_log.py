@@ -72,6 +72,8 @@ logger = logging.getLogger(__name__)
 
 WAITING_ENTRIES = 10_000
 BATCH = 200
+GATHERING_S = 0.5
+"""How long the writer waits for more entries after the first, since a transaction for each would cost as much as its row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ class BackgroundWriter:
 
     def __init__(self) -> None:
         self._waiting: queue.Queue[LoggedSearch] = queue.Queue(WAITING_ENTRIES)
+        self._hurry = threading.Event()
         threading.Thread(target=self._run, name="search-log", daemon=True).start()
         atexit.register(self.flush)
 
@@ -130,11 +133,14 @@ class BackgroundWriter:
 
     def flush(self) -> None:
         """Returns when every entry that was put before has been written or given up."""
+        self._hurry.set()
         self._waiting.join()
+        self._hurry.clear()
 
     def _run(self) -> None:
         while True:
             searches = [self._waiting.get()]
+            self._hurry.wait(GATHERING_S)
             while len(searches) < BATCH and not self._waiting.empty():
                 searches.append(self._waiting.get())
             try:
