@@ -13,6 +13,7 @@ from msgspec import UnsetType
 from rest_framework import serializers
 from rest_framework.exceptions import ParseError
 from rest_framework.parsers import JSONParser
+from rest_framework.utils.serializer_helpers import BindingDict
 from rest_framework_dataclasses.field_utils import TypeInfo, get_type_info
 from rest_framework_dataclasses.serializers import DataclassSerializer
 from typing_extensions import Doc
@@ -27,6 +28,13 @@ MAX_ID = 2**63 - 1
 class StrictSerializer(serializers.Serializer[Any]):
     """Refuses what it does not know: a misspelt option must not pass for the default."""
 
+    @cached_property
+    def fields(self) -> BindingDict:
+        """Those of the class where nothing can change them, since to copy them takes longer than to validate a request."""
+        if self.instance is not None or self.partial or self.parent is not None or self._context:
+            return super().fields
+        return _shared_fields(type(self))
+
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
             known = {name for name, field in self.fields.items() if not field.read_only}
@@ -35,6 +43,12 @@ class StrictSerializer(serializers.Serializer[Any]):
                 message = _("Unknown field: choose from %(known)s.") % {"known": ", ".join(sorted(known))}
                 raise serializers.ValidationError({str(name)[:100]: [message] for name in unknown})
         return super().to_internal_value(data)
+
+
+@functools.cache
+def _shared_fields(serializer_class: type[StrictSerializer]) -> BindingDict:
+    serializer = serializer_class()
+    return super(StrictSerializer, serializer).fields
 
 
 class StrictCharField(serializers.CharField):
