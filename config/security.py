@@ -3,22 +3,26 @@
 from collections.abc import Mapping
 from typing import Any
 
-from csp.constants import NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
+from csp.constants import HEADER, NONCE, NONE, SELF, UNSAFE_EVAL, UNSAFE_INLINE
 from csp.middleware import CSPMiddleware, PolicyParts
+from csp.utils import build_policy
 from django.http import HttpRequest, HttpResponse
 from django.http.response import HttpResponseBase
 from django.urls import reverse
 
 Policy = Mapping[str, Any]
 
-# Of JSON, files and whatever else is no page: a browser that shows it all the same runs and loads nothing.
-NOTHING: Policy = {
-    "default-src": [NONE],
-    "base-uri": [NONE],
-    "form-action": [NONE],
-    "frame-ancestors": [NONE],
-    "sandbox": True,
-}
+# Of JSON, files and whatever else is no page: a browser that shows it all the same runs and loads nothing. The text of the
+# header, since the API sends it with each of its responses.
+NOTHING = build_policy(
+    config={
+        "default-src": [NONE],
+        "base-uri": [NONE],
+        "form-action": [NONE],
+        "frame-ancestors": [NONE],
+        "sandbox": True,
+    }
+)
 # Of the API's documentation, and what the admin's pages start from.
 PAGE: Policy = {
     "default-src": [NONE],
@@ -72,14 +76,16 @@ class SecurityHeaders(CSPMiddleware):
     ) -> PolicyParts:
         parts = super().get_policy_parts(request, response, report_only)
         if not report_only and parts.config is None:
-            content_type = response.headers.get("Content-Type", "")
-            policy = NOTHING
-            if content_type.startswith("text/html") and isinstance(response, HttpResponse):
-                policy = ADMIN if request.path_info.startswith(reverse("admin:index")) else PAGE
-            parts.config = dict(policy)
+            parts.config = dict(ADMIN if request.path_info.startswith(reverse("admin:index")) else PAGE)
         return parts
 
     def process_response(self, request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
         response.headers.setdefault("Permissions-Policy", PERMISSIONS)
+        is_page = response.headers.get("Content-Type", "").startswith("text/html") and isinstance(
+            response, HttpResponse
+        )
+        if not is_page:
+            response.headers.setdefault(HEADER, NOTHING)
+            return response
         answer: HttpResponseBase = super().process_response(request, response)
         return answer
