@@ -117,8 +117,6 @@ DATABASES = {"default": env.db_url("DATABASE_URL", default="postgres:///zhiku")}
 DATABASES["default"] |= {
     "ENGINE": "config.database",
     "CONN_MAX_AGE": 0,
-    # Else every idle connection of the pool fails once after PostgreSQL was restarted, perhaps hours later.
-    "CONN_HEALTH_CHECKS": True,
     "OPTIONS": {
         **DATABASES["default"].get("OPTIONS", {}),
         "pool": {
