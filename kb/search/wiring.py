@@ -318,7 +318,7 @@ def build_pipeline(
         _scope(
             kb,
             vectors[kb.embedding_model].within(asked_of),
-            _configured(profile or kb.profile, asked),
+            config if profile or kb.profile == common else _configured(kb.profile, asked),
             None if filters is None else chunk_ids(kb.pk, principal, filters),
         )
         for kb in knowledge_bases
