@@ -45,6 +45,7 @@ ROW: dict[str, Any] = {"get": "retrieve", "patch": "partial_update", "delete": "
 WHOLE_ROW = ROW | {"put": "update"}
 
 urlpatterns = [
+    path("search/", SearchView.as_view()),  # first, since patterns are tried in order
     path("knowledge-bases/", KnowledgeBaseViewSet.as_view(COLLECTION)),
     path("knowledge-bases/import/", KnowledgeBaseImportView.as_view()),
     path("knowledge-bases/<int:pk>/", KnowledgeBaseViewSet.as_view(ROW)),
@@ -124,7 +125,6 @@ urlpatterns = [
     path("web-sources/<int:pk>/cancel/", WebSourceViewSet.as_view({"post": "cancel"})),
     path("web-sources/<int:pk>/accept/", WebSourceViewSet.as_view({"post": "accept"})),
     path("web-sources/<int:pk>/pages/", WebSourceViewSet.as_view({"get": "pages"})),
-    path("search/", SearchView.as_view()),
     path("search/batch/", SearchBatchView.as_view()),
     path("compare/", CompareView.as_view()),
     path("eval-sets/", EvalSetViewSet.as_view(COLLECTION)),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from kb.base.db.connections import ConnectionReturningExecutor, untimed_cursor
 from kb.base.db.transactions import Purpose, try_lock
 from kb.base.metrics import BUILD_SECONDS, observe_cache
 from kb.base.models import installation_id
+from kb.base.shapes import as_values
 from kb.index.fulltext import build_index, changes_since, log_start
 from kb.index.models import BM25Index, ChunkChange
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
@@ -387,7 +388,7 @@ class BM25Store:
             "indexed_chunks": index.chunk_count,
             "index_bytes": index.nbytes,
             "build_ms": answer.value.build_ms and round(answer.value.build_ms, 3),
-            "tiers": {tier: asdict(counts) for tier, counts in self.stats().items()},
+            "tiers": as_values(self.stats()),
         }
 
 
