@@ -21,7 +21,6 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 from django.views.decorators.http import require_GET, require_POST
 from django.views.generic import TemplateView
-from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import UnfoldModelAdminViewMixin
 from unfold.widgets import UnfoldAdminTextareaWidget
 
@@ -47,6 +46,7 @@ from kb.ingest.services.duplicates import (
     similarities_within,
 )
 from kb.web.admin.scoped import (
+    ConditionFilter,
     ScopedAutocompleteFilter,
     ScopedModelAdmin,
     ScopedRelatedFilter,
@@ -310,23 +310,6 @@ class ChunkForm(forms.ModelForm):  # type: ignore[type-arg]
         except Superseded:
             self.add_error(None, moved_meanwhile())
         return values
-
-
-class ConditionFilter(DropdownFilter):  # type: ignore[misc]
-    """Narrows to the rows of which a named condition holds.
-
-    Attributes:
-        conditions: by the value of the parameter, each with its label.
-    """
-
-    conditions: ClassVar[dict[str, tuple[Any, Q]]]
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
-        return [(name, label) for name, (label, _condition) in self.conditions.items()]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[Chunk]) -> QuerySet[Chunk]:  # noqa: ARG002
-        chosen = self.conditions.get(self.value() or "")
-        return queryset.filter(chosen[1]) if chosen else queryset
 
 
 class EditedFilter(ConditionFilter):

@@ -1,6 +1,7 @@
 """The curators' inbox: queries that failed, who mends them, and how far that is."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 from django import forms
@@ -14,7 +15,7 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext_lazy
 from django.views.generic import FormView
 from unfold.contrib.filters.admin import DropdownFilter
 from unfold.views import ChangeList
@@ -35,7 +36,7 @@ from kb.quality.failed_queries.services import (
 )
 from kb.quality.models import EvalSet, FailedQuery
 from kb.search.models import SearchLog
-from kb.web.admin.scoped import ScopedModelAdmin, column, principal, signed_in, visible
+from kb.web.admin.scoped import ConditionFilter, ScopedModelAdmin, column, principal, signed_in, visible
 
 
 class ToEvalSetForm(forms.Form):
@@ -112,36 +113,28 @@ class ToEvalSetView(FormView):  # type: ignore[type-arg]
 State, Reason = FailedQuery.State, FailedQuery.Reason
 
 WAITING = (State.OPEN, State.IN_PROGRESS)
-EVERY_STATE = "all"
 
 
-class StateFilter(DropdownFilter):  # type: ignore[misc]
+class StateFilter(ConditionFilter):
     """What waits for somebody, unless other states are asked for."""
 
     title = gettext_lazy("state")
     parameter_name = "state"
     all_option = ("", gettext_lazy("open and in progress"))
+    conditions = {
+        **{state: (label, Q(state=state)) for state, label in State.choices},
+        "all": (gettext_lazy("all"), Q()),
+    }
 
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
-        return [*State.choices, (EVERY_STATE, _("all"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:  # noqa: ARG002
-        chosen = self.value()
-        if chosen == EVERY_STATE:
-            return queryset
-        return queryset.filter(state__in=[chosen] if chosen in State.values else WAITING)
+    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:
+        is_asked = self.value() in self.conditions
+        return super().queryset(request, queryset if is_asked else queryset.filter(state__in=WAITING))
 
 
-class ReasonFilter(DropdownFilter):  # type: ignore[misc]
+class ReasonFilter(ConditionFilter):
     title = gettext_lazy("reason")
     parameter_name = "reason"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
-        return Reason.choices
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> QuerySet[FailedQuery]:  # noqa: ARG002
-        chosen = self.value()
-        return queryset.filter(reasons__has_key=chosen) if chosen in Reason.values else queryset
+    conditions = {reason: (label, Q(reasons__has_key=reason)) for reason, label in Reason.choices}
 
 
 class AssigneeFilter(DropdownFilter):  # type: ignore[misc]
@@ -195,6 +188,8 @@ class FailedQueryForm(forms.ModelForm):  # type: ignore[type-arg]
             field = cast("ModelChoiceField[User]", self.fields["assignee"])
             field.queryset = User.objects.filter(pk__in=[self.request.user.pk, self.instance.assignee_id])
             field.empty_label = _("nobody")
+            for name in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
+                setattr(field.widget, name, False)
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -257,13 +252,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
         response: HttpResponse = super().changelist_view(request, context)
         return response
 
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> forms.Field | None:
-        field: forms.Field | None = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if db_field.name == "assignee" and field is not None:
-            for name in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
-                setattr(field.widget, name, False)
-        return field
-
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         failed = kwargs.get("obj")
         if failed is not None:
@@ -296,42 +284,38 @@ class FailedQueryAdmin(ScopedModelAdmin):
 
     @admin.action(description=gettext_lazy("Assign to me"), permissions=["change"])
     def assign_to_me(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
-        allowed = self.only_granted(request, queryset, self.delete_grant)
-        done = 0 if allowed is None else assign(principal(request), allowed, signed_in(request))
-        message = ngettext("%(count)d query is yours now.", "%(count)d queries are yours now.", done)
-        self._notify(request, message, done)
+        message = ngettext_lazy("%(count)d query is yours now.", "%(count)d queries are yours now.", "count")
+        self._write(request, queryset, partial(assign, user=signed_in(request)), message)
 
     @admin.action(description=gettext_lazy("Resolve"), permissions=["change"])
     def resolve(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
-        done = self._put(request, queryset, State.RESOLVED)
-        message = ngettext(
+        message = ngettext_lazy(
             "%(count)d query is resolved; should it fail again, it opens again.",
             "%(count)d queries are resolved; those that fail again open again.",
-            done,
+            "count",
         )
-        self._notify(request, message, done)
+        self._write(request, queryset, partial(set_state, state=State.RESOLVED), message)
 
     @admin.action(description=gettext_lazy("Ignore"), permissions=["change"])
     def ignore(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
-        done = self._put(request, queryset, State.IGNORED)
-        message = ngettext(
+        message = ngettext_lazy(
             "%(count)d query is ignored, also when it fails again.",
             "%(count)d queries are ignored, also when they fail again.",
-            done,
+            "count",
         )
-        self._notify(request, message, done)
+        self._write(request, queryset, partial(set_state, state=State.IGNORED), message)
 
     @admin.action(description=gettext_lazy("Open again"), permissions=["change"])
     def open_again(self, request: HttpRequest, queryset: QuerySet[FailedQuery]) -> None:
-        done = self._put(request, queryset, State.OPEN)
-        self._notify(request, ngettext("%(count)d query is open.", "%(count)d queries are open.", done), done)
+        message = ngettext_lazy("%(count)d query is open.", "%(count)d queries are open.", "count")
+        self._write(request, queryset, partial(set_state, state=State.OPEN), message)
 
-    def _put(self, request: HttpRequest, queryset: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
+    def _write(
+        self, request: HttpRequest, queryset: QuerySet[FailedQuery], write: Callable[..., int], message: Any
+    ) -> None:
+        """Writes those of the chosen that the caller may change, and says how many they were."""
         allowed = self.only_granted(request, queryset, self.delete_grant)
-        return 0 if allowed is None else set_state(principal(request), allowed, state)
-
-    def _notify(self, request: HttpRequest, message: str, count: int) -> None:
-        if count:
+        if allowed is not None and (count := write(principal(request), allowed)):
             self.message_user(request, message % {"count": count}, messages.SUCCESS)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from django.contrib.admin.options import ModelAdmin as DjangoModelAdmin
 from django.contrib.admin.utils import display_for_value, get_fields_from_path
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import models
-from django.db.models import Count, IntegerField, Model, OuterRef, QuerySet, Subquery
+from django.db.models import Count, IntegerField, Model, OuterRef, Q, QuerySet, Subquery
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.functions import Coalesce
 from django.forms import BaseInlineFormSet, ModelChoiceField, ModelMultipleChoiceField
@@ -29,7 +29,7 @@ from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 from django.views.generic import FormView
 from unfold.admin import ModelAdmin
-from unfold.contrib.filters.admin import AutocompleteSelectFilter, RelatedDropdownFilter
+from unfold.contrib.filters.admin import AutocompleteSelectFilter, DropdownFilter, RelatedDropdownFilter
 from unfold.contrib.filters.forms import AutocompleteDropdownForm
 from unfold.decorators import display
 from unfold.views import UnfoldModelAdminViewMixin
@@ -391,6 +391,23 @@ class ScopedRelatedFilter(RelatedDropdownFilter):  # type: ignore[misc]
         model_admin: "DjangoModelAdmin[Any]",  # noqa: ARG002 - Django's interface
     ) -> list[tuple[Any, str]]:
         return [(row.pk, str(row)) for row in visible(field.remote_field.model, request)]
+
+
+class ConditionFilter(DropdownFilter):  # type: ignore[misc]
+    """Narrows to the rows of which a named condition holds.
+
+    Attributes:
+        conditions: by the value of the parameter, each with its label.
+    """
+
+    conditions: ClassVar[Mapping[str, tuple[Any, Q]]]
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
+        return [(value, label) for value, (label, _condition) in self.conditions.items()]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:  # noqa: ARG002
+        chosen = self.conditions.get(self.value() or "")
+        return queryset.filter(chosen[1]) if chosen else queryset
 
 
 class KnowledgeBaseRowAdmin(ScopedModelAdmin):

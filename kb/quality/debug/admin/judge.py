@@ -33,7 +33,7 @@ from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
 from kb.search.services.search_log import WITHHELD
 from kb.web.admin.parts import add_part
-from kb.web.admin.scoped import ReadOnlyAdmin, column, principal, row_id, visible
+from kb.web.admin.scoped import ConditionFilter, ReadOnlyAdmin, column, principal, row_id, visible
 from kb.web.admin.site import page
 
 SESSION_KEY = "judge_eval_set"
@@ -64,17 +64,13 @@ class Judging:
     description: str
 
     @property
-    def relevant(self) -> set[int]:
-        """The ids of the chunks that are; likewise the others."""
-        return {chunk_id for chunk_id, grade in self.grades.items() if grade >= RELEVANT}
-
-    @property
-    def partly(self) -> set[int]:
-        return {chunk_id for chunk_id, grade in self.grades.items() if grade == PARTLY}
-
-    @property
-    def irrelevant(self) -> set[int]:
-        return {chunk_id for chunk_id, grade in self.grades.items() if grade == IRRELEVANT}
+    def judged(self) -> dict[str, set[int]]:
+        """The ids of the chunks by what they are judged to be."""
+        grades = {"irrelevant": (IRRELEVANT,), "partly": (PARTLY,), "relevant": range(RELEVANT, MAX_GRADE + 1)}
+        return {
+            name: {chunk_id for chunk_id, grade in self.grades.items() if grade in meant}
+            for name, meant in grades.items()
+        }
 
 
 def judging(
@@ -139,6 +135,11 @@ def judging_in(
     )
 
 
+class IdsField(forms.TypedMultipleChoiceField):
+    def valid_value(self, value: str) -> bool:
+        return row_id(value) is not None
+
+
 class JudgeForm(forms.Form):
     """One click.
 
@@ -148,22 +149,14 @@ class JudgeForm(forms.Form):
     """
 
     query = forms.CharField(max_length=2_000)
-    kb = forms.TypedMultipleChoiceField(coerce=int, required=False)
+    kb = IdsField(coerce=int, required=False)
     eval_set = forms.CharField(required=False)
     new_eval_set = forms.CharField(required=False)
     judgment = forms.RegexField(r"^\d{1,18}:(\d|none)$", required=False)
     chunk = forms.IntegerField(required=False, min_value=1, max_value=2**63 - 1)
     grade = forms.ChoiceField(choices=[(each, each) for each in (*range(MAX_GRADE + 1), TAKEN_BACK)], required=False)
     unanswerable = forms.NullBooleanField(required=False)
-    shown = forms.TypedMultipleChoiceField(coerce=int, required=False)
-
-    def __init__(self, data: Mapping[str, Any]) -> None:
-        super().__init__(data)
-        for name in ("kb", "shown"):
-            field: Any = self.fields[name]
-            given = field.widget.value_from_datadict(data, {}, name)
-            ids = map(str, given if isinstance(given, list) else [])
-            field.choices = [(each, each) for each in ids if row_id(each) is not None]
+    shown = IdsField(coerce=int, required=False)
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data
@@ -282,43 +275,30 @@ class SearchedFilter(DropdownFilter):  # type: ignore[misc]
         return queryset if kb_id is None else queryset.filter(knowledge_base_ids__contains=[kb_id])
 
 
-class OutcomeFilter(DropdownFilter):  # type: ignore[misc]
-    """By what came of a search; the column has no index, the list is read along the one of the times."""
+class OutcomeFilter(ConditionFilter):
+    """The column has no index, the list is read along the one of the times."""
 
     title = gettext_lazy("outcome")
     parameter_name = "outcome"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[Any, Any]]:  # noqa: ARG002
-        return SearchLog.Outcome.choices
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        chosen = self.value()
-        return queryset.filter(outcome=chosen) if chosen in SearchLog.Outcome.values else queryset
+    conditions = {value: (label, Q(outcome=value)) for value, label in SearchLog.Outcome.choices}
 
 
-class DegradedFilter(DropdownFilter):  # type: ignore[misc]
+class DegradedFilter(ConditionFilter):
     title = gettext_lazy("completeness")
     parameter_name = "degraded"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:  # noqa: ARG002
-        return [("no", _("complete")), ("yes", _("degraded"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        condition = {"no": Q(degraded=[]), "yes": ~Q(degraded=[])}.get(self.value() or "")
-        return queryset if condition is None else queryset.filter(condition)
+    conditions = {
+        "no": (gettext_lazy("complete"), Q(degraded=[])),
+        "yes": (gettext_lazy("degraded"), ~Q(degraded=[])),
+    }
 
 
-class FeedbackFilter(DropdownFilter):  # type: ignore[misc]
+class FeedbackFilter(ConditionFilter):
     title = gettext_lazy("feedback")
     parameter_name = "feedback"
-
-    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, Any]]:  # noqa: ARG002
-        return [*((str(value), label) for value, label in SearchLog.Feedback.choices), ("none", _("none"))]
-
-    def queryset(self, request: HttpRequest, queryset: QuerySet[SearchLog]) -> QuerySet[SearchLog]:  # noqa: ARG002
-        chosen = {str(value): Q(feedback=value) for value in SearchLog.Feedback.values} | {"none": Q(feedback=None)}
-        condition = chosen.get(self.value() or "")
-        return queryset if condition is None else queryset.filter(condition)
+    conditions = {
+        **{str(value): (label, Q(feedback=value)) for value, label in SearchLog.Feedback.choices},
+        "none": (gettext_lazy("none"), Q(feedback=None)),
+    }
 
 
 def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
