@@ -11,7 +11,7 @@ from kb.access.models import KnowledgeBase, Principal
 from kb.profiles.admin.choices import profile_state, profile_url
 from kb.search.admin.explain.analysis import shown_analysis
 from kb.search.admin.explain.bases import response_cache_text, searched_bases
-from kb.search.admin.explain.rows import columns, drops, gated_stage, rows
+from kb.search.admin.explain.rows import Rows, columns, drops, gated_stage
 from kb.search.admin.labels import (
     CHANNELS,
     STAND_INS,
@@ -257,7 +257,7 @@ def explain(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase], principa
         principal: who searched.
     """
     result, wiring = outcome.result, outcome.wiring
-    candidates, ranked = rows(outcome, bases), columns(outcome)
+    candidates, ranked = Rows(outcome, bases).all(), columns(outcome)
     tier = tier_that_answers(outcome)
     return {
         "results": [row for row in candidates if not row["cut_by"]],

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 from django.urls import reverse
@@ -47,25 +47,31 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
         place: among those that are left after the gate and the caps of the kinds of sources, or were cut by neither.
     """
     config, result = outcome.wiring.config, outcome.result
-    if candidate.cut_by == "fusion":
-        depth = max(config.rerank_candidates, config.top_k)
-        message = _("Fused rank %(rank)d: only the first %(depth)d go on.")
-        return message % {"rank": candidate.ranks["fused"], "depth": depth}
-    if candidate.cut_by == "gate":
-        message = _("Score %(score)s is below the threshold %(threshold)s.")
-        score = candidate.scores[gated_stage(result)]
-        return message % {"score": f"{score:.4f}", "threshold": f"{result.threshold:g}"}
-    if candidate.cut_by == "parent":
-        message = _("Chunk %(id)d stands for the longer passage that both were cut from.")
-        return message % {"id": stands_for_parent(result.candidates, candidate)}
-    if candidate.cut_by == "per_source":
-        kind = candidate.passage.source_type if candidate.passage else ""
-        caps = source_caps(config)
-        message = _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.")
-        return message % {"kind": source_label(kind), "count": caps.get(kind, caps["book"])}
-    if candidate.cut_by == "top_k":
-        message = _("Rank %(rank)d: only the first %(count)d become results.")
-        return message % {"rank": place, "count": result_count(config)}
+    match candidate.cut_by:
+        case "fusion":
+            return _("Fused rank %(rank)d: only the first %(depth)d go on.") % {
+                "rank": candidate.ranks["fused"],
+                "depth": max(config.rerank_candidates, config.top_k),
+            }
+        case "gate":
+            return _("Score %(score)s is below the threshold %(threshold)s.") % {
+                "score": f"{candidate.scores[gated_stage(result)]:.4f}",
+                "threshold": f"{result.threshold:g}",
+            }
+        case "parent":
+            stands = stands_for_parent(result.candidates, candidate)
+            return _("Chunk %(id)d stands for the longer passage that both were cut from.") % {"id": stands}
+        case "per_source":
+            kind, caps = candidate.passage.source_type if candidate.passage else "", source_caps(config)
+            return _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.") % {
+                "kind": source_label(kind),
+                "count": caps.get(kind, caps["book"]),
+            }
+        case "top_k":
+            return _("Rank %(rank)d: only the first %(count)d become results.") % {
+                "rank": place,
+                "count": result_count(config),
+            }
     return ""
 
 
@@ -91,15 +97,14 @@ def moves(candidate: Candidate, final_rank: int | None) -> dict[str, dict[str, A
 def _move(before: str, rank_before: int, rank: int) -> dict[str, Any]:
     places = rank_before - rank
     known = {"n": abs(places), "rank": rank_before, "stage": stage_label("fusion" if before == "fused" else before)}
-    if places == 0:
-        message = _("the same rank as in “%(stage)s”")
-    elif places > 0:
+    message = _("the same rank as in “%(stage)s”")
+    if places > 0:
         message = ngettext(
             "up %(n)d place from rank %(rank)d in “%(stage)s”",
             "up %(n)d places from rank %(rank)d in “%(stage)s”",
             places,
         )
-    else:
+    if places < 0:
         message = ngettext(
             "down %(n)d place from rank %(rank)d in “%(stage)s”",
             "down %(n)d places from rank %(rank)d in “%(stage)s”",
@@ -119,28 +124,22 @@ USUAL_DECIMALS = 4
 def columns(outcome: SearchOutcome) -> list[dict[str, str]]:
     """The stages that rank candidates: the channels that were asked, the fusion, and the reranker."""
     methods = {scope.config.fusion for scope in outcome.wiring.pipeline.scopes}
+    by_method = {"rrf": _("rank, RRF"), "weighted": _("rank, sum")}
     notes = {"vector": _("rank, cosine"), "question": _("rank, cosine")}
-    if methods == {"rrf"}:
-        notes["fused"] = _("rank, RRF")
-    elif methods == {"weighted"}:
-        notes["fused"] = _("rank, sum")
-    stages = (*channels_asked(outcome.result.spans), "fused", "rerank")
+    if len(methods) == 1:
+        notes["fused"] = by_method[methods.pop()]
     return [
-        {"label": stage_label(stage), "stage": stage, "note": notes.get(stage, _("rank, score"))} for stage in stages
+        {"label": stage_label(stage), "stage": stage, "note": notes.get(stage, _("rank, score"))}
+        for stage in (*channels_asked(outcome.result.spans), "fused", "rerank")
     ]
 
 
-def rows(outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> list[dict[str, Any]]:
-    """The candidates in their final order.
+class Rows:
+    """The candidates of one search in their final order.
 
     `rank` is a dash for what was cut, `missing` is empty where the keyword index has not answered, `url` is blank for what
     was found elsewhere without a web address.
     """
-    return _Rows(outcome, bases).all()
-
-
-class _Rows:
-    """Rows of one search; holds what all of them need."""
 
     def __init__(self, outcome: SearchOutcome, bases: Mapping[int, KnowledgeBase]) -> None:
         self._result = outcome.result
@@ -149,32 +148,32 @@ class _Rows:
         self._bases = bases
         self._cutters = cutters(outcome)
         self._stages = [column["stage"] for column in columns(outcome)]
-        spans = [span for span in self._result.spans if "kb_id" in span.detail]
         self._answered = {
-            (span.detail.get("channel", span.stage), span.detail["kb_id"]) for span in spans if "found" in span.detail
+            (span.detail.get("channel", span.stage), span.detail["kb_id"])
+            for span in self._result.spans
+            if "kb_id" in span.detail and "found" in span.detail
         }
         self._has_lexicon = {kb_id for stage, kb_id in self._answered if stage == "bm25"}
         self._keyword_scores = keyword_scores(self._result)
         self._outcome = outcome
 
     def all(self) -> list[dict[str, Any]]:
-        shown, place = [], 0
-        for number, candidate in enumerate(self._result.candidates, start=1):
-            # What the caps of the kinds of sources cut takes no place among the results.
-            place += candidate.cut_by in {None, "top_k"}
-            shown.append(self._row(place, candidate, starts_hidden=number > ROWS_AT_FIRST))
-        return shown
+        # What the caps of the kinds of sources cut takes no place among the results.
+        places = accumulate(int(candidate.cut_by in {None, "top_k"}) for candidate in self._result.candidates)
+        return [
+            self._row(place, candidate, starts_hidden=number >= ROWS_AT_FIRST)
+            for number, (place, candidate) in enumerate(zip(places, self._result.candidates, strict=True))
+        ]
 
     def _row(self, place: int, candidate: Candidate, *, starts_hidden: bool) -> dict[str, Any]:
         passage = candidate.passage
         if passage is None:
             raise ValueError("rows are made from an explained search, which loads every passage")
-        matched = candidate.matched_terms
         final = None if candidate.cut_by else place
         moved = moves(candidate, final)
         title = passage.title or passage.source or _("untitled")
         is_stored = passage.origin is None
-        own = self._result.analysis.terms(candidate.kb_id)
+        own = self._result.analysis.terms(candidate.kb_id) if candidate.kb_id in self._has_lexicon else ()
         text = self._mark(passage.text, candidate)
         short = tuple(excerpt(text, EXCERPT_CHARACTERS))
         return {
@@ -191,8 +190,8 @@ class _Rows:
             "text": text,
             "excerpt": short,
             "is_shortened": text != short,
-            "matched": matched,
-            "missing": [t for t in own if t not in matched] if candidate.kb_id in self._has_lexicon else [],
+            "matched": candidate.matched_terms,
+            "missing": [term for term in own if term not in candidate.matched_terms],
             "keyword_score": self._keyword_scores.get(candidate.chunk_id),
             "cells": [self._cell(stage, candidate, moved.get(stage)) for stage in self._stages],
             "move": moved.get(FINAL),
@@ -232,16 +231,14 @@ class _Rows:
     def _cell(self, stage: str, candidate: Candidate, move: Mapping[str, Any] | None) -> dict[str, Any]:
         """Rank and score in one stage; the note says more, above all why there is none."""
         rank, score = candidate.ranks.get(stage), candidate.scores.get(stage)
-        shown = ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}"
         exact = "" if score is None else f"{score!r}"
         note = self._note(stage, candidate)
-        message = _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note
         return {
             "stage": stage,
             "label": stage_label(stage),
             "rank": str(rank or ABSENT),
-            "score": shown,
-            "note": message,
+            "score": ABSENT if score is None else f"{score:.{DECIMALS.get(stage, USUAL_DECIMALS)}f}",
+            "note": _("%(score)s: %(note)s") % {"score": exact, "note": note} if exact and note else exact or note,
             "move": move,
             "is_absent": rank is None and score is None,
         }
@@ -278,9 +275,8 @@ class _Rows:
             return ""
         if not self._config.use_rerank:
             return _("the reranker is off")
-        if candidate.cut_by == "fusion":
-            return _("not among the candidates that are reranked")
-        return _("no reranker could answer")
+        is_cut = candidate.cut_by == "fusion"
+        return _("not among the candidates that are reranked") if is_cut else _("no reranker could answer")
 
 
 def _chunk_url(chunk_id: int) -> str:
@@ -330,9 +326,12 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
 
     def shown(dropped: Dropped | Mapping[str, Any]) -> dict[str, Any]:
         if not isinstance(dropped, Dropped):
-            chunk_id = dropped["chunk_id"]
-            link = {"url": f"#chunk-{chunk_id}", "description": dropped["cut_text"]}
-            return {"chunk_id": chunk_id, "title": dropped["name"], **link}
+            return {
+                "chunk_id": dropped["chunk_id"],
+                "title": dropped["name"],
+                "url": f"#chunk-{dropped['chunk_id']}",
+                "description": dropped["cut_text"],
+            }
         title = titles.get(dropped.chunk_id)
         return {
             "chunk_id": dropped.chunk_id,
@@ -353,8 +352,6 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
 
 def _titles(chunk_ids: Sequence[int], principal: Principal) -> dict[int, str]:
     """What the chunks that the principal may see are called."""
-    if not chunk_ids:
-        return {}
     chunks = Chunk.objects.visible_to(principal).filter(pk__in=chunk_ids)
     named = chunks.values_list("pk", "document__title", "document__source", "position")
     return {
@@ -364,17 +361,18 @@ def _titles(chunk_ids: Sequence[int], principal: Principal) -> dict[int, str]:
 
 
 def _why_dropped(dropped: Dropped, config: RetrievalConfig) -> str:
-    if dropped.stage == "channels":
-        message = _("rank %(rank)d in “%(channel)s”, whose first %(depth)d go on")
-        places = (
-            message % {"rank": rank, "channel": stage_label(channel), "depth": _depth(channel, config)}
-            for channel, rank in dropped.ranks.items()
-        )
-        return _("Too far back in every channel: %(places)s.") % {"places": listed(places)}
-    if dropped.stage == "dedupe":
-        return _("Chunk %(id)d stands for its content.") % {"id": dropped.represented_by}
-    if dropped.stage == "vector_only":
-        return _("Not found by vectors, which alone count without a reranker.")
+    match dropped.stage:
+        case "channels":
+            places = (
+                _("rank %(rank)d in “%(channel)s”, whose first %(depth)d go on")
+                % {"rank": rank, "channel": stage_label(channel), "depth": _depth(channel, config)}
+                for channel, rank in dropped.ranks.items()
+            )
+            return _("Too far back in every channel: %(places)s.") % {"places": listed(places)}
+        case "dedupe":
+            return _("Chunk %(id)d stands for its content.") % {"id": dropped.represented_by}
+        case "vector_only":
+            return _("Not found by vectors, which alone count without a reranker.")
     return _("It was deleted since the index was read, or you may not see it.")
 
 
