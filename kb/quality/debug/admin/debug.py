@@ -114,30 +114,15 @@ def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[dict[s
         SearchLog.objects.filter(user=user)
         .exclude(query="")
         .order_by("-created_at")
-        .values_list(
-            "query",
-            "knowledge_base_ids",
-            "profile",
-            "profile_version",
-            "result_count",
-            "created_at",
-            F("trace__request"),
-        )[:ROWS_READ]
+        .defer("trace", "configuration", "history")
+        .annotate(asked_for=F("trace__request"))[:ROWS_READ]
     )
     found: dict[str, dict[str, Any]] = {}
-    for query, kb_ids, profile, version, result_count, at, asked in rows:
-        searched = [kb_id for kb_id in kb_ids if kb_id in bases]
-        url = debug_url(searched, query, asked)
+    for row in rows:
+        searched = [kb_id for kb_id in row.knowledge_base_ids if kb_id in bases]
+        url = debug_url(searched, row.query, row.asked_for)
         if searched and url not in found:
-            names = listed(bases[kb_id].name for kb_id in searched)
-            found[url] = {
-                "query": query,
-                "url": url,
-                "kb_names": names,
-                "profile": f"{profile} v{version}",
-                "result_count": result_count,
-                "at": at,
-            }
+            found[url] = {"search": row, "url": url, "kb_names": listed(bases[kb_id].name for kb_id in searched)}
     return list(found.values())[:MOST_LISTED]
 
 

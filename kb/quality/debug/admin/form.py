@@ -61,9 +61,6 @@ BETWEEN_NAMES = re.compile("[,，]")
 class NamesField(forms.CharField):
     """Names with commas between them; its value is a list."""
 
-    def __init__(self, label: Any) -> None:
-        super().__init__(label=label, required=False, max_length=2_000, widget=text_input())
-
     def clean(self, value: Any) -> Any:
         names = (each.strip() for each in BETWEEN_NAMES.split(super().clean(value)))
         return [name for name in names if name]
@@ -71,10 +68,6 @@ class NamesField(forms.CharField):
 
 class ConditionsField(forms.CharField):
     """Conditions on metadata; its value is what Filters.parse takes."""
-
-    def __init__(self, label: Any) -> None:
-        attrs = {"spellcheck": "false", "autocapitalize": "off"}
-        super().__init__(label=label, required=False, max_length=2_000, widget=text_input(**attrs))
 
     def clean(self, value: Any) -> Any:
         try:
@@ -106,10 +99,15 @@ class SearchForm(forms.Form):
         max_value=MAX_LATENCY_BUDGET_MS,
         widget=text_input(inputmode="numeric"),
     )
-    tags = NamesField(gettext_lazy("Tags"))
-    concepts = NamesField(gettext_lazy("Concepts"))
+    tags = NamesField(label=gettext_lazy("Tags"), required=False, max_length=2_000, widget=text_input())
+    concepts = NamesField(label=gettext_lazy("Concepts"), required=False, max_length=2_000, widget=text_input())
     source_type = forms.ChoiceField(label=gettext_lazy("Source type"), required=False, widget=select())
-    metadata = ConditionsField(gettext_lazy("Metadata"))
+    metadata = ConditionsField(
+        label=gettext_lazy("Metadata"),
+        required=False,
+        max_length=2_000,
+        widget=text_input(spellcheck="false", autocapitalize="off"),
+    )
 
     def __init__(
         self,
@@ -338,7 +336,11 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
         Http404: the URL names a knowledge base that does not exist for this principal.
     """
     bases = visible_bases(principal)
-    chosen = _chosen(given.getlist("kb"), bases)
+    by_id = {str(pk): kb for pk, kb in bases.items()}
+    try:
+        chosen = [by_id[each] for each in dict.fromkeys(given.getlist("kb"))]
+    except KeyError as error:
+        raise Http404(_("There is no knowledge base with the id %(ids)s.") % {"ids": error.args[0]}) from error
     asked = given.get("profile", "")
     profiles = {choice.value: choice for choice in profile_choices(principal, asked, [kb.pk for kb in chosen])}
     inheritable = {
@@ -363,16 +365,3 @@ def visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:
         )
     )
     return {kb.pk: kb for kb in bases}
-
-
-def _chosen(ids: Iterable[str], bases: Mapping[int, KnowledgeBase]) -> list[KnowledgeBase]:
-    """The knowledge bases that the URL names.
-
-    Raises:
-        Http404: one of them does not exist for this user.
-    """
-    by_id = {str(pk): kb for pk, kb in bases.items()}
-    try:
-        return [by_id[each] for each in dict.fromkeys(ids)]
-    except KeyError as error:
-        raise Http404(_("There is no knowledge base with the id %(ids)s.") % {"ids": error.args[0]}) from error
