@@ -53,14 +53,14 @@ class SearchedText:
 
     def prefixes(self) -> list[str]:
         """The first characters that a name in this text can have, each once; shorter ones are whole names."""
-        found: dict[str, None] = {}
-        for start, character in enumerate(self.folded):
-            if character == " " or not self._is_boundary(start):
-                continue
-            for size in range(1, PREFIX_CHARACTERS + 1):
-                if size == PREFIX_CHARACTERS or self._is_boundary(start + size):
-                    found[self.folded[start : start + size]] = None
-        return list(found)
+        starts = [at for at, character in enumerate(self.folded) if character != " " and self._is_boundary(at)]
+        found = (
+            self.folded[start : start + size]
+            for start in starts
+            for size in range(1, PREFIX_CHARACTERS + 1)
+            if size == PREFIX_CHARACTERS or self._is_boundary(start + size)
+        )
+        return list(dict.fromkeys(found))
 
     def spans(self, keys: Iterable[str]) -> list[Span]:
         """Where the keys stand, in order; in scripts with words only as whole words."""
@@ -75,8 +75,7 @@ class SearchedText:
 
     def written(self, span: Span) -> str:
         """The name as the text writes it."""
-        first = bisect_right(self._ends, span.start)
-        last = bisect_right(self._ends, span.end - 1)
+        first, last = (bisect_right(self._ends, at) for at in (span.start, span.end - 1))
         return "".join(self._pieces[first : last + 1])
 
     def _is_boundary(self, at: int) -> bool:

@@ -10,13 +10,14 @@ from django.core.files.base import ContentFile
 from django.db import connection
 from django.utils import timezone
 
-from kb.graph.services.entities import entity_create
+from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.models import (
     AuditEntry,
     Concept,
     Conversation,
     Document,
+    Entity,
     EvalQuery,
     FailedQuery,
     GraphExtraction,
@@ -182,8 +183,8 @@ def _graph(tenant, word):
         "concept": concept.pk,
         "concept_name": concept.name,
         "fact": fact.pk,
-        "entity": entity_create(knowledge_base=kb, name=f"{word}-subject", aliases=[f"{word}-alias"]).pk,
-        "entity2": entity_create(knowledge_base=kb, name=f"{word}-object").pk,
+        "entity": entity_update(Entity(knowledge_base=kb), name=f"{word}-subject", aliases=[f"{word}-alias"]).pk,
+        "entity2": entity_update(Entity(knowledge_base=kb), name=f"{word}-object").pk,
         "extraction": GraphExtraction.objects.get(document=document).pk,
     }
 

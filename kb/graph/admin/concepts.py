@@ -28,10 +28,10 @@ class GraphAdmin(KnowledgeBaseRowAdmin):
 
     def formfield_for_dbfield(self, db_field: "models.Field[Any, Any]", request: HttpRequest, **kwargs: Any) -> Any:
         field = super().formfield_for_dbfield(db_field, request, **kwargs)
-        if isinstance(getattr(field, "widget", None), RelatedFieldWidgetWrapper):
-            widget = field.widget
-            widget.can_add_related = widget.can_change_related = widget.can_delete_related = False
-            widget.can_view_related = False
+        widget = getattr(field, "widget", None)
+        if isinstance(widget, RelatedFieldWidgetWrapper):
+            widget.can_add_related = widget.can_change_related = False
+            widget.can_delete_related = widget.can_view_related = False
         return field
 
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> None:
@@ -82,12 +82,6 @@ class TermForm(forms.ModelForm):  # type: ignore[type-arg]
         model = ConceptTerm
         fields = ("text", "kind")
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        kinds = [choice for choice in ConceptTerm.Kind.choices if choice[0] != ConceptTerm.Kind.NAME]
-        if "kind" in self.fields:
-            self.fields["kind"].choices = kinds  # type: ignore[attr-defined]
-
     def clean_text(self) -> str:
         return require_key(self.cleaned_data["text"])
 
@@ -123,6 +117,10 @@ class TermInline(TabularInline):  # type: ignore[misc]
         rows: QuerySet[ConceptTerm] = super().get_queryset(request).exclude(kind=ConceptTerm.Kind.NAME)
         return rows
 
+    def formfield_for_choice_field(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        kwargs["choices"] = [choice for choice in ConceptTerm.Kind.choices if choice[0] != ConceptTerm.Kind.NAME]
+        return super().formfield_for_choice_field(db_field, request, **kwargs)
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return self._concepts().has_view_permission(request, obj)
 
@@ -147,8 +145,7 @@ class ConceptAdmin(GraphAdmin):
     autocomplete_fields = ("parent",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Concept]:
-        rows: QuerySet[Concept] = super().get_queryset(request).prefetch_related("terms")
-        return rows
+        return super().get_queryset(request).prefetch_related("terms")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet[Any], search_term: str
@@ -213,8 +210,7 @@ class GraphFactAdmin(GraphAdmin):
     ordering: ClassVar[Any] = ("subject", "predicate", "object", "pk")
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[GraphFact]:
-        rows: QuerySet[GraphFact] = super().get_queryset(request)
-        return rows.select_related("knowledge_base", "source_chunk__document")
+        return super().get_queryset(request).select_related("knowledge_base", "source_chunk__document")
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         fields = ("knowledge_base", "subject", "predicate", "object")

@@ -29,7 +29,6 @@ from kb.graph.models import Entity, EntityName, FactSource
 from kb.graph.services.entities import (
     Neighbour,
     entity_check,
-    entity_create,
     entity_merge,
     entity_split,
     entity_update,
@@ -165,10 +164,7 @@ class EntityAdmin(GraphAdmin):
     change_form_after_template = "graph/known.html"
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Entity]:
-        rows: QuerySet[Entity] = (
-            super().get_queryset(request).select_related("knowledge_base").prefetch_related("names")
-        )
-        return rows
+        return super().get_queryset(request).select_related("knowledge_base").prefetch_related("names")
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return EntityChangeList
@@ -235,26 +231,19 @@ class EntityAdmin(GraphAdmin):
                 "may_change": self.has_change_permission(request, entity),
                 "show_save_and_add_another": False,
             }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+        return super().render_change_form(request, context, **kwargs)
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: Entity, form: Any, change: Any) -> None:  # noqa: ARG002
         values = {name: form.cleaned_data[name] for name in ("name", "aliases", "kind", "description")}
-        if change:
-            entity_update(Entity.objects.get(pk=obj.pk), **values)
-            return
-        created = entity_create(knowledge_base=form.cleaned_data["knowledge_base"], **values)
-        obj.pk, obj._state.adding = created.pk, False
+        entity_update(Entity.objects.get(pk=obj.pk) if change else obj, **values)
 
     def delete_model(self, request: HttpRequest, obj: Entity) -> None:
         count = fact_counts([obj.pk]).get(obj.pk, 0)
         obj.delete()
         if count:
-            message = ngettext("%(count)d fact that names it stays.", "%(count)d facts that name it stay.", count) % {
-                "count": count
-            }
-            self.message_user(request, message, messages.INFO)
+            message = ngettext("%(count)d fact that names it stays.", "%(count)d facts that name it stay.", count)
+            self.message_user(request, message % {"count": count}, messages.INFO)
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")
@@ -266,5 +255,3 @@ class EntityAdmin(GraphAdmin):
     @column(gettext_lazy("facts"))
     def facts(self, entity: Any) -> int:
         return cast(int, entity.fact_count)
-
-    list_select_related: ClassVar[Any] = ("knowledge_base",)

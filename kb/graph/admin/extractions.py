@@ -29,7 +29,7 @@ Status = GraphExtraction.Status
 class GraphExtractionAdmin(ReadOnlyAdmin):
     """Written by workers; the action that reads a document again needs the right to change on the list."""
 
-    list_display = ("document_link", "state", "passages", "facts_link", "knowledge_base", "finished_at")
+    list_display = ("document_link", "state", "passages", "fact_count", "knowledge_base", "finished_at")
     list_display_links = None
     list_filter = (("document__knowledge_base", ScopedRelatedFilter), ("status", ChoicesDropdownFilter))
     list_filter_submit = True
@@ -68,10 +68,6 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
     @column(gettext_lazy("passages read"))
     def passages(self, extraction: GraphExtraction) -> str:
         return f"{extraction.read_count} / {extraction.chunk_count}"
-
-    @column(gettext_lazy("facts"), ordering="fact_count")
-    def facts_link(self, extraction: GraphExtraction) -> int:
-        return extraction.fact_count
 
     @column(gettext_lazy("knowledge base"))
     def knowledge_base(self, extraction: GraphExtraction) -> str:

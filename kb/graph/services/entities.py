@@ -9,7 +9,6 @@ from django.db import IntegrityError, connection, transaction
 from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
 from kb.base.text import normalized_key
@@ -30,23 +29,10 @@ def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
     """Whether an entity, stored or not, could have these names.
 
     Raises:
-        Rejected: as `entity_create`.
+        Rejected: as `entity_update`.
     """
     held = EntityName.objects.filter(entity=entity).count() if entity.pk else 0
     _refuse_taken(entity, _checked([name, *aliases], held=held))
-
-
-def entity_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> Entity:
-    """Creates an entity; facts that are stated by one of its names are stated by the first from now on.
-
-    Args:
-        knowledge_base: the caller has checked that the user may write there.
-        fields: as of `entity_update`.
-
-    Raises:
-        Rejected: a name is blank or too long, or another entity of the knowledge base has it.
-    """
-    return entity_update(Entity(knowledge_base=knowledge_base), **fields)
 
 
 def entity_update(
@@ -58,14 +44,17 @@ def entity_update(
 ) -> Entity:
     """Changes an entity, or stores a new one; a name that it was shown by stays one of its names.
 
+    Facts that are stated by one of its names are stated by the first from now on.
+
     Args:
-        entity: the entity.
+        entity: the caller has checked that the user may write to its knowledge base.
         name: the new one; None: as it is.
         aliases: all of its other names; None: those it has.
         changes: of its kind and description.
 
     Raises:
-        Rejected: as `entity_create`.
+        ObjectDoesNotExist: it was deleted.
+        Rejected: a name is blank or too long, or another entity of the knowledge base has it.
     """
     with transaction.atomic():
         _lock(entity)

@@ -10,11 +10,12 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from kb.graph.services.entities import entity_create
+from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.models import (
     AuditEntry,
     Concept,
+    Entity,
     EvalRun,
     GraphFact,
     IngestBatch,
@@ -77,7 +78,7 @@ def objects(kb, document, curator):
         "failed": make_failed(kb).pk,
         "batch": IngestBatch.objects.create(knowledge_base=kb, name="test", created_by=curator).pk,
         "source": source.pk,
-        "entity": entity_create(knowledge_base=kb, name="违约金", aliases=["违约"]).pk,
+        "entity": entity_update(Entity(knowledge_base=kb), name="违约金", aliases=["违约"]).pk,
         "external": SearchProvider.objects.create(knowledge_base=kb, name="someone", settings={"project": "test"}).pk,
         "profile": RetrievalProfile.objects.get(name="default").pk,
         "member": make_member(kb, user=other).pk,

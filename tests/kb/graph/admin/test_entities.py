@@ -4,7 +4,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
 from kb.graph.admin.extractions import base_graph_state, document_graph_state
-from kb.graph.services.entities import entity_create, names_of
+from kb.graph.services.entities import entity_update, names_of
 from kb.graph.services.writing import graph_request
 from kb.models import Entity, GraphExtraction, GraphFact, Origin
 from tests.factories import make_kb, make_member
@@ -23,8 +23,8 @@ def _english(client, english):
 
 @pytest.fixture
 def ibm(kb, document):
-    entity = entity_create(knowledge_base=kb, name="国际商业机器公司", kind="组织", aliases=["IBM"])
-    city = entity_create(knowledge_base=kb, name="阿蒙克")
+    entity = entity_update(Entity(knowledge_base=kb), name="国际商业机器公司", kind="组织", aliases=["IBM"])
+    city = entity_update(Entity(knowledge_base=kb), name="阿蒙克")
     for predicate, object_ in [("总部", city.name), ("成立于", "1911 年")]:
         GraphFact.objects.create(
             knowledge_base=kb,
@@ -101,13 +101,13 @@ def test_more_neighbours_than_are_drawn_are_counted(client, ibm, kb):
 
 
 def test_an_entity_alone_has_a_page(client, kb):
-    entity = entity_create(knowledge_base=kb, name="IBM")
+    entity = entity_update(Entity(knowledge_base=kb), name="IBM")
 
     assert Page(client.get(reverse(CHANGE, args=[entity.pk]))).has("no-facts")
 
 
 def test_a_name_of_markup_is_shown_as_text(client, kb):
-    entity = entity_create(knowledge_base=kb, name="<script>alert(1)</script>")
+    entity = entity_update(Entity(knowledge_base=kb), name="<script>alert(1)</script>")
     GraphFact.objects.create(knowledge_base=kb, subject=entity.name, predicate="<b>", object="</svg><i>")
 
     page = client.get(reverse(CHANGE, args=[entity.pk])).content.decode()
@@ -117,7 +117,7 @@ def test_a_name_of_markup_is_shown_as_text(client, kb):
 
 
 def test_another_entity_is_searched_for_shown_and_merged(client, ibm, kb):
-    other = entity_create(knowledge_base=kb, name="Big Blue")
+    other = entity_update(Entity(knowledge_base=kb), name="Big Blue")
     url = reverse("admin:kb_entity_merge", args=[ibm.pk])
 
     assert "Big Blue" in Page(client.get(url, {"q": "BLUE"})).text("offered")
@@ -128,7 +128,7 @@ def test_another_entity_is_searched_for_shown_and_merged(client, ibm, kb):
 
 
 def test_an_entity_of_another_base_is_not_offered(client, ibm, curator):
-    foreign = entity_create(knowledge_base=make_kb(curator), name="Big Blue")
+    foreign = entity_update(Entity(knowledge_base=make_kb(curator)), name="Big Blue")
     url = reverse("admin:kb_entity_merge", args=[ibm.pk])
 
     assert "Big Blue" not in Page(client.get(url, {"q": "Big"})).text("offered")
@@ -157,7 +157,7 @@ def test_a_viewer_sees_an_entity_but_cannot_change_it(client, kb, ibm):
 
 
 def test_an_entity_of_a_stranger_does_not_exist(client, foreign):
-    entity = entity_create(knowledge_base=foreign.knowledge_base, name="IBM")
+    entity = entity_update(Entity(knowledge_base=foreign.knowledge_base), name="IBM")
 
     for name in ("change", "merge", "split"):
         assert client.get(reverse(f"admin:kb_entity_{name}", args=[entity.pk])).status_code == 404

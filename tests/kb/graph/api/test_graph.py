@@ -1,7 +1,7 @@
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 
-from kb.graph.services.entities import entity_create
+from kb.graph.services.entities import entity_update
 from kb.models import Entity, GraphFact
 from tests.factories import make_kb, make_member
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.django_db
 
 @pytest.fixture
 def entity(kb):
-    return entity_create(knowledge_base=kb, name="IBM", kind="组织", aliases=["蓝色巨人"])
+    return entity_update(Entity(knowledge_base=kb), name="IBM", kind="组织", aliases=["蓝色巨人"])
 
 
 def of_base(kb, path):
@@ -26,7 +26,7 @@ def table(text, **fields):
 
 
 def test_entities_are_listed_and_found_by_an_alias(client, kb, entity):
-    entity_create(knowledge_base=kb, name="Intel")
+    entity_update(Entity(knowledge_base=kb), name="Intel")
 
     assert len(client.get(of_base(kb, "entities")).json()["results"]) == 2
     [found] = client.get(of_base(kb, "entities"), {"q": "蓝色"}).json()["results"]
@@ -62,7 +62,7 @@ def test_a_name_that_is_taken_is_refused(client, kb, entity):
 
 
 def test_two_entities_are_merged(client, kb, entity):
-    other = entity_create(knowledge_base=kb, name="Big Blue")
+    other = entity_update(Entity(knowledge_base=kb), name="Big Blue")
 
     merged = client.post(of_entity(entity, "merge/"), {"entity_id": other.pk}, format="json")
 
@@ -70,7 +70,7 @@ def test_two_entities_are_merged(client, kb, entity):
 
 
 def test_a_strangers_entity_cannot_be_merged(client, entity):
-    foreign = entity_create(knowledge_base=make_kb(), name="Big Blue")
+    foreign = entity_update(Entity(knowledge_base=make_kb()), name="Big Blue")
 
     assert client.post(of_entity(entity, "merge/"), {"entity_id": foreign.pk}, format="json").status_code == 404
 

@@ -2,7 +2,6 @@ import pytest
 
 from kb.base.errors import Rejected
 from kb.graph.services.entities import (
-    entity_create,
     entity_merge,
     entity_split,
     entity_update,
@@ -31,18 +30,18 @@ def stated(kb):
 
 
 def test_an_entity_has_its_name_among_its_names(kb):
-    entity = entity_create(knowledge_base=kb, name=" IBM ", aliases=["蓝色巨人", "ibm"])
+    entity = entity_update(Entity(knowledge_base=kb), name=" IBM ", aliases=["蓝色巨人", "ibm"])
 
     assert names_of(entity) == ["IBM", "蓝色巨人"]
     assert EntityName.objects.count() == 2
 
 
 def test_a_name_belongs_to_one_entity_of_a_knowledge_base(kb):
-    entity_create(knowledge_base=kb, name="IBM")
-    entity_create(knowledge_base=make_kb(kb.owner), name="IBM")
+    entity_update(Entity(knowledge_base=kb), name="IBM")
+    entity_update(Entity(knowledge_base=make_kb(kb.owner)), name="IBM")
 
     with pytest.raises(Rejected, match="merge the two") as caught:
-        entity_create(knowledge_base=kb, name="国际商业机器公司", aliases=["\uff49\uff42\uff4d"])
+        entity_update(Entity(knowledge_base=kb), name="国际商业机器公司", aliases=["\uff49\uff42\uff4d"])
 
     assert caught.value.code == "name_taken"
     assert Entity.objects.filter(knowledge_base=kb).count() == 1
@@ -53,13 +52,13 @@ def test_a_name_belongs_to_one_entity_of_a_knowledge_base(kb):
 )
 def test_a_name_that_is_none_is_refused(kb, name, code):
     with pytest.raises(Rejected) as caught:
-        entity_create(knowledge_base=kb, name=name)
+        entity_update(Entity(knowledge_base=kb), name=name)
 
     assert caught.value.code == code
 
 
 def test_a_renamed_entity_keeps_its_old_name_and_its_facts(kb):
-    entity = entity_create(knowledge_base=kb, name="IBM", aliases=["蓝色巨人"])
+    entity = entity_update(Entity(knowledge_base=kb), name="IBM", aliases=["蓝色巨人"])
     make_fact(kb, "IBM", "总部", "阿蒙克")
 
     entity_update(entity, name="国际商业机器公司", kind="组织")
@@ -69,7 +68,7 @@ def test_a_renamed_entity_keeps_its_old_name_and_its_facts(kb):
 
 
 def test_a_new_alias_takes_the_facts_that_are_stated_by_it(kb):
-    entity = entity_create(knowledge_base=kb, name="IBM")
+    entity = entity_update(Entity(knowledge_base=kb), name="IBM")
     make_fact(kb, "蓝色巨人", "总部", "阿蒙克")
 
     entity_update(entity, aliases=["蓝色巨人"])
@@ -78,8 +77,8 @@ def test_a_new_alias_takes_the_facts_that_are_stated_by_it(kb):
 
 
 def test_merging_moves_names_and_facts_and_unites_equal_ones(kb):
-    kept = entity_create(knowledge_base=kb, name="北京", kind="城市")
-    merged = entity_create(knowledge_base=kb, name="北平", aliases=["燕京"], description="旧称")
+    kept = entity_update(Entity(knowledge_base=kb), name="北京", kind="城市")
+    merged = entity_update(Entity(knowledge_base=kb), name="北平", aliases=["燕京"], description="旧称")
     make_fact(kb, "北京", "位于", "中国", origin=Origin.LLM)
     by_hand = make_fact(kb, "北平", "位于", "中国")
     make_fact(kb, "颐和园", "位于", "北平")
@@ -98,8 +97,8 @@ def test_merging_moves_names_and_facts_and_unites_equal_ones(kb):
 
 
 def test_an_entity_is_not_merged_with_itself_or_with_a_stranger(kb):
-    entity = entity_create(knowledge_base=kb, name="北京")
-    foreign = entity_create(knowledge_base=make_kb(), name="北平")
+    entity = entity_update(Entity(knowledge_base=kb), name="北京")
+    foreign = entity_update(Entity(knowledge_base=make_kb()), name="北平")
 
     for other, code in [(entity, "same_entity"), (foreign, "other_base")]:
         with pytest.raises(Rejected) as caught:
@@ -108,7 +107,7 @@ def test_an_entity_is_not_merged_with_itself_or_with_a_stranger(kb):
 
 
 def test_an_alias_that_is_split_off_takes_the_chosen_facts(kb):
-    entity = entity_create(knowledge_base=kb, name="苹果", kind="组织", aliases=["苹果树"])
+    entity = entity_update(Entity(knowledge_base=kb), name="苹果", kind="组织", aliases=["苹果树"])
     fruit = make_fact(kb, "苹果", "科属", "蔷薇科")
     make_fact(kb, "苹果", "总部", "库比蒂诺")
 
@@ -120,14 +119,14 @@ def test_an_alias_that_is_split_off_takes_the_chosen_facts(kb):
 
 
 def test_the_name_of_an_entity_is_not_split_off(kb):
-    entity = entity_create(knowledge_base=kb, name="苹果")
+    entity = entity_update(Entity(knowledge_base=kb), name="苹果")
 
     with pytest.raises(Rejected, match="choose one of its aliases"):
         entity_split(entity, "苹果")
 
 
 def test_the_facts_of_a_deleted_entity_stay(kb):
-    entity = entity_create(knowledge_base=kb, name="苹果", aliases=["Apple"])
+    entity = entity_update(Entity(knowledge_base=kb), name="苹果", aliases=["Apple"])
     make_fact(kb, "苹果", "总部", "库比蒂诺")
 
     entity.delete()
@@ -137,8 +136,8 @@ def test_the_facts_of_a_deleted_entity_stay(kb):
 
 
 def test_neighbours_are_entities_or_texts_each_once_the_closest_first(kb):
-    entity = entity_create(knowledge_base=kb, name="IBM", aliases=["蓝色巨人"])
-    city = entity_create(knowledge_base=kb, name="阿蒙克", aliases=["Armonk"])
+    entity = entity_update(Entity(knowledge_base=kb), name="IBM", aliases=["蓝色巨人"])
+    city = entity_update(Entity(knowledge_base=kb), name="阿蒙克", aliases=["Armonk"])
     make_fact(kb, "IBM", "成立于", "1911 年")
     make_fact(kb, "蓝色巨人", "总部", "Armonk")
     make_fact(kb, "阿蒙克", "雇主", "IBM")
@@ -154,7 +153,7 @@ def test_neighbours_are_entities_or_texts_each_once_the_closest_first(kb):
 
 def test_an_entity_that_a_merge_gave_too_many_names_can_still_be_changed(kb):
     kept, merged = (
-        entity_create(knowledge_base=kb, name=name, aliases=[f"{name} {number}" for number in range(40)])
+        entity_update(Entity(knowledge_base=kb), name=name, aliases=[f"{name} {number}" for number in range(40)])
         for name in ("IBM", "Big Blue")
     )
     entity_merge(kept, merged)

@@ -5,7 +5,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from kb import tasks
-from kb.graph.services.entities import MAX_ALIASES, entity_create
+from kb.graph.services.entities import MAX_ALIASES, entity_update
 from kb.graph.services.writing import (
     EXTRACTIONS,
     extract_document,
@@ -120,7 +120,7 @@ def test_a_fact_of_two_documents_stays_until_both_are_gone(kb, model):
 
 
 def test_facts_are_stated_by_the_names_of_known_entities(kb, model):
-    entity_create(knowledge_base=kb, name="艾克美", aliases=["Acme 公司"])
+    entity_update(Entity(knowledge_base=kb), name="艾克美", aliases=["Acme 公司"])
 
     extract(make_document(kb, ACME))
 

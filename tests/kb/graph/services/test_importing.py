@@ -1,7 +1,7 @@
 import pytest
 
 from kb.base.errors import Rejected
-from kb.graph.services.entities import entity_create, names_of
+from kb.graph.services.entities import entity_update, names_of
 from kb.graph.services.importing import graph_import, graph_import_plan
 from kb.graph.services.tables import MAX_BYTES, Table, graph_export, read_bytes
 from kb.models import Concept, Entity, GraphFact, Origin
@@ -28,7 +28,7 @@ def effects(plan):
 
 
 def test_entities_are_new_or_merged_by_name_and_alias(kb):
-    entity_create(knowledge_base=kb, name="IBM")
+    entity_update(Entity(knowledge_base=kb), name="IBM")
     GraphFact.objects.create(knowledge_base=kb, subject="Big Blue", predicate="总部", object="阿蒙克")
     text = "name,kind,description,aliases\n国际商业机器公司,组织,,ibm|Big Blue\n阿蒙克,城市,纽约州,Armonk\nIBM,,,\n"
 
@@ -46,8 +46,8 @@ def test_entities_are_new_or_merged_by_name_and_alias(kb):
 
 
 def test_a_row_that_names_two_entities_is_an_error_and_nothing_is_imported(kb):
-    entity_create(knowledge_base=kb, name="IBM")
-    entity_create(knowledge_base=kb, name="Intel")
+    entity_update(Entity(knowledge_base=kb), name="IBM")
+    entity_update(Entity(knowledge_base=kb), name="Intel")
     text = "名称,别名\n阿蒙克,\nIBM,Intel\n"
 
     with pytest.raises(Rejected, match=r"Line 3: .*merge them first"):
@@ -61,7 +61,7 @@ def test_a_row_that_names_two_entities_is_an_error_and_nothing_is_imported(kb):
 @pytest.mark.parametrize("header", ["主体\t关系\t客体\t文档\t块", "主语\t谓词\t宾语\t文档\t块"])
 def test_facts_are_imported_with_the_chunk_that_states_them(kb, header):
     document = make_document(kb, "一", "智能温控器由 Acme 生产。", source="手册.pdf", title="手册")
-    entity_create(knowledge_base=kb, name="Acme", aliases=["艾克美"])
+    entity_update(Entity(knowledge_base=kb), name="Acme", aliases=["艾克美"])
     found = GraphFact.objects.create(
         knowledge_base=kb, subject="门锁", predicate="生产商", object="Acme", origin=Origin.LLM
     )
@@ -119,7 +119,7 @@ def test_a_ring_of_concepts_and_an_unknown_wider_one_are_errors(kb):
 
 @pytest.mark.parametrize("table", Table)
 def test_an_export_is_what_an_import_reads(kb, table):
-    entity_create(knowledge_base=kb, name="IBM", kind="组织", aliases=["=蓝色巨人", "Big, Blue"])
+    entity_update(Entity(knowledge_base=kb), name="IBM", kind="组织", aliases=["=蓝色巨人", "Big, Blue"])
     make_document(kb, "一")
     graph_import(kb, Table.CONCEPTS, "name,parent,synonyms\n年假,假期,年休假\n假期,,\n")
     GraphFact.objects.create(knowledge_base=kb, subject="IBM", predicate="说", object='"x"')
