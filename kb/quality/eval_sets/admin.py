@@ -1,5 +1,6 @@
 """Evaluation sets: their list, their pages with queries and judgments, import and export."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, ClassVar
 from urllib.parse import urlencode
@@ -8,10 +9,9 @@ from django import forms
 from django.contrib import admin, messages
 from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
-from django.db import models
 from django.db.models import Exists, OuterRef, Q, QuerySet
-from django.forms import ModelChoiceField
-from django.http import FileResponse, Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.shortcuts import get_object_or_404
 from django.urls import URLPattern, reverse
 from django.utils.functional import cached_property
 from django.utils.html import format_html
@@ -83,7 +83,6 @@ class ImportView(IntoKnowledgeBaseView):
     form_class = ImportForm
 
     def get_initial(self) -> dict[str, Any]:
-        """The set too that a link names."""
         return super().get_initial() | {"name": self.request.GET.get("name", "")}
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -189,10 +188,13 @@ class SetView(OfSetView):
             eval_set_rename(caller, self.eval_set, posted.get("name", ""))
             messages.success(self.request, _("The set was renamed."))
             return self.url
-        lines = posted.get("queries", "").splitlines()
+        lines = [line for line in posted.get("queries", "").splitlines() if line.strip()]
         added = queries_add(caller, self.eval_set, lines)
-        passed = sum(1 for line in lines if line.strip()) - added
-        messages.success(self.request, _added_text(added, passed))
+        message = ngettext("%(count)d query was added.", "%(count)d queries were added.", added) % {"count": added}
+        if passed := len(lines) - added:
+            known = ngettext("%(count)d line was there already.", "%(count)d lines were there already.", passed)
+            message = f"{message} {known % {'count': passed}}"
+        messages.success(self.request, message)
         return self.url
 
 
@@ -206,33 +208,21 @@ class QueryView(OfSetView):
         return _("Query of “%(name)s”") % {"name": self.eval_set.name}
 
     @cached_property
-    def query(self) -> EvalQuery:
-        found: EvalQuery | None = (
-            EvalQuery.objects.filter(eval_set=self.eval_set, pk=self.kwargs["query_id"])
-            .select_related("eval_set")
-            .first()
-        )
-        if found is None:
-            raise Http404
-        return found
+    def query(self) -> Any:
+        queries = EvalQuery.objects.select_related("eval_set")
+        return get_object_or_404(queries, eval_set=self.eval_set, pk=self.kwargs["query_id"])
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        rows = (
-            Judgment.objects.filter(query=self.query).select_related("document", "created_by").order_by("-grade", "pk")
-        )
+        rows = self.query.judgments.select_related("document", "created_by").order_by("-grade", "pk")
         page = Paginator(rows, JUDGMENTS_A_PAGE).get_page(self.request.GET.get("page"))
-        judgments = list(page.object_list)
-        for judgment in judgments:
-            judgment.query = self.query
         return super().get_context_data(
             **kwargs,
             query=self.query,
             page=page,
-            rows=judgment_rows(self.eval_set, judgments),
+            rows=judgment_rows(self.eval_set, list(page.object_list)),
             grades=[_("irrelevant"), _("partly relevant"), _("relevant"), _("highly relevant")],
             taken_back=TAKEN_BACK,
             set_url=self.url,
-            debug_url=_debug_url(self.eval_set, self.query.text),
         )
 
     def write(self, posted: QueryDict) -> str:
@@ -265,10 +255,8 @@ class DeleteQueriesView(OfSetView):
         return super().get(request, *args, **kwargs)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        chosen = eval_query_overview(principal(self.request), self.eval_set).filter(
-            pk__in=row_ids(self.request.GET.getlist("query"))
-        )
-        queries = list(chosen.order_by("pk"))
+        chosen = row_ids(self.request.GET.getlist("query"))
+        queries = list(eval_query_overview(principal(self.request), self.eval_set).filter(pk__in=chosen).order_by("pk"))
         return super().get_context_data(
             **kwargs,
             queries=queries,
@@ -286,39 +274,34 @@ class DeleteQueriesView(OfSetView):
 def last_run_text(eval_set: Any) -> str:
     """The figures of the last run that is done; blank where there is none."""
     figures = eval_set.last_figures or {}
-    parts = [
-        f"{label} {figures[name]:.3f}"
-        for name, label in (("recall@5", "Recall@5"), ("ndcg@10", "NDCG@10"))
-        if name in figures
-    ]
-    if eval_set.last_run_id and not parts:
-        return _("nothing measured")
-    return " · ".join(parts)
+    labels = {"recall@5": "Recall@5", "ndcg@10": "NDCG@10"}
+    text = " · ".join(f"{label} {figures[name]:.3f}" for name, label in labels.items() if name in figures)
+    return text or (_("nothing measured") if eval_set.last_run_id else "")
 
 
 def query_table(request: HttpRequest, eval_set: EvalSet) -> dict[str, Any]:
     """The queries that the URL asks for: `q` in the text or id, `show` a kind of them, `page`; three queries."""
+    has_judgments = Exists(Judgment.objects.filter(query=OuterRef("pk")))
     kinds = {
-        "": _("all queries"),
-        "judged": _("with judgments"),
-        "unanswerable": _("without an answer"),
-        "unjudged": _("without judgments"),
+        "": (_("all queries"), Q()),
+        "judged": (_("with judgments"), Q(has_judgments)),
+        "unanswerable": (_("without an answer"), Q(answerable=False)),
+        "unjudged": (_("without judgments"), Q(~has_judgments, answerable=True)),
     }
     q, show = request.GET.get("q", "").strip(), request.GET.get("show", "")
     show = show if show in kinds else ""
-    rows = _narrowed(EvalQuery.objects.filter(eval_set=eval_set), q, show)
-    page = Paginator(rows.order_by("pk"), QUERIES_A_PAGE).get_page(request.GET.get("page"))
-    shown = [query.pk for query in page.object_list]
-    counted = eval_query_overview(principal(request), eval_set).filter(pk__in=shown).order_by("pk")
-    rows_shown = [
-        {
-            "query": query,
-            "debug_url": _debug_url(eval_set, query.text),
-            "description": _judged_text(query.judgment_count, query.relevant_count),
-        }
-        for query in counted
-    ]
-    return {"q": q, "show": show, "kinds": kinds, "page": page, "rows": rows_shown, "is_narrowed": bool(q or show)}
+    searched = Q(text__icontains=q) | Q(external_id__icontains=q) if q else Q()
+    rows = EvalQuery.objects.filter(kinds[show][1], searched, eval_set=eval_set).order_by("pk")
+    page = Paginator(rows, QUERIES_A_PAGE).get_page(request.GET.get("page"))
+    shown = eval_query_overview(principal(request), eval_set).filter(pk__in=[query.pk for query in page.object_list])
+    return {
+        "q": q,
+        "show": show,
+        "kinds": {kind: label for kind, (label, _condition) in kinds.items()},
+        "page": page,
+        "rows": [(query, _judged_text(query.judgment_count, query.relevant_count)) for query in shown.order_by("pk")],
+        "is_narrowed": bool(q or show),
+    }
 
 
 def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict[str, Any]]:
@@ -349,10 +332,6 @@ def judgment_rows(eval_set: EvalSet, judgments: Sequence[Judgment]) -> list[dict
     return rows
 
 
-def _debug_url(eval_set: EvalSet, text: str) -> str:
-    return f"{reverse('admin:kb_evalset_judge', args=[eval_set.pk])}?{urlencode({'q': text})}"
-
-
 def _judged_text(judged: int, relevant: int) -> str:
     if not judged:
         return _("no judgments")
@@ -362,33 +341,13 @@ def _judged_text(judged: int, relevant: int) -> str:
     return message % {"relevant": relevant, "count": judged}
 
 
-def _added_text(added: int, passed: int) -> str:
-    message = ngettext("%(count)d query was added.", "%(count)d queries were added.", added) % {"count": added}
-    if not passed:
-        return message
-    known = ngettext("%(count)d line was there already.", "%(count)d lines were there already.", passed)
-    return f"{message} {known % {'count': passed}}"
-
-
-def _narrowed(rows: QuerySet[EvalQuery], q: str, show: str) -> QuerySet[EvalQuery]:
-    if q:
-        rows = rows.filter(Q(text__icontains=q) | Q(external_id__icontains=q))
-    has_judgments = Exists(Judgment.objects.filter(query=OuterRef("pk")))
-    if show == "judged":
-        return rows.filter(has_judgments)
-    if show == "unjudged":
-        return rows.filter(~has_judgments, answerable=True)
-    return rows.filter(answerable=False) if show == "unanswerable" else rows
-
-
 def _grades(posted: QueryDict) -> dict[int, int | None]:
     """The chosen grades by judgment id, of fields that are named "grade-ID"."""
     chosen: dict[int, int | None] = {}
     for name, value in posted.items():
-        prefix, _dash, judgment_id = name.partition("-")
-        is_grade = isinstance(value, str) and (value == TAKEN_BACK or (value.isdecimal() and len(value) < 3))
-        if prefix == "grade" and is_grade and (pk := row_id(judgment_id)) is not None:
-            chosen[pk] = None if value == TAKEN_BACK else int(str(value))
+        pk = row_id(name.removeprefix("grade-")) if name.startswith("grade-") else None
+        if pk is not None and isinstance(value, str) and (value == TAKEN_BACK or re.fullmatch(r"\d{1,2}", value)):
+            chosen[pk] = None if value == TAKEN_BACK else int(value)
     return chosen
 
 
@@ -405,13 +364,8 @@ class EvalSetAdmin(GraphAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet[EvalSet]:
         return eval_set_overview(principal(request)).order_by("name", "pk")
 
-    def formfield_for_foreignkey(
-        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
-    ) -> "ModelChoiceField[Any] | None":
-        field = super().formfield_for_foreignkey(db_field, request, **kwargs)
-        if field is not None and (chosen := request.GET.get("kb", "")).isdecimal():
-            field.initial = chosen
-        return field
+    def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:
+        return {"knowledge_base": row_id(request.GET.get("kb", "")), **super().get_changeform_initial_data(request)}
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("queries"), ordering="query_count")
@@ -445,8 +399,7 @@ class EvalSetAdmin(GraphAdmin):
         ]
 
     def change_view(self, request: HttpRequest, object_id: str, *_args: Any, **_kwargs: Any) -> HttpResponse:
-        response: HttpResponse = SetView.as_view(model_admin=self)(request, object_id=object_id)
-        return response
+        return SetView.as_view(model_admin=self)(request, object_id=object_id)
 
     def response_add(self, request: HttpRequest, obj: EvalSet, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
         """To the set's page, where its queries are added."""
@@ -460,9 +413,8 @@ class EvalSetAdmin(GraphAdmin):
         """The set as a ZIP file, in the layout of `layout`, with the documents where `documents` is given."""
         eval_set = self.get_object_or_404(request, str(object_id))
         layout = Layout.TREC if request.GET.get("layout") == Layout.TREC else Layout.BEIR
-        archive = eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET)
         return FileResponse(
-            archive,
+            eval_set_archive(principal(request), eval_set, layout, with_documents="documents" in request.GET),
             as_attachment=True,
             filename=archive_name(eval_set, layout),
             content_type="application/zip",
@@ -480,10 +432,8 @@ class EvalSetAdmin(GraphAdmin):
 
     @action(description=gettext_lazy("Import"), icon="upload_file", url_path="import-files")  # type: ignore[untyped-decorator]
     def import_files(self, request: HttpRequest) -> HttpResponse:
-        chosen = request.GET.get("knowledge_base__id__exact", "")
-        return HttpResponseRedirect(
-            reverse("admin:kb_evalset_import") + (f"?kb={chosen}" if chosen.isdecimal() else "")
-        )
+        chosen = row_id(request.GET.get("knowledge_base__id__exact", ""))
+        return HttpResponseRedirect(reverse("admin:kb_evalset_import") + (f"?kb={chosen}" if chosen else ""))
 
     # -- Deletion --------------------------------------------------------------------------------------------------------
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet[EvalSet]) -> None:
