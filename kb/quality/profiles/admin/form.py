@@ -2,149 +2,105 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any, Final, get_args
 
 from django import forms
 from django.core.exceptions import ValidationError
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from unfold.widgets import INPUT_CLASSES, SELECT_CLASSES, TEXTAREA_CLASSES
+from unfold.widgets import TEXTAREA_CLASSES
 
 from kb.access.models import KnowledgeBase
-from kb.profiles.admin.choices import choices_of, groups, setting_label, value_text
+from kb.profiles.admin.choices import (
+    choices_of,
+    configuration_error,
+    groups,
+    select,
+    setting_label,
+    text_input,
+    value_text,
+)
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, configuration_of, environment_config
 from retrieval.config import RERANKERS, SETTINGS, TYPES
 from retrieval.errors import InvalidConfiguration
 
 SHARED = "shared"
-SWITCH = {"on": True, "off": False}
 AUTO, NONE = "auto", "none"
 BETWEEN_NAMES = re.compile("[,，]")
 
 
-class _Inherited:
-    """Stands for a setting that the form leaves empty, since None is a value of some."""
-
-
-INHERITED: Final = _Inherited()
-
-
-def _widget(kind: type[forms.Widget] = forms.TextInput, **attrs: Any) -> Any:
-    classes = {forms.Select: SELECT_CLASSES, forms.Textarea: TEXTAREA_CLASSES}.get(kind, INPUT_CLASSES)
-    return kind({"class": " ".join(classes), **attrs})
+INHERITED: Final = object()
+"""Stands for a setting that the form leaves empty, since None is a value of some."""
 
 
 class SettingField(forms.CharField):
-    """A setting as a text; its value is that of the setting, or `INHERITED`."""
+    """A setting as a text: a number, a choice, or names of rerankers; its value is the setting's, or `INHERITED`.
 
-    def __init__(self, name: str, **kwargs: Any) -> None:
-        super().__init__(label=setting_label(name), help_text=_(SETTINGS[name].help), required=False, **kwargs)
-        self.name = name
+    Args:
+        name: of the setting.
+        inherited: its value where the field is empty.
+    """
+
+    def __init__(self, name: str, inherited: Any) -> None:
+        self.kinds = get_args(TYPES[name]) or (TYPES[name],)
+        self.bounds = SETTINGS[name].between
+        self.may_be_auto = type(None) in self.kinds
+        self.labels = choices_of(name) or ({"on": _("on"), "off": _("off")} if bool in self.kinds else {})
+        text = value_text(name, inherited)
+        if self.labels:
+            widget: Any = select()
+            widget.choices = [("", _("Inherited (%(value)s)") % {"value": text}), *self.labels.items()]
+        elif self.bounds is None:
+            widget = text_input(spellcheck="false", placeholder=_as_text(inherited))
+        else:
+            mode = "decimal" if float in self.kinds else "numeric"
+            # A keyboard that has digits only could not write auto.
+            widget = text_input(placeholder=text, **({} if self.may_be_auto else {"inputmode": mode}))
+        super().__init__(label=setting_label(name), help_text=_(SETTINGS[name].help), required=False, widget=widget)
 
     def clean(self, value: Any) -> Any:
         text = str(super().clean(value))
-        return self.read(text) if text else INHERITED
+        if not text:
+            return INHERITED
+        if self.labels:
+            return self._choice(text)
+        return _names(text) if self.bounds is None else self._number(text, *self.bounds)
 
-    def read(self, text: str) -> Any:
-        """The setting's value; raises ValidationError."""
-        raise NotImplementedError
-
-
-class NumberField(SettingField):
-    """A number; `auto` where the search can work it out by itself."""
-
-    def __init__(self, name: str) -> None:
-        self.kinds = get_args(TYPES[name]) or (TYPES[name],)
-        mode = "decimal" if float in self.kinds else "numeric"
-        # A keyboard that has digits only could not write auto.
-        widget = _widget(autocomplete="off") if self.may_be_auto else _widget(autocomplete="off", inputmode=mode)
-        super().__init__(name, widget=widget)
-
-    @property
-    def bounds(self) -> tuple[float, float]:
-        between = SETTINGS[self.name].between
-        assert between is not None  # noqa: S101 - every number has them
-        return between
-
-    @property
-    def may_be_auto(self) -> bool:
-        return type(None) in self.kinds
-
-    def read(self, text: str) -> float | None:
-        if self.may_be_auto and text.casefold() in {AUTO, _("auto")}:
-            return None
-        low, high = self.bounds
-        try:
-            number = float(text) if float in self.kinds else int(text)
-        except ValueError as error:
-            raise ValidationError(self._expected()) from error
-        if not low <= number <= high:
-            raise ValidationError(self._expected())
-        return number
-
-    def _expected(self) -> str:
-        low, high = (f"{bound:,}" for bound in self.bounds)
-        if float in self.kinds:
-            message = _("Give a number from %(low)s to %(high)s.") % {"low": low, "high": high}
-        else:
-            message = _("Give a whole number from %(low)s to %(high)s.") % {"low": low, "high": high}
-        # Outside of the f-string, where makemessages finds it.
-        or_auto = _("Or write “auto”.")
-        return f"{message} {or_auto}" if self.may_be_auto else message
-
-
-class NamesField(SettingField):
-    """Names of rerankers with commas between them; `none` is an empty list."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(name, widget=_widget(autocomplete="off", spellcheck="false"))
-
-    def read(self, text: str) -> list[str]:
-        if text.casefold() in {NONE, _("none")}:
-            return []
-        names = [name for each in BETWEEN_NAMES.split(text) if (name := each.strip())]
-        if unknown := [name for name in names if name not in RERANKERS]:
-            message = _("There is no reranker “%(name)s”: choose from %(names)s.")
-            raise ValidationError(message % {"name": unknown[0], "names": ", ".join(RERANKERS)})
-        if len(set(names)) < len(names):
-            raise ValidationError(_("A reranker is named twice: name each once."))
-        return names
-
-
-class ChoiceField(SettingField):
-    """One of a few words, or a switch."""
-
-    def __init__(self, name: str, inherited: str) -> None:
-        labels = choices_of(name) or {"on": _("on"), "off": _("off")}
-        choices = [("", _("Inherited (%(value)s)") % {"value": inherited}), *labels.items()]
-        widget = _widget(forms.Select)
-        widget.choices = choices
-        super().__init__(name, widget=widget)
-        self.labels = labels
-
-    def read(self, text: str) -> Any:
+    def _choice(self, text: str) -> str | bool:
         if text not in self.labels:
             raise ValidationError(_("Choose one of the values."))
-        return SWITCH[text] if TYPES[self.name] is bool else text
+        return text == "on" if bool in self.kinds else text
+
+    def _number(self, text: str, low: float, high: float) -> float | None:
+        if self.may_be_auto and text.casefold() in {AUTO, _("auto")}:
+            return None
+        with suppress(ValueError):
+            number = float(text) if float in self.kinds else int(text)
+            if low <= number <= high:
+                return number
+        bounds = {"low": f"{low:,}", "high": f"{high:,}"}
+        if float in self.kinds:
+            message = _("Give a number from %(low)s to %(high)s.") % bounds
+        else:
+            message = _("Give a whole number from %(low)s to %(high)s.") % bounds
+        # Outside of the f-string, where makemessages finds it.
+        or_auto = _("Or write “auto”.")
+        raise ValidationError(f"{message} {or_auto}" if self.may_be_auto else message)
 
 
-@dataclass(frozen=True, slots=True)
-class FieldGroup:
-    """Settings that belong together."""
-
-    title: str
-    fields: tuple[forms.BoundField, ...]
-
-    @property
-    def given(self) -> int:
-        """How many of them are not inherited."""
-        return sum(bool(field.value()) for field in self.fields)
-
-    @property
-    def has_errors(self) -> bool:
-        return any(field.errors for field in self.fields)
+def _names(text: str) -> list[str]:
+    """Names of rerankers with commas between them; `none` is an empty list."""
+    if text.casefold() in {NONE, _("none")}:
+        return []
+    names = [name for each in BETWEEN_NAMES.split(text) if (name := each.strip())]
+    if unknown := [name for name in names if name not in RERANKERS]:
+        message = _("There is no reranker “%(name)s”: choose from %(names)s.")
+        raise ValidationError(message % {"name": unknown[0], "names": ", ".join(RERANKERS)})
+    if len(set(names)) < len(names):
+        raise ValidationError(_("A reranker is named twice: name each once."))
+    return names
 
 
 class ProfileForm(forms.Form):
@@ -160,14 +116,14 @@ class ProfileForm(forms.Form):
     name = forms.CharField(
         label=gettext_lazy("Name"),
         max_length=MAX_NAME_CHARACTERS,
-        widget=_widget(autocomplete="off"),
+        widget=text_input(),
     )
-    place = forms.ChoiceField(label=gettext_lazy("Belongs to"), widget=_widget(forms.Select))
+    place = forms.ChoiceField(label=gettext_lazy("Belongs to"), widget=select())
     description = forms.CharField(
         label=gettext_lazy("What is different"),
         required=False,
         max_length=10_000,
-        widget=_widget(forms.Textarea, rows=2),
+        widget=forms.Textarea({"class": " ".join(TEXTAREA_CLASSES), "rows": 2}),
     )
 
     def __init__(
@@ -191,11 +147,18 @@ class ProfileForm(forms.Form):
             self.fields["place"].choices = [*named, *shared]  # type: ignore[attr-defined]
         environment = environment_config().as_dict()
         for name in SETTINGS:
-            self.fields[name] = _field(name, environment[name])
+            self.fields[name] = SettingField(name, environment[name])
 
     @property
-    def groups(self) -> list[FieldGroup]:
-        return [FieldGroup(title, tuple(self[name] for name in names)) for title, names in groups().items()]
+    def groups(self) -> list[dict[str, Any]]:
+        """The settings that belong together, and how many of them are not inherited."""
+        found = []
+        for title, names in groups().items():
+            fields = [self[name] for name in names]
+            given = sum(bool(field.value()) for field in fields)
+            has_errors = any(field.errors for field in fields)
+            found.append({"title": title, "fields": fields, "given": given, "has_errors": has_errors})
+        return found
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -215,23 +178,11 @@ class ProfileForm(forms.Form):
         try:
             configuration_of(self.settings)
         except InvalidConfiguration as error:
-            message = str(error)
-            if error.field in {"keyword_weight", "hybrid_text_weight"}:
-                message = _("Both weights are 0: give at least one channel a weight.")
-            self.add_error(error.field if error.field in self.fields else None, message)
+            self.add_error(error.field if error.field in self.fields else None, configuration_error(error))
         if self.base is not None and "name" not in self.fields and self.settings == self.base.settings:
             message = _("These are the settings of version %(version)d already: change one, or go back.")
             self.add_error(None, message % {"version": self.base.version})
         return values
-
-
-def _field(name: str, inherited: Any) -> SettingField:
-    inherited_text = value_text(name, inherited)
-    if TYPES[name] is bool or choices_of(name):
-        return ChoiceField(name, inherited_text)
-    field: SettingField = NumberField(name) if SETTINGS[name].between else NamesField(name)
-    field.widget.attrs["placeholder"] = _as_text(inherited) if isinstance(inherited, tuple) else inherited_text
-    return field
 
 
 def _as_text(value: Any) -> str:

@@ -8,6 +8,7 @@ from django.core.exceptions import PermissionDenied
 from django.core.paginator import Paginator
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.http.response import HttpResponseBase
+from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils.functional import cached_property
 from django.utils.translation import gettext as _
@@ -22,6 +23,7 @@ from kb.profiles.admin.choices import (
     in_order,
     profile_choices,
     profile_state,
+    profile_url,
     profile_value,
     setting_label,
     value_text,
@@ -49,13 +51,6 @@ from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal, row_id
 from kb.web.admin.site import AdminPage, page
 
-LIST = "admin:kb_retrievalprofile_changelist"
-PAGE = "admin:kb_retrievalprofile_change"
-ADD = "admin:kb_retrievalprofile_add"
-EDIT = "admin:kb_retrievalprofile_edit"
-PUBLISH = "admin:kb_retrievalprofile_publish"
-DELETE = "admin:kb_retrievalprofile_delete"
-DIFF = "admin:kb_retrievalprofile_diff"
 ENVIRONMENT = "environment"
 
 
@@ -68,16 +63,12 @@ class ProfilePage(AdminPage):
     def caller(self) -> Principal:
         return principal(self.request)
 
-    def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        return super().get_context_data(**{"list_url": reverse(LIST), **kwargs})
-
 
 class VersionPage(ProfilePage):
     """A page of one version, which the URL names."""
 
     @cached_property
-    def version(self) -> RetrievalProfile:
-        """The version of the URL; Http404 where it does not exist for this user."""
+    def version(self) -> Any:
         return visible_version(self.caller, self.kwargs["pk"])
 
     @cached_property
@@ -85,8 +76,7 @@ class VersionPage(ProfilePage):
         return RetrievalProfile.objects.editable_by(self.caller).filter(pk=self.version.pk).exists()
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        page_url = reverse(PAGE, args=[self.version.pk])
-        return super().get_context_data(**{"version": self.version, "page_url": page_url, **kwargs})
+        return super().get_context_data(**{"version": self.version, "page_url": profile_url(self.version), **kwargs})
 
 
 class ChangePage(VersionPage):
@@ -98,29 +88,26 @@ class ChangePage(VersionPage):
         return super().dispatch(request, *args, **kwargs)
 
 
-def visible_version(caller: Principal, pk: int) -> RetrievalProfile:
+def visible_version(caller: Principal, pk: int | None) -> Any:
     """The version with this id.
 
     Raises:
         Http404: it does not exist for this user.
     """
     visible = RetrievalProfile.objects.visible_to(caller)
-    found = visible.filter(pk=pk).select_related("knowledge_base", "created_by").first()
-    if found is None:
-        raise Http404
-    return found
+    return get_object_or_404(visible.select_related("knowledge_base", "created_by"), pk=pk)
 
 
 def diff_url(before: RetrievalProfile | None, after: RetrievalProfile) -> str:
     """The page that compares two versions; None: the environment's defaults."""
     parts = {"before": before.pk if before else ENVIRONMENT, "after": after.pk}
-    return f"{reverse(DIFF)}?{urlencode(parts)}"
+    return f"{reverse('admin:kb_retrievalprofile_diff')}?{urlencode(parts)}"
 
 
 def copy_url(version: RetrievalProfile, kb: KnowledgeBase | None = None) -> str:
     """The page that copies a version to a new profile, perhaps one of a knowledge base."""
     parts = {"from": version.pk} | ({"kb": kb.pk} if kb else {})
-    return f"{reverse(ADD)}?{urlencode(parts)}"
+    return f"{reverse('admin:kb_retrievalprofile_add')}?{urlencode(parts)}"
 
 
 def try_url(version: RetrievalProfile) -> str:
@@ -133,7 +120,7 @@ def try_url(version: RetrievalProfile) -> str:
 
 def _of_knowledge_base(_request: HttpRequest, kb: KnowledgeBase) -> dict[str, str]:
     return {
-        "profile_url": reverse(PAGE, args=[kb.profile_id]),
+        "profile_url": profile_url(kb.profile),
         "tune_url": copy_url(kb.profile, kb) if kb.profile.knowledge_base_id is None else "",
     }
 
@@ -186,32 +173,24 @@ class DiffView(ProfilePage):
             options=self._options(before, after),
             defaults=ENVIRONMENT,
             swap_url=diff_url(after, before) if before else "",
-            publish_url=reverse(PUBLISH, args=[after.pk]) if may_edit and not after.published else "",
+            may_publish=may_edit and not after.published,
         )
 
     def _version(self, side: str) -> RetrievalProfile | None:
         """None: the environment."""
         asked = self.request.GET.get(side, "")
-        if asked == ENVIRONMENT:
-            return None
-        if (version_id := row_id(asked)) is None:
-            raise Http404
-        return visible_version(self.caller, version_id)
+        return None if asked == ENVIRONMENT else visible_version(self.caller, row_id(asked))
 
     def _options(self, *chosen: RetrievalProfile | None) -> Any:
         """The versions to choose from, by their ids."""
         choices = profile_choices(self.caller)
-        offered = {choice.profile.pk for choice in choices}
-        further = [version for version in chosen if version and version.pk not in offered]
         by_value = {choice.value: choice.profile.pk for choice in choices}
-        grouped = as_field_choices(choices)
-        options = [
-            (label, [(by_value[value], message) for value, message in inner])
-            if isinstance(inner, list)
-            else ("", [(by_value[label], inner)])
-            for label, inner in grouped
-        ]
-        return [*options, *(("", [(version.pk, str(version))]) for version in further)]
+        options = []
+        for label, inner in as_field_choices(choices):
+            group, versions = (label, inner) if isinstance(inner, list) else ("", [(label, inner)])
+            options.append((group, [(by_value[value], text) for value, text in versions]))
+        further = [each for each in chosen if each and each.pk not in by_value.values()]
+        return [*options, ("", [(each.pk, str(each)) for each in further])]
 
 
 @page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
@@ -223,22 +202,14 @@ class EditView(ChangePage):
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
         form = ProfileForm(request.POST, self.version)
         if form.is_valid():
-            saved = create_version(
-                self.caller,
-                self.version.name,
-                form.settings,
-                description=form.cleaned_data["description"],
-                knowledge_base=self.version.knowledge_base,
-            )
-            return _saved(request, saved)
+            return _saved(request, form, self.version.name, self.version.knowledge_base)
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         newest = RetrievalProfile.objects.versions_of(self.version).order_by("-version").defer("settings")[0]
         title = _("Edit “%(name)s”, beginning with version %(version)d")
-        kwargs.setdefault("form", ProfileForm(None, self.version))
         return super().get_context_data(
-            **kwargs,
+            **{"form": ProfileForm(None, self.version), **kwargs},
             title=title % {"name": self.version.name, "version": self.version.version},
             newest=newest if newest.pk != self.version.pk else None,
             next_version=newest.version + 1,
@@ -260,12 +231,8 @@ class AddView(ProfilePage):
     def places(self) -> list[KnowledgeBase]:
         return list(KnowledgeBase.objects.editable_by(self.caller).order_by("name", "pk"))
 
-    @property
-    def may_share(self) -> bool:
-        return bool(self.caller.user.is_superuser)
-
     def dispatch(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if not (self.places or self.may_share):
+        if not (self.places or self.caller.user.is_superuser):
             raise PermissionDenied
         return super().dispatch(request, *args, **kwargs)
 
@@ -273,42 +240,37 @@ class AddView(ProfilePage):
         form = self._form(request.POST)
         if form.is_valid():
             try:
-                return _saved(request, self._create(form))
+                return self._create(form)
             except (Rejected, NotAllowed) as error:
                 form.add_error("name", str(error))
         return self.render_to_response(self.get_context_data(form=form), status=400)
 
-    def _create(self, form: ProfileForm) -> RetrievalProfile:
+    def _create(self, form: ProfileForm) -> HttpResponse:
         name, place = form.cleaned_data["name"], form.place_chosen
         if RetrievalProfile.objects.filter(name=name, knowledge_base=place).exists():
             message = _("There is a profile named “%(name)s” already: choose another name, or edit that one.")
             raise Rejected("profile_name_taken", message % {"name": name})
-        return create_version(
-            self.caller,
-            name,
-            form.settings,
-            description=form.cleaned_data["description"],
-            knowledge_base=place,
-        )
+        return _saved(self.request, form, name, place)
 
     def _form(self, data: Any = None) -> ProfileForm:
-        asked = self.request.GET.get("kb", "")
-        initial = {"place": asked or ("" if self.places else SHARED)}
-        return ProfileForm(data, self.base, places=self.places, may_share=self.may_share, initial=initial)
+        initial = {"place": self.request.GET.get("kb") or ("" if self.places else SHARED)}
+        may_share = bool(self.caller.user.is_superuser)
+        return ProfileForm(data, self.base, places=self.places, may_share=may_share, initial=initial)
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         title = _("Copy “%(profile)s” to a new profile") % {"profile": self.base} if self.base else _("New profile")
-        kwargs.setdefault("form", self._form())
-        page_url = reverse(PAGE, args=[self.base.pk]) if self.base else ""
-        return super().get_context_data(**kwargs, title=title, page_url=page_url, is_new=True)
+        page_url = profile_url(self.base) if self.base else ""
+        return super().get_context_data(**{"form": self._form(), **kwargs}, title=title, page_url=page_url, is_new=True)
 
 
-def _saved(request: HttpRequest, saved: RetrievalProfile) -> HttpResponse:
+def _saved(request: HttpRequest, form: ProfileForm, name: str, place: KnowledgeBase | None) -> HttpResponse:
+    description = form.cleaned_data["description"]
+    saved = create_version(principal(request), name, form.settings, description=description, knowledge_base=place)
     message = _(
         "“%(profile)s” is saved, a draft: no search uses it before it is published, unless it names the version."
     )
     messages.success(request, message % {"profile": saved})
-    return HttpResponseRedirect(reverse(PAGE, args=[saved.pk]))
+    return HttpResponseRedirect(profile_url(saved))
 
 
 BASES_LISTED = 20
@@ -331,7 +293,7 @@ class PublishView(ChangePage):
             moved,
         )
         messages.success(request, message % {"profile": self.version, "count": moved})
-        return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
+        return HttpResponseRedirect(profile_url(self.version))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         published = RetrievalProfile.objects.versions_of(self.version).filter(published=True).first()
@@ -369,12 +331,12 @@ class DeleteView(ChangePage):
             delete_draft(self.caller, self.version)
         except Rejected as error:
             messages.error(request, str(error))
-            return HttpResponseRedirect(reverse(PAGE, args=[self.version.pk]))
+            return HttpResponseRedirect(profile_url(self.version))
         except NotAllowed as error:
             raise PermissionDenied from error
         messages.success(request, _("The draft “%(profile)s” was deleted.") % {"profile": name})
         left = RetrievalProfile.objects.versions_of(self.version).order_by("-version").first()
-        return HttpResponseRedirect(reverse(PAGE, args=[left.pk]) if left else reverse(LIST))
+        return HttpResponseRedirect(profile_url(left) if left else reverse("admin:kb_retrievalprofile_changelist"))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         title = _("Delete the draft “%(profile)s”?") % {"profile": self.version}
@@ -399,7 +361,7 @@ class ProfileListView(ProfilePage):
             page=page,
             rows=profile_overviews(self.caller, list(page.object_list)),
             shown=BASES_SHOWN,
-            add_url=reverse(ADD) if may_add(self.caller) else "",
+            may_add=may_add(self.caller),
         )
 
 
@@ -430,7 +392,6 @@ class ProfileView(VersionPage):
             ],
             shown=BASES_SHOWN,
             may_edit=self.may_edit,
-            edit_url=reverse(EDIT, args=[overview.newest.pk]) if self.may_edit else "",
             copy_url=copy_url(overview.live) if self.may_edit or may_add(self.caller) else "",
             compare_url=diff_url(None, overview.newest),
         )

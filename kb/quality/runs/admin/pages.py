@@ -24,11 +24,10 @@ from kb.access.models import Principal
 from kb.base.errors import ServiceError
 from kb.base.messages import shown
 from kb.jobs.leases import workers
-from kb.profiles.admin.choices import setting_label, value_text
+from kb.profiles.admin.choices import profile_url, setting_label, value_text
 from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version
 from kb.quality.models import EvalRun
-from kb.quality.profiles.admin.pages import PAGE
 from kb.quality.runs.admin.form import StartForm, again_parameters
 from kb.quality.runs.admin.queries import misses_of, table_of, tally_of
 from kb.quality.runs.admin.report import (
@@ -265,7 +264,7 @@ class RunView(OneRunView):
             settings=settings_of(run),
             models=[(roles.get(role, role), name) for role, name in run.model_ids.items() if name],
             has_changed=has_changed(run),
-            profile_url=reverse(PAGE, args=[run.profile_id]),
+            profile_url=profile_url(run.profile),
         )
         if run.status != EvalRun.Status.DONE:
             return context

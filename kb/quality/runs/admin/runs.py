@@ -19,8 +19,8 @@ from unfold.contrib.filters.admin import ChoicesDropdownFilter
 from unfold.views import ChangeList
 
 from kb.base.errors import ServiceError
+from kb.profiles.admin.choices import profile_url
 from kb.quality.models import EvalRun, EvalSet
-from kb.quality.profiles.admin.pages import PAGE
 from kb.quality.runs.admin.pages import (
     HEADLINES,
     QueriesView,
@@ -153,7 +153,7 @@ class EvalRunAdmin(ScopedModelAdmin):
             return HttpResponseRedirect(reverse("admin:kb_evalrun_change", args=[run.pk]))
         saved = _("The settings were saved as the draft %(profile)s; publish it to search by it.")
         self.message_user(request, saved % {"profile": draft}, messages.SUCCESS)
-        return HttpResponseRedirect(reverse(PAGE, args=[draft.pk]))
+        return HttpResponseRedirect(profile_url(draft))
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     @admin.action(description=gettext_lazy("Compare two runs"))
