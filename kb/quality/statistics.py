@@ -54,7 +54,6 @@ class StatisticsScope:
 
     @property
     def key(self) -> str:
-        """For a cache; two that see the same have the same."""
         return hashlib.sha256(repr(self.kb_ids).encode()).hexdigest()
 
 
@@ -92,7 +91,6 @@ class TierHits:
 
     @property
     def ratio(self) -> float:
-        """Of hits, 0 to 1."""
         return self.hits / (self.hits + self.misses)
 
 
@@ -135,7 +133,6 @@ def search_statistics(sight: StatisticsScope) -> SearchStatistics:
 
 
 def cache_hits() -> tuple[TierHits, ...]:
-    """The tiers that have been asked, in the order in which they are; at most a minute old."""
     key = "cache-hits"
     found: tuple[TierHits, ...] = cache.get(key, ())
     if not found:
@@ -193,7 +190,6 @@ def _measured(sight: StatisticsScope) -> SearchStatistics:
 
 
 def _stage_times(rows: "QuerySet[SearchLog]") -> tuple[int, list[StageTimes]]:
-    """How many searches were timed, and their stages, the slowest first."""
     newest, parameters = rows.order_by("-created_at").values("timings")[:SAMPLE].query.sql_with_params()
     with connection.cursor() as cursor:
         cursor.execute(_PERCENTILES.format(newest=newest), parameters)

@@ -32,8 +32,6 @@ CUT_COLOURS = {"current": "#64748b", "suggestion": "var(--color-primary-500)"}
 
 @page("calibration/", name="calibration")
 class CalibrationView(AdminPage):
-    """The page: the URL names the run."""
-
     template_name = "quality/compare/calibration.html"
 
     def get(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
@@ -43,7 +41,6 @@ class CalibrationView(AdminPage):
         return self._show_run(caller, _run(caller, request.GET["run"]))
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:  # noqa: ARG002
-        """Saves a cut as a draft of a profile."""
         caller = principal(request)
         run = _run(caller, request.POST.get("run", ""))
         name, cut = request.POST.get("name", ""), request.POST.get("cut", "")
@@ -131,7 +128,6 @@ def _offered(caller: Principal) -> list[EvalRun]:
 
 # -- What the page shows -----------------------------------------------------------------------------------------------
 def _cuts(calibration: Calibration) -> list[tuple[str, str, Cut]]:
-    """Kind, label and figures of the cut in force and of the suggested one."""
     cuts = [("current", _("In force"), calibration.current)]
     if calibration.suggestion is not None:
         cuts.append(("suggestion", _("Suggested"), calibration.suggestion))

@@ -167,8 +167,6 @@ class OfSetView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
 
 
 class SetView(OfSetView):
-    """The set: its figures, its queries, and the forms that add some and rename it."""
-
     template_name = "quality/eval_sets/page.html"
 
     @property
@@ -199,8 +197,6 @@ class SetView(OfSetView):
 
 
 class QueryView(OfSetView):
-    """One query with its judgments."""
-
     template_name = "quality/eval_sets/query.html"
 
     @property
@@ -402,7 +398,6 @@ class EvalSetAdmin(GraphAdmin):
         return SetView.as_view(model_admin=self)(request, object_id=object_id)
 
     def response_add(self, request: HttpRequest, obj: EvalSet, post_url_continue: str | None = None) -> HttpResponse:  # noqa: ARG002
-        """To the set's page, where its queries are added."""
         self.message_user(request, _("The evaluation set was made: add its queries."))
         return HttpResponseRedirect(reverse("admin:kb_evalset_change", args=[obj.pk]))
 

@@ -72,7 +72,6 @@ def state_of(profile: RetrievalProfile) -> VersionState:
 
 
 def profile_names(principal: Principal) -> QuerySet[RetrievalProfile, str]:
-    """The names of the visible profiles, each once, ascending."""
     visible = RetrievalProfile.objects.visible_to(principal)
     return visible.order_by("name").values_list("name", flat=True).distinct()
 
@@ -84,7 +83,6 @@ def profile_overviews(principal: Principal, names: Collection[str]) -> list[Prof
 
 
 def profile_overview(principal: Principal, profile: RetrievalProfile) -> ProfileOverview:
-    """That of the profile that a visible version is one of."""
     name, place = profile.name, profile.knowledge_base_id
     using = KnowledgeBase.objects.filter(profile__name=name, profile__knowledge_base=place)
     (overview,) = _overviews(RetrievalProfile.objects.versions_of(profile), _used(principal, using))
@@ -165,7 +163,6 @@ class PublishedProfile(ProfileVersion):
 
 
 def resolved(profile: RetrievalProfile) -> ResolvedProfile:
-    """A version with the configuration that it makes over the environment."""
     return ResolvedProfile.of(profile, configuration=configuration_of(profile.settings).as_dict())
 
 

@@ -171,13 +171,11 @@ def eval_set_archive(
 
 
 def archive_name(eval_set: EvalSet, layout: Layout) -> str:
-    """The file name of a download."""
     name = "".join("-" if character in '/\\:*?"<>|' else character for character in eval_set.name)
     return f"{name}.{layout}.zip"
 
 
 def pack(directory: Path, archive: IO[bytes] | Path) -> None:
-    """Writes the files of a folder into a ZIP file."""
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as target:
         for path in sorted(directory.rglob("*")):
             if path.is_file():

@@ -2,9 +2,10 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from django.db import transaction
-from django.db.models import Q, QuerySet
+from django.db.models import Q
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal
@@ -125,17 +126,12 @@ def judgments_regrade(principal: Principal, query: EvalQuery, grades: Mapping[in
     return len(changed)
 
 
-def judgments_of(principal: Principal, eval_set: EvalSet, query_text: str, chunks: Sequence[Chunk]) -> dict[int, int]:
-    """The grades of those chunks that are judged, by chunk id; the chunks come with their documents."""
-    return judgments_in(principal, [eval_set], query_text, chunks)
-
-
 def judgments_in(
     principal: Principal, eval_sets: Iterable[EvalSet], query_text: str, chunks: Sequence[Chunk]
 ) -> dict[int, int]:
-    """As `judgments_of`, with sets of several knowledge bases at once.
+    """The grades of those chunks that are judged, by chunk id; the chunks come with their documents.
 
-    A judgment of the passage comes before one of the whole document; of several passages in a chunk the best counts.
+    The sets may be of several knowledge bases. A judgment of the passage comes before one of the whole document; of several passages in a chunk the best counts.
     """
     rows = (
         Judgment.objects.visible_to(principal)
@@ -191,7 +187,6 @@ def _by_document(judgments: Iterable[Judgment]) -> _Anchored:
 
 
 def _of_chunk(chunk: Chunk, anchored: _Anchored) -> list[Judgment]:
-    """Those of the passage and those of its whole document."""
     kb_id, text = chunk.knowledge_base_id, squeezed(chunk.text)
     pairs = [*anchored.get((kb_id, chunk.document_id), ()), *anchored.get((kb_id, source_label(chunk.document)), ())]
     return [judgment for judgment, quote in pairs if not quote or same_passage(quote, text)]
@@ -210,17 +205,15 @@ def _judgments_held(query: EvalQuery, chunk: Chunk) -> list[Judgment]:
     return [judgment for judgment in held if judgment.quote or is_whole]
 
 
-def _of_document(query: EvalQuery, document: Document) -> QuerySet[Judgment]:
+def _of_document(query: EvalQuery, document: Document) -> Any:
     label = source_label(document)
     own = Q(document=document) | Q(document=None, source=label) if label else Q(document=document)
-    rows: QuerySet[Judgment] = Judgment.objects.filter(own, query=query)
-    return rows.select_related("query__eval_set").order_by("pk")
+    return Judgment.objects.filter(own, query=query).select_related("query__eval_set").order_by("pk")
 
 
 def _locked(query: EvalQuery) -> EvalQuery:
     """The query's row until the transaction ends, so that two judgments of one passage take turns."""
-    locked: EvalQuery = EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk)
-    return locked
+    return cast(EvalQuery, EvalQuery.objects.select_for_update(no_key=True).get(pk=query.pk))
 
 
 def _require_grade(grade: int | None) -> None:

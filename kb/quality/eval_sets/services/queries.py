@@ -3,11 +3,12 @@
 import hashlib
 import secrets
 from collections.abc import Iterable
+from typing import cast
 
 from django.db import IntegrityError, transaction
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import KnowledgeBase, Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.base.text import storable
 from kb.quality.models import EvalQuery, EvalSet, Judgment
@@ -28,21 +29,20 @@ def require_editable(principal: Principal, eval_set: EvalSet) -> None:
         NotAllowed: the principal may see but not change it.
     """
     rows = EvalSet.objects.filter(pk=eval_set.pk)
-    if rows.editable_by(principal).exists():
-        return
-    if rows.visible_to(principal).exists():
-        raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
-    raise NotVisible(_("There is no such evaluation set: choose one of the list."))
+    _require_editable(principal, rows, _("There is no such evaluation set: choose one of the list."))
 
 
 def require_editable_base(principal: Principal, knowledge_base: KnowledgeBase) -> None:
     """Returns where the principal may change the knowledge base; raises as `require_editable`."""
-    rows = KnowledgeBase.objects.filter(pk=knowledge_base.pk)
-    if rows.editable_by(principal).exists():
-        return
-    if rows.visible_to(principal).exists():
-        raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
-    raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk})
+    missing = _("There is no knowledge base with the id %(ids)s.") % {"ids": knowledge_base.pk}
+    _require_editable(principal, KnowledgeBase.objects.filter(pk=knowledge_base.pk), missing)
+
+
+def _require_editable(principal: Principal, rows: ScopedQuerySet, missing: str) -> None:
+    if not rows.editable_by(principal).exists():
+        if rows.visible_to(principal).exists():
+            raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
+        raise NotVisible(missing)
 
 
 def eval_set_named(principal: Principal, knowledge_base: KnowledgeBase, name: str = "") -> EvalSet:
@@ -54,9 +54,7 @@ def eval_set_named(principal: Principal, knowledge_base: KnowledgeBase, name: st
         Rejected: the name is too long.
     """
     require_editable_base(principal, knowledge_base)
-    eval_set: EvalSet
-    eval_set, _is_new = EvalSet.objects.get_or_create(knowledge_base=knowledge_base, name=set_name(name))
-    return eval_set
+    return EvalSet.objects.get_or_create(knowledge_base=knowledge_base, name=set_name(name))[0]
 
 
 def eval_set_by_name(knowledge_base: KnowledgeBase, name: str) -> EvalSet:
@@ -127,8 +125,7 @@ def _save_as(eval_set: EvalSet, name: str) -> None:
 def find_query(eval_set: EvalSet, text: str) -> EvalQuery | None:
     """The query of that text; the first, should an imported set hold it twice."""
     rows = EvalQuery.objects.filter(eval_set=eval_set, text__in=spellings(text))
-    found: EvalQuery | None = rows.order_by("pk").first()
-    return found
+    return cast(EvalQuery | None, rows.order_by("pk").first())
 
 
 def spellings(text: str) -> set[str]:
@@ -143,11 +140,10 @@ def query_of(eval_set: EvalSet, text: str) -> EvalQuery:
         Rejected: the text is blank or too long.
     """
     text = query_text(text)
-    found = find_query(eval_set, text)
-    if found is None:
-        _add(eval_set, [text])
-        found = EvalQuery.objects.filter(eval_set=eval_set, text=text).earliest("pk")
-    return found
+    if found := find_query(eval_set, text):
+        return found
+    _add(eval_set, [text])
+    return cast(EvalQuery, EvalQuery.objects.filter(eval_set=eval_set, text=text).earliest("pk"))
 
 
 def queries_add(principal: Principal, eval_set: EvalSet, texts: Iterable[str]) -> int:
@@ -178,7 +174,7 @@ def _add(eval_set: EvalSet, texts: Iterable[str]) -> int:
     """
     with transaction.atomic():
         EvalSet.objects.select_for_update(no_key=True).get(pk=eval_set.pk)
-        ids = {text: _id_of(text) for text in texts}
+        ids = {text: f"q-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}" for text in texts}
         rows = EvalQuery.objects.filter(eval_set=eval_set)
         known = set(rows.filter(text__in=ids).values_list("text", flat=True))
         held = set(rows.filter(external_id__in=ids.values()).values_list("external_id", flat=True))
@@ -280,7 +276,3 @@ def query_text(text: str) -> str:
 
 def _one_line(text: str) -> str:
     return " ".join(storable(text).split())
-
-
-def _id_of(text: str) -> str:
-    return f"q-{hashlib.sha256(text.encode()).hexdigest()[:_ID_DIGITS]}"

@@ -91,7 +91,10 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
 
     Queries that stay, by their ids, keep their rows, so that earlier runs still lead to them.
     """
-    judgments = _distinct(map(_storable, judged.judgments))
+    judgments = _distinct(
+        SourceJudgment(storable(each.query_id), storable(each.source), each.grade, storable(each.quote))
+        for each in judged.judgments
+    )
     by_label = documents_by_label(kb, {each.source for each in judgments})
     with transaction.atomic():
         eval_set, _is_new = EvalSet.objects.get_or_create(knowledge_base=kb, name=name)
@@ -111,8 +114,7 @@ def write_eval_set(kb: KnowledgeBase, name: str, judged: JudgedSet, *, user: Any
             for each in judgments
         ]
         Judgment.objects.bulk_create(rows, batch_size=BATCH)
-    missing = sum(1 for row in rows if row.source not in by_label)
-    return ImportedSet(eval_set, len(queries), len(rows), missing)
+    return ImportedSet(eval_set, len(queries), len(rows), sum(row.source not in by_label for row in rows))
 
 
 def eval_set_export(
@@ -191,16 +193,14 @@ def _overlap(before: str, text: str) -> int:
     return 0
 
 
-def _labelled(kb: KnowledgeBase) -> QuerySet[Any]:
+def _labelled(kb: KnowledgeBase) -> Any:
     """The documents that can be found, with the `label` that judgments know them by."""
     label = Case(When(source="", then=F("title")), default=F("source"))
     has_chunks = Exists(Chunk.objects.filter(document=OuterRef("pk")))
-    rows: QuerySet[Any] = Document.objects.filter(has_chunks, knowledge_base=kb).annotate(label=label)
-    return rows.exclude(label="")
+    return Document.objects.filter(has_chunks, knowledge_base=kb).annotate(label=label).exclude(label="")
 
 
 def _write_queries(eval_set: EvalSet, queries: Iterable[JudgedQuery]) -> dict[str, int]:
-    """Makes these the queries of the set, without any judgment; returns their rows by id."""
     wanted = {storable(query.id): query for query in queries}
     own = EvalQuery.objects.filter(eval_set=eval_set)
     Judgment.objects.filter(query__eval_set=eval_set).delete()
@@ -218,12 +218,6 @@ def _write_queries(eval_set: EvalSet, queries: Iterable[JudgedQuery]) -> dict[st
     return dict(own.values_list("external_id", "pk"))
 
 
-def _storable(judgment: SourceJudgment) -> SourceJudgment:
-    return SourceJudgment(
-        storable(judgment.query_id), storable(judgment.source), judgment.grade, storable(judgment.quote)
-    )
-
-
 def _distinct(judgments: Iterable[SourceJudgment]) -> tuple[SourceJudgment, ...]:
     """Each passage once, whatever its white space, with the best grade."""
     best: dict[tuple[str, str, str], SourceJudgment] = {}
@@ -238,35 +232,30 @@ RELEVANT = 1
 """The least grade of what is relevant, as in trec_eval."""
 
 
-def eval_set_overview(principal: Principal) -> QuerySet[Any]:
+def eval_set_overview(principal: Principal) -> Any:
     """Sets with `query_count`, `judged_count` (queries with judgments), `unanswerable_count` and `judgment_count`.
 
     Of the last run that is done: `last_run_id`, `last_run_at` and `last_figures`, those of the reranked stage.
     """
     queries = EvalQuery.objects.filter(eval_set=OuterRef("pk"))
     runs = EvalRun.objects.filter(eval_set=OuterRef("pk"), status=EvalRun.Status.DONE).order_by("-created_at", "-pk")
-    rows: QuerySet[Any] = (
-        EvalSet.objects.visible_to(principal)
-        .select_related("knowledge_base")
-        .annotate(
-            query_count=_count(queries, "eval_set"),
-            judged_count=_count(queries.filter(Exists(Judgment.objects.filter(query=OuterRef("pk")))), "eval_set"),
-            unanswerable_count=_count(queries.filter(answerable=False), "eval_set"),
-            judgment_count=_count(Judgment.objects.filter(query__eval_set=OuterRef("pk")), "query__eval_set"),
-            last_run_id=Subquery(runs.values("pk")[:1]),
-            last_run_at=Subquery(runs.values("finished_at")[:1]),
-            last_figures=Subquery(runs.values("report__stages__reranked")[:1], output_field=models.JSONField()),
-        )
+    rows = EvalSet.objects.visible_to(principal).select_related("knowledge_base")
+    return rows.annotate(
+        query_count=_count(queries, "eval_set"),
+        judged_count=_count(queries.filter(Exists(Judgment.objects.filter(query=OuterRef("pk")))), "eval_set"),
+        unanswerable_count=_count(queries.filter(answerable=False), "eval_set"),
+        judgment_count=_count(Judgment.objects.filter(query__eval_set=OuterRef("pk")), "query__eval_set"),
+        last_run_id=Subquery(runs.values("pk")[:1]),
+        last_run_at=Subquery(runs.values("finished_at")[:1]),
+        last_figures=Subquery(runs.values("report__stages__reranked")[:1], output_field=models.JSONField()),
     )
-    return rows
 
 
-def eval_query_overview(principal: Principal, eval_set: EvalSet) -> QuerySet[Any]:
+def eval_query_overview(principal: Principal, eval_set: EvalSet) -> Any:
     """The queries of a set with `judgment_count` and `relevant_count`."""
-    rows: QuerySet[Any] = EvalQuery.objects.visible_to(principal).filter(eval_set=eval_set)
+    rows = EvalQuery.objects.visible_to(principal).filter(eval_set=eval_set)
     relevant = Count("judgments", filter=Q(judgments__grade__gte=RELEVANT))
-    counted: QuerySet[Any] = rows.annotate(judgment_count=Count("judgments"), relevant_count=relevant)
-    return counted
+    return rows.annotate(judgment_count=Count("judgments"), relevant_count=relevant)
 
 
 def _count(rows: QuerySet[Any], path: str) -> Coalesce:

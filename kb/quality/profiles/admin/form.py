@@ -162,7 +162,6 @@ class ProfileForm(forms.Form):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings that are not inherited, by the names of RetrievalConfig."""
         values = {name: self.cleaned_data[name] for name in SETTINGS if name in self.cleaned_data}
         return {name: value for name, value in values.items() if value is not INHERITED}
 

@@ -55,8 +55,6 @@ ENVIRONMENT = "environment"
 
 
 class ProfilePage(AdminPage):
-    """A page of profiles."""
-
     request: HttpRequest
 
     @cached_property
@@ -65,8 +63,6 @@ class ProfilePage(AdminPage):
 
 
 class VersionPage(ProfilePage):
-    """A page of one version, which the URL names."""
-
     @cached_property
     def version(self) -> Any:
         return visible_version(self.caller, self.kwargs["pk"])
@@ -105,13 +101,11 @@ def diff_url(before: RetrievalProfile | None, after: RetrievalProfile) -> str:
 
 
 def copy_url(version: RetrievalProfile, kb: KnowledgeBase | None = None) -> str:
-    """The page that copies a version to a new profile, perhaps one of a knowledge base."""
     parts = {"from": version.pk} | ({"kb": kb.pk} if kb else {})
     return f"{reverse('admin:kb_retrievalprofile_add')}?{urlencode(parts)}"
 
 
 def try_url(version: RetrievalProfile) -> str:
-    """Search debug under this version."""
     parts: dict[str, Any] = {"profile": profile_value(version.name, None if version.published else version.version)}
     if version.knowledge_base_id:
         parts["kb"] = version.knowledge_base_id
@@ -177,12 +171,10 @@ class DiffView(ProfilePage):
         )
 
     def _version(self, side: str) -> RetrievalProfile | None:
-        """None: the environment."""
         asked = self.request.GET.get(side, "")
         return None if asked == ENVIRONMENT else visible_version(self.caller, row_id(asked))
 
     def _options(self, *chosen: RetrievalProfile | None) -> Any:
-        """The versions to choose from, by their ids."""
         choices = profile_choices(self.caller)
         by_value = {choice.value: choice.profile.pk for choice in choices}
         options = []
@@ -195,8 +187,6 @@ class DiffView(ProfilePage):
 
 @page("retrieval-profiles/<int:pk>/edit/", name="kb_retrievalprofile_edit")
 class EditView(ChangePage):
-    """Settings that begin with those of a version and become the next one."""
-
     template_name = "quality/profiles/form.html"
 
     def post(self, request: HttpRequest, **_kwargs: Any) -> HttpResponse:
@@ -399,7 +389,6 @@ class ProfileView(VersionPage):
     def _row(
         self, version: RetrievalProfile, before: RetrievalProfile | None, overview: ProfileOverview
     ) -> dict[str, Any]:
-        """A version on the page of its profile, with the one before it."""
         state = state_of(version)
         return {
             "version": version,
@@ -422,5 +411,4 @@ def described(version: RetrievalProfile) -> str:
 
 
 def may_add(caller: Principal) -> bool:
-    """Whether the caller may make any profile."""
     return bool(caller.user.is_superuser or KnowledgeBase.objects.editable_by(caller).exists())

@@ -45,8 +45,6 @@ LINE = re.compile(r"\s*(\w+)\s*[=:]\s*(.+?)\s*")
 
 
 class SetField(forms.ModelChoiceField):  # type: ignore[type-arg]
-    """An evaluation set, with its knowledge base and its size."""
-
     def label_from_instance(self, obj: Any) -> str:
         size = ngettext("%(count)d query", "%(count)d queries", obj.query_count) % {"count": obj.query_count}
         return f"{obj.name} · {obj.knowledge_base.name} · {size}"
@@ -123,7 +121,6 @@ class StartForm(forms.Form):
 
     @property
     def groups(self) -> dict[str, list[forms.BoundField]]:
-        """The fields of the common settings by the title of their group."""
         groups = {
             _("Candidates, reranking and gate"): RERANKING,
             _("Fusion by reciprocal ranks (RRF)"): (*WEIGHTS[:3], "rrf_k"),
@@ -196,7 +193,6 @@ def _offered(principal: Principal, eval_set: EvalSet | None) -> Iterable[Retriev
 
 
 def _grouped(profiles: Iterable[RetrievalProfile]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Choices by profile name; each version says whether it is published, a draft, or an earlier one."""
     by_name: dict[str, list[tuple[str, str]]] = {}
     for profile in profiles:
         by_name.setdefault(profile.name, []).append((str(profile.pk), f"{profile} · {profile_state(profile)}"))

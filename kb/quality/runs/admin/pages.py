@@ -68,7 +68,6 @@ def with_headlines(runs: QuerySet[EvalRun]) -> QuerySet[EvalRun]:
 
 
 def headline(run: Any, name: str) -> float | None:
-    """A headline figure of a run of `with_headlines`."""
     figure: float = getattr(run, name)
     return None if figure == NO_FIGURE else figure
 
@@ -214,8 +213,6 @@ class StartView(UnfoldModelAdminViewMixin, FormView):  # type: ignore[misc,type-
 
 
 class OneRunView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
-    """A page of one run."""
-
     permission_required = ()
 
     @cached_property
@@ -238,8 +235,6 @@ class OneRunView(UnfoldModelAdminViewMixin, TemplateView):  # type: ignore[misc]
 
 
 class RunView(OneRunView):
-    """One run: its progress while it runs, then what it measured."""
-
     template_name = "quality/runs/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -286,8 +281,6 @@ class RunView(OneRunView):
 
 
 class QueriesView(OneRunView):
-    """What a run measured of each query."""
-
     template_name = "quality/runs/queries.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -295,7 +288,6 @@ class QueriesView(OneRunView):
 
 
 def live_context(run: EvalRun, *, ask_workers: bool = False) -> dict[str, Any]:
-    """What the polled part of a run's page shows."""
     return {
         "is_unfinished": is_unfinished(run),
         "progress": progress_of(run),
@@ -310,7 +302,6 @@ def live_view(request: HttpRequest, run: EvalRun) -> HttpResponse:
 
 
 def has_changed(run: EvalRun) -> bool:
-    """Whether the knowledge base is another one than the run measured."""
     now = run.eval_set.knowledge_base.version_row
     measured = (run.kb_version, run.content_version)
     return run.kb_version is not None and measured != (now.version, now.content_version)

@@ -138,7 +138,6 @@ def asked_rows(run: EvalRun, asked: QueryDict) -> QuerySet[EvalRunQuery]:
 
 
 def shown_kinds(run: EvalRun) -> dict[str, tuple[str, Q]]:
-    """The kinds of query to choose from, each with its condition."""
     kinds = {
         "": (_("All"), Q()),
         "found": (_("With a relevant result"), Q(answerable=True, lost_at="")),

@@ -154,7 +154,6 @@ def progress_view(model_admin: Any, request: HttpRequest, object_id: int) -> Htt
 
 
 def _figures(request: HttpRequest, kb: KnowledgeBase) -> list[dict[str, Any]]:
-    """The newest runs that name a model, with what they have measured."""
     runs = visible(EvalRun, request).filter(eval_set__knowledge_base=kb).exclude(embedding_model="")
     rows = []
     for run in runs.select_related("eval_set", "profile").order_by("-pk")[:RUNS_SHOWN]:

@@ -74,7 +74,6 @@ def three_decimals(value: float | None) -> str:
 
 
 def signed(difference: float) -> str:
-    """With three decimals and a typographic sign."""
     return f"{difference:+.3f}".replace("-", "\N{MINUS SIGN}")
 
 
@@ -261,7 +260,6 @@ def gate_figures(gate: Mapping[str, Any] | None) -> list[tuple[str, str, str, st
 
 
 def latency_figures(latency: Mapping[str, float]) -> list[tuple[str, str, str, str]]:
-    """As `gate_figures`; `latency` has milliseconds by percentile."""
     labels = [
         ("p50", _("Median (p50)"), _("Half of the queries took no longer.")),
         ("p95", _("p95"), _("19 of 20 queries took no longer.")),
@@ -275,7 +273,6 @@ def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
 
 
 def remarks(report: Mapping[str, Any]) -> tuple[str, ...]:
-    """What one must know to read the figures."""
     found = []
     if report.get("final_stage") == "fused":
         found.append(_("No reranker has answered, so the results stood in the order of the fusion."))

@@ -158,7 +158,6 @@ class EvalRunAdmin(ScopedModelAdmin):
     # -- Writes ----------------------------------------------------------------------------------------------------------
     @admin.action(description=gettext_lazy("Compare two runs"))
     def compare(self, request: HttpRequest, queryset: QuerySet[EvalRun]) -> HttpResponse | None:
-        """The earlier one first."""
         chosen = list(queryset.order_by("created_at", "pk"))
         if len(chosen) != 2:
             self.message_user(request, _("Choose exactly two runs to compare."), messages.WARNING)
@@ -212,7 +211,6 @@ class EvalRunAdmin(ScopedModelAdmin):
 
 
 def figure_cell(run: EvalRun, name: str, *, swap: bool = False) -> SafeString:
-    """A headline figure of the reranked stage or of the gate; `swap` puts it in the place of the one on the page."""
     oob = SafeString(' hx-swap-oob="true"') if swap else ""
     text = '<span id="run-{}-{}" class="er-figure"{}>{}</span>'
     return format_html(text, run.pk, name, oob, three_decimals(headline(run, name)))

@@ -171,7 +171,6 @@ def evaluate_both(principal: Principal, eval_set: EvalSet) -> tuple[EvalRun, Eva
 
 
 def _embedded(kb: KnowledgeBase) -> dict[str, int]:
-    """How many chunks have a vector of the target and of the former model, by model."""
     models = [model for model in (kb.target_embedding_model, kb.previous_embedding_model) if model]
     if not models:
         return {}

@@ -70,7 +70,6 @@ def report_as_json(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def report_of(measurement: Measurement) -> dict[str, Any]:
-    """The report of a run that has ended."""
     run, wiring, rows = measurement.eval_run, measurement.wiring, measurement.rows
     ranked = [row for row in rows if row.answerable]
     gate = _gate(measurement)
@@ -103,7 +102,6 @@ def report_of(measurement: Measurement) -> dict[str, Any]:
 
 
 def model_ids(measurement: Measurement) -> dict[str, str]:
-    """The models that a run uses, by role."""
     run, in_use = measurement.eval_run, models_in_use()
     kb = run.eval_set.knowledge_base
     kinds = {type(link) for link in measurement.wiring.links}
@@ -159,7 +157,6 @@ def _gate(measurement: Measurement) -> dict[str, Any] | None:
 
 
 def _false_answers(rows: Sequence[EvalRunQuery], cut: float) -> list[dict[str, Any]]:
-    """The queries without an answer that pass the gate, best score first."""
     passed = [(row.best_score, row) for row in rows if not row.answerable and row.best_score is not None]
     passed = sorted((pair for pair in passed if pair[0] >= cut), key=lambda pair: -pair[0])
     return [{"external_id": row.external_id, "text": row.text, "score": score} for score, row in passed[:MOST_LISTED]]
@@ -185,7 +182,6 @@ def _misses(rows: Sequence[EvalRunQuery]) -> dict[str, Any]:
 
 
 def _unanchored(measurement: Measurement) -> dict[str, Any]:
-    """The relevant judgments that nothing answers to any more: they count as missed."""
     names = {query.pk: query.external_id for query in measurement.queries}
     found = [judgment for of_query in measurement.judged.values() for judgment in of_query.unanchored]
     listed = [

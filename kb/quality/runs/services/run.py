@@ -251,7 +251,6 @@ def _ranking(
 
 
 def _scored_by(result: Result) -> str:
-    """The stage whose scores order the results."""
     if any(RERANK in candidate.scores for candidate in result.candidates):
         return RERANK
     return "vector" if result.score_scale == ScoreScale.COSINE else "fused"
@@ -347,7 +346,6 @@ def ranked_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[Eval
 
 
 def unanswerable_queries(eval_set: EvalSet, limit: int | None = None) -> QuerySet[EvalQuery]:
-    """The queries by which only the gate is measured."""
     return EvalQuery.objects.filter(eval_set=eval_set, answerable=False).order_by("pk")[:limit]
 
 
@@ -423,7 +421,6 @@ class Measurement:
             self._add(batch)
 
     def _observed(self, executor: Executor, tick: Tick) -> Iterator[tuple[EvalQuery, Observed]]:
-        """The queries in their order, each with what a search for it made of the judgments."""
         running: deque[tuple[EvalQuery, Future[Observed]]] = deque()
         for query in self.queries:
             running.append((query, executor.submit(self._observe, query)))

@@ -20,7 +20,7 @@ from kb.ingest.services.documents import (
 from kb.ingest.services.indexing import chunk_settings, index_document
 from kb.ingest.services.rechunk import chunks_of, recut
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, Document, EvalSet, GraphFact, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_of
+from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_document, make_kb, principal
 from tests.fakes import CountingEmbedder
@@ -284,7 +284,7 @@ def test_judgments_survive(document, changed):
     judge(owner, eval_set, "事项怎么办", chunks_of(document)[1], 2)
     again(document, **changed)
     after = list(Chunk.objects.filter(document=document).select_related("document"))
-    judged = judgments_of(owner, eval_set, "事项怎么办", after)
+    judged = judgments_in(owner, [eval_set], "事项怎么办", after)
     assert set(judged.values()) == {2}
     assert all(SENTENCES[4] in chunk.text or chunk.text in PARAGRAPHS[1] for chunk in after if chunk.pk in judged)
 

@@ -4,7 +4,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.ingest.services import chunks as checks
 from kb.ingest.services.chunks import chunk_update, chunks_merge
 from kb.models import Chunk, ChunkEmbedding, ChunkParent, ChunkPostings, EvalSet, FactSource, GraphFact, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_of
+from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from tests.factories import make_document, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 
@@ -96,7 +96,7 @@ def test_a_judgment_finds_the_merged_passage(document):
 
     merged = merge(document, 0, 1)
 
-    assert judgments_of(owner, eval_set, "黄的", chunks_of(document)) == {merged.pk: 2}
+    assert judgments_in(owner, [eval_set], "黄的", chunks_of(document)) == {merged.pk: 2}
 
 
 @pytest.mark.parametrize(("numbers", "code"), [((0, 2), "not_adjacent"), ((0,), "merge_count"), ((), "merge_count")])

@@ -8,7 +8,7 @@ from kb.ingest.services.chunks import chunk_split, chunk_update, chunks_merge
 from kb.ingest.services.documents import document_add, document_requeue
 from kb.ingest.services.indexing import index_document
 from kb.models import Document, EvalSet, KnowledgeBase
-from kb.quality.eval_sets.services.judgments import judge, judgments_of
+from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from tests.factories import principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 
@@ -145,7 +145,7 @@ def test_judgments_find_merged_passages_again(document):
 
     again(document, chunk_size=70)
 
-    assert judgments_of(owner, eval_set, "事项怎么办", chunks_of(document)) == {merged.pk: 2}
+    assert judgments_in(owner, [eval_set], "事项怎么办", chunks_of(document)) == {merged.pk: 2}
 
 
 def test_the_preview_shows_the_merged_chunk_as_one(document):

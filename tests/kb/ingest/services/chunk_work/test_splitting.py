@@ -5,7 +5,7 @@ import pytest
 from kb.base.errors import Rejected
 from kb.ingest.services.chunks import chunk_split, chunk_update, sentence_starts
 from kb.models import ChunkEmbedding, ChunkPostings, EvalSet
-from kb.quality.eval_sets.services.judgments import judge, judgments_of
+from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from tests.factories import make_document, principal
 from tests.kb.ingest.services.chunk_work.rows import chunks_of, is_indexed, texts_of
 
@@ -112,7 +112,7 @@ def test_a_judgment_of_the_whole_is_of_its_parts(long):
 
     parts = chunk_split(chunk=chunks_of(long)[1], at=[MIDDLE])
 
-    assert judgments_of(owner, eval_set, "水果的颜色", chunks_of(long)) == {part.pk: 2 for part in parts}
+    assert judgments_in(owner, [eval_set], "水果的颜色", chunks_of(long)) == {part.pk: 2 for part in parts}
 
 
 def test_splitting_changed_text_is_refused(long):

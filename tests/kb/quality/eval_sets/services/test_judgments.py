@@ -16,7 +16,6 @@ from kb.quality.eval_sets.services.judgments import (
     anchored_chunks,
     judge,
     judgments_in,
-    judgments_of,
     judgments_regrade,
     unjudge,
 )
@@ -77,7 +76,7 @@ def cut_in(kb, size, overlap=0):
 def grades(me, eval_set):
     """Grade by text of the chunks that are judged."""
     chunks = chunks_in(eval_set.knowledge_base)
-    found = judgments_of(me, eval_set, QUERY, chunks)
+    found = judgments_in(me, [eval_set], QUERY, chunks)
     return {chunk.text: found[chunk.pk] for chunk in chunks if chunk.pk in found}
 
 
@@ -117,7 +116,7 @@ def test_unjudging_takes_the_judgment_back_and_keeps_the_query(kb, me, eval_set)
     chunk = chunk_of(make_document(kb, "五天带薪年假"))
     judge(me, eval_set, QUERY, chunk, 2)
     assert unjudge(me, eval_set, QUERY, chunk) == 1
-    assert judgments_of(me, eval_set, QUERY, [chunk]) == {}
+    assert judgments_in(me, [eval_set], QUERY, [chunk]) == {}
     assert EvalQuery.objects.count() == 1
     assert unjudge(me, eval_set, "never asked", chunk) == 0
 
@@ -126,7 +125,7 @@ def test_passages_of_one_document_are_told_apart(kb, me, eval_set):
     document = make_document(kb, "满一年的员工每年享有五天带薪年假", "病假需要在上午十点前告知直属上级")
     judge(me, eval_set, QUERY, chunk_of(document, 0), 2)
     judge(me, eval_set, QUERY, chunk_of(document, 1), 0)
-    assert judgments_of(me, eval_set, QUERY, chunks_in(kb)) == {
+    assert judgments_in(me, [eval_set], QUERY, chunks_in(kb)) == {
         chunk_of(document, 0).pk: 2,
         chunk_of(document, 1).pk: 0,
     }
@@ -137,7 +136,7 @@ def test_a_whole_documents_judgment_counts_for_its_chunks_unless_their_own_diffe
     query = EvalQuery.objects.create(eval_set=eval_set, external_id="1", text=QUERY)
     Judgment.objects.create(query=query, document=document, source=document.source, grade=1)
     judge(me, eval_set, QUERY, chunk_of(document, 0), 2)
-    assert list(judgments_of(me, eval_set, QUERY, chunks_in(kb)).values()) == [2, 1]
+    assert list(judgments_in(me, [eval_set], QUERY, chunks_in(kb)).values()) == [2, 1]
     with rejected("whole_document"):
         unjudge(me, eval_set, QUERY, chunk_of(document, 1))
 
@@ -234,8 +233,8 @@ def test_viewers_may_not_judge_and_others_see_nothing(kb, me, eval_set):
             call(viewer)
         with pytest.raises(NotVisible):
             call(stranger)
-    assert judgments_of(viewer, eval_set, QUERY, [chunk]) == {chunk.pk: 2}
-    assert judgments_of(stranger, eval_set, QUERY, [chunk]) == {}
+    assert judgments_in(viewer, [eval_set], QUERY, [chunk]) == {chunk.pk: 2}
+    assert judgments_in(stranger, [eval_set], QUERY, [chunk]) == {}
 
 
 def test_a_query_is_marked_to_have_no_answer_and_back(me, eval_set):

@@ -10,7 +10,7 @@ from kb.ingest.services.documents import document_add, document_delete
 from kb.ingest.services.indexing import index_document
 from kb.models import Chunk, Document, EvalQuery, EvalRun, EvalRunQuery, EvalSet, Judgment
 from kb.quality.eval_sets.services.files import import_eval_set, import_passages
-from kb.quality.eval_sets.services.judgments import judge, judgments_of
+from kb.quality.eval_sets.services.judgments import judge, judgments_in
 from kb.quality.eval_sets.services.queries import eval_set_named, mark_unanswerable, queries_add
 from kb.quality.eval_sets.services.sets import corpus, eval_set_export, eval_set_import, joined_text, judged_set
 from kb.quality.runs.services.report import evaluate
@@ -92,7 +92,7 @@ def test_another_knowledge_base_with_the_same_file_finds_the_passages(me, eval_s
     index_document(document_add(knowledge_base=other, file=file, name=FILE, user=other.owner).pk)
     copy = imported(them, other, tmp_path / "set").eval_set
     chunks = list(Chunk.objects.filter(knowledge_base=other).select_related("document"))
-    grades = judgments_of(them, copy, "年假有几天", chunks)
+    grades = judgments_in(them, [copy], "年假有几天", chunks)
     assert {chunk.text[:2]: grades[chunk.pk] for chunk in chunks if chunk.pk in grades} == {"工作": 2, "病假": 0}
 
 
@@ -167,7 +167,7 @@ def test_of_two_documents_of_one_source_the_judgment_is_of_the_one_that_holds_it
     eval_set_export(me, kb.eval_sets.get(), tmp_path / "set", Layout.BEIR)
     copy = imported(me, kb, tmp_path / "set", name="copy").eval_set
     chunks = list(Chunk.objects.filter(knowledge_base=kb).select_related("document"))
-    assert judgments_of(me, copy, "请病假", chunks) == {second.chunks.get().pk: 2}
+    assert judgments_in(me, [copy], "请病假", chunks) == {second.chunks.get().pk: 2}
     assert first.chunks.get().pk != second.chunks.get().pk
 
 
