@@ -357,7 +357,7 @@ class EvalSetAdmin(GraphAdmin):
     actions_list: ClassVar[Any] = ["import_files"]
     list_before_template = "quality/eval_sets/list_intro.html"
 
-    def get_queryset(self, request: HttpRequest) -> QuerySet[EvalSet]:
+    def get_queryset(self, request: HttpRequest) -> Any:
         return eval_set_overview(principal(request)).order_by("name", "pk")
 
     def get_changeform_initial_data(self, request: HttpRequest) -> dict[str, Any]:

@@ -7,13 +7,15 @@ from django.urls import reverse
 
 from kb.models import KnowledgeBase, Membership, RetrievalProfile
 from kb.profiles.services import BUILT_IN, create_version, publish
-from kb.quality.profiles.admin import pages as profile_page
 from kb.search.services.search import SearchRequest, search
 from tests.factories import make_kb, make_member, make_user, principal
 from tests.kb.web.admin.pages import Page, words
 
 LIST = "admin:kb_retrievalprofile_changelist"
-PAGES = (profile_page.PAGE, profile_page.EDIT, profile_page.PUBLISH, profile_page.DELETE)
+PAGE, ADD, EDIT, PUBLISH, DELETE, DIFF = (
+    f"admin:kb_retrievalprofile_{name}" for name in ("change", "add", "edit", "publish", "delete", "diff")
+)
+PAGES = (PAGE, EDIT, PUBLISH, DELETE)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def opened(client, name, *args, **query):
 
 
 # -- Who may open what ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("name", [LIST, profile_page.ADD, profile_page.DIFF])
+@pytest.mark.parametrize("name", [LIST, ADD, DIFF])
 def test_a_visitor_is_sent_to_the_login(db, name):
     assert Client().get(reverse(name)).url.startswith(reverse("admin:login"))
 
@@ -80,7 +82,7 @@ def test_the_profile_of_a_stranger_does_not_exist(client, foreign, name):
     assert client.post(url(name, theirs)).status_code in {404, 405}
 
 
-@pytest.mark.parametrize("name", [profile_page.EDIT, profile_page.PUBLISH, profile_page.DELETE])
+@pytest.mark.parametrize("name", [EDIT, PUBLISH, DELETE])
 @pytest.mark.parametrize("method", ["get", "post"])
 def test_a_viewer_changes_nothing(client, kb, tuned, name, method):
     client.force_login(make_member(kb, Membership.Role.VIEWER))
@@ -89,18 +91,18 @@ def test_a_viewer_changes_nothing(client, kb, tuned, name, method):
     assert RetrievalProfile.objects.filter(name="tuned", published=False).count() == 1
 
 
-@pytest.mark.parametrize("name", [profile_page.EDIT, profile_page.PUBLISH])
+@pytest.mark.parametrize("name", [EDIT, PUBLISH])
 def test_a_curator_may_read_a_shared_profile_and_not_change_it(client, kb, name):
     shared = RetrievalProfile.objects.get(name="default")
 
-    page = opened(client, profile_page.PAGE, shared.pk)
+    page = opened(client, PAGE, shared.pk)
 
     assert page.version(1)["links"] == ["Try", "Compare"]
     assert client.get(url(name, shared)).status_code == 403
 
 
 def test_who_edits_no_knowledge_base_makes_no_profile(client, curator):
-    assert client.get(reverse(profile_page.ADD)).status_code == 403
+    assert client.get(reverse(ADD)).status_code == 403
     assert "New profile" not in client.get(reverse(LIST)).content.decode()
 
 
@@ -140,7 +142,7 @@ def test_the_page_tells_of_each_version_its_state_its_maker_and_what_has_changed
     publish(principal(curator), save(kb, curator, top_k=4, fusion="weighted", description="Wider."))
     save(kb, curator, top_k=4)
 
-    page = opened(client, profile_page.PAGE, tuned.pk)
+    page = opened(client, PAGE, tuned.pk)
 
     assert [page.version(number)["state"] for number in (1, 2, 3)] == ["earlier version", "published", "draft"]
     assert page.version(1)["changes"] == "Against the environment’s defaults: Top K: 5 → 3"
@@ -153,37 +155,37 @@ def test_the_page_tells_of_each_version_its_state_its_maker_and_what_has_changed
 def test_a_version_that_only_says_something_else_is_told_as_such(client, kb, curator, tuned):
     save(kb, curator, top_k=3)
 
-    assert opened(client, profile_page.PAGE, tuned.pk).version(2)["changes"] == "Nothing that a search would notice."
+    assert opened(client, PAGE, tuned.pk).version(2)["changes"] == "Nothing that a search would notice."
 
 
 def test_a_long_history_has_pages_and_the_address_of_a_version_leads_to_its_own(client, kb, curator, tuned):
     for number in range(4, 26):
         save(kb, curator, top_k=number)
 
-    page = opened(client, profile_page.PAGE, tuned.pk)
+    page = opened(client, PAGE, tuned.pk)
 
     assert len(page.rows("versions")) == 3
     assert page.version(2)["changes"] == "Top K: 3 → 4"
-    first = opened(client, profile_page.PAGE, tuned.pk, page=1)
+    first = opened(client, PAGE, tuned.pk, page=1)
     assert first.version(4)["changes"] == "Top K: 5 → 6"  # against one on the next page
 
 
 # -- Saving --------------------------------------------------------------------------------------------------------------
 def test_an_edit_begins_with_the_settings_of_its_version_and_saves_the_next(client, kb, curator, tuned):
-    form = opened(client, profile_page.EDIT, tuned.pk).tree.xpath("//form[@data-testid='form']")[0]
+    form = opened(client, EDIT, tuned.pk).tree.xpath("//form[@data-testid='form']")[0]
     assert form.xpath(".//input[@name='top_k']/@value") == ["3"]
 
-    response = client.post(url(profile_page.EDIT, tuned), {"top_k": "4", "description": "Wider."})
+    response = client.post(url(EDIT, tuned), {"top_k": "4", "description": "Wider."})
 
     saved = RetrievalProfile.objects.get(name="tuned", version=2)
-    assert response.url == url(profile_page.PAGE, saved)
+    assert response.url == url(PAGE, saved)
     assert (saved.settings, saved.description, saved.created_by, saved.published) == (
         {"top_k": 4}, "Wider.", curator, False,
     )  # fmt: skip
 
 
 def test_a_mistake_is_told_at_its_field_and_nothing_is_saved(client, tuned):
-    response = client.post(url(profile_page.EDIT, tuned), {"top_k": "0"})
+    response = client.post(url(EDIT, tuned), {"top_k": "0"})
 
     assert response.status_code == 400
     assert "Give a whole number from 1 to 200." in response.content.decode()
@@ -193,34 +195,34 @@ def test_a_mistake_is_told_at_its_field_and_nothing_is_saved(client, tuned):
 def test_who_begins_with_an_earlier_version_is_told_what_that_leaves_out(client, kb, curator, tuned):
     newest = save(kb, curator, top_k=4)
 
-    assert "up to version 2 is not in it" in opened(client, profile_page.EDIT, tuned.pk).text("not-newest")
-    assert not opened(client, profile_page.EDIT, newest.pk).has("not-newest")
+    assert "up to version 2 is not in it" in opened(client, EDIT, tuned.pk).text("not-newest")
+    assert not opened(client, EDIT, newest.pk).has("not-newest")
 
 
 def test_a_profile_is_copied_to_a_knowledge_base(client, kb):
     shared = RetrievalProfile.objects.get(name="keyword-led")
-    page = client.get(reverse(profile_page.ADD), {"from": shared.pk, "kb": kb.pk})
+    page = client.get(reverse(ADD), {"from": shared.pk, "kb": kb.pk})
     assert b'value="0.1"' in page.content
 
     response = client.post(
-        f"{reverse(profile_page.ADD)}?from={shared.pk}&kb={kb.pk}",
+        f"{reverse(ADD)}?from={shared.pk}&kb={kb.pk}",
         {"name": "legal led", "place": str(kb.pk), "vector_weight": "0.2", "keyword_weight": "0.8"},
     )
 
     made = RetrievalProfile.objects.get(name="legal led")
-    assert response.url == url(profile_page.PAGE, made)
+    assert response.url == url(PAGE, made)
     assert (made.knowledge_base, made.version, made.settings) == (kb, 1, {"vector_weight": 0.2, "keyword_weight": 0.8})
 
 
 def test_only_superusers_make_shared_profiles(client, kb):
-    response = client.post(reverse(profile_page.ADD), {"name": "ours", "place": "shared"})
+    response = client.post(reverse(ADD), {"name": "ours", "place": "shared"})
 
     assert response.status_code == 400
     assert not RetrievalProfile.objects.filter(name="ours").exists()
 
 
 def test_a_superuser_makes_a_shared_profile(client, root):
-    client.post(reverse(profile_page.ADD), {"name": "ours", "place": "shared"})
+    client.post(reverse(ADD), {"name": "ours", "place": "shared"})
 
     assert RetrievalProfile.objects.get(name="ours").knowledge_base is None
 
@@ -229,7 +231,7 @@ def test_a_superuser_makes_a_shared_profile(client, root):
     ("name", "message"), [("tuned", "choose another name"), ("a@1", "neither / nor @"), ("", "required")]
 )
 def test_a_name_that_cannot_be_taken_is_told_at_its_field(client, kb, tuned, name, message):
-    response = client.post(reverse(profile_page.ADD), {"name": name, "place": str(kb.pk)})
+    response = client.post(reverse(ADD), {"name": name, "place": str(kb.pk)})
 
     (error,) = lxml.html.fromstring(response.content.decode()).xpath("//*[@id='id_name_error']")
     assert (response.status_code, message in words(error)) == (400, True)
@@ -240,24 +242,24 @@ def test_a_name_that_a_stranger_uses_is_like_a_free_one(client, kb, foreign):
     theirs = save(foreign.knowledge_base, foreign.knowledge_base.owner, name="secret", top_k=4)
 
     for name in ("secret", "free"):
-        response = client.post(reverse(profile_page.ADD), {"name": name, "place": str(kb.pk), "top_k": "2"})
-        assert (response.status_code, response.url) == (302, url(profile_page.PAGE, RetrievalProfile.objects.get(name=name, knowledge_base=kb)))  # fmt: skip
+        response = client.post(reverse(ADD), {"name": name, "place": str(kb.pk), "top_k": "2"})
+        assert (response.status_code, response.url) == (302, url(PAGE, RetrievalProfile.objects.get(name=name, knowledge_base=kb)))  # fmt: skip
 
     ours = RetrievalProfile.objects.get(name="secret", knowledge_base=kb)
-    page = opened(client, profile_page.PAGE, ours.pk)
+    page = opened(client, PAGE, ours.pk)
     assert page.version(1)
     assert len(page.tree.xpath("//tr[@data-version]")) == 1
-    assert client.post(url(profile_page.PUBLISH, ours)).status_code == 302
+    assert client.post(url(PUBLISH, ours)).status_code == 302
     draft = save(kb, kb.owner, name="secret")
     assert draft.version == 2
-    assert client.get(url(profile_page.EDIT, ours)).context["next_version"] == 3
-    assert client.post(url(profile_page.DELETE, draft)).url == url(profile_page.PAGE, ours)
+    assert client.get(url(EDIT, ours)).context["next_version"] == 3
+    assert client.post(url(DELETE, draft)).url == url(PAGE, ours)
     theirs.refresh_from_db()
     assert not theirs.published
 
 
 def test_a_knowledge_base_of_a_stranger_cannot_be_chosen(client, kb, foreign):
-    response = client.post(reverse(profile_page.ADD), {"name": "mine", "place": str(foreign.knowledge_base_id)})
+    response = client.post(reverse(ADD), {"name": "mine", "place": str(foreign.knowledge_base_id)})
 
     assert response.status_code == 400
 
@@ -266,7 +268,7 @@ def test_a_knowledge_base_of_a_stranger_cannot_be_chosen(client, kb, foreign):
 def test_two_versions_are_compared(client, kb, curator, tuned):
     later = save(kb, curator, top_k=4, rerankers=["overlap"])
 
-    page = opened(client, profile_page.DIFF, before=tuned.pk, after=later.pk)
+    page = opened(client, DIFF, before=tuned.pk, after=later.pk)
 
     assert page.differences() == {
         "top_k": ["3", "4"],
@@ -275,19 +277,19 @@ def test_two_versions_are_compared(client, kb, curator, tuned):
 
 
 def test_a_version_is_compared_with_the_environment(client, tuned):
-    page = opened(client, profile_page.DIFF, before="environment", after=tuned.pk)
+    page = opened(client, DIFF, before="environment", after=tuned.pk)
 
     assert page.differences() == {"top_k": ["5 inherited", "3"]}
 
 
 def test_equal_versions_are_told_to_be(client, tuned):
-    assert opened(client, profile_page.DIFF, before=tuned.pk, after=tuned.pk).has("same")
+    assert opened(client, DIFF, before=tuned.pk, after=tuned.pk).has("same")
 
 
 def test_versions_of_different_profiles_are_compared(client, tuned):
     other = RetrievalProfile.objects.get(name="weighted")
 
-    assert opened(client, profile_page.DIFF, before=other.pk, after=tuned.pk).differences().keys() == {
+    assert opened(client, DIFF, before=other.pk, after=tuned.pk).differences().keys() == {
         "fusion",
         "top_k",
     }
@@ -297,14 +299,14 @@ def test_versions_of_different_profiles_are_compared(client, tuned):
     "query", [{}, {"before": "x", "after": "1"}, {"before": "environment", "after": "environment"}]
 )
 def test_what_cannot_be_compared_is_not_found(client, query):
-    assert client.get(reverse(profile_page.DIFF), query).status_code == 404
+    assert client.get(reverse(DIFF), query).status_code == 404
 
 
 def test_the_version_of_a_stranger_is_not_compared(client, tuned, foreign):
     theirs = save(foreign.knowledge_base, foreign.knowledge_base.owner, "foreign")
 
     for pair in ({"before": theirs.pk, "after": tuned.pk}, {"before": "environment", "after": theirs.pk}):
-        assert client.get(reverse(profile_page.DIFF), pair).status_code == 404
+        assert client.get(reverse(DIFF), pair).status_code == 404
 
 
 # -- Publishing ----------------------------------------------------------------------------------------------------------
@@ -312,7 +314,7 @@ def test_a_publication_asks_first_and_tells_what_moves_and_what_differs(client, 
     publish(principal(curator), tuned, adopt=True)
     draft = save(kb, curator, top_k=4)
 
-    page = opened(client, profile_page.PUBLISH, draft.pk)
+    page = opened(client, PUBLISH, draft.pk)
 
     assert page.text("moving") == "legal"
     assert page.differences() == {"top_k": ["3", "4"]}
@@ -323,7 +325,7 @@ def test_a_publication_moves_the_knowledge_bases(client, kb, curator, tuned):
     publish(principal(curator), tuned, adopt=True)
     draft = save(kb, curator, top_k=4)
 
-    response = client.post(url(profile_page.PUBLISH, draft), follow=True)
+    response = client.post(url(PUBLISH, draft), follow=True)
 
     assert "1 knowledge base has moved" in response.content.decode()
     assert KnowledgeBase.objects.get(pk=kb.pk).profile == draft
@@ -333,19 +335,19 @@ def test_an_earlier_version_is_rolled_back_to(client, kb, curator, tuned):
     publish(principal(curator), tuned, adopt=True)
     publish(principal(curator), save(kb, curator, top_k=4))
 
-    assert "Roll back to “tuned v1”?" in client.get(url(profile_page.PUBLISH, tuned)).content.decode()
-    client.post(url(profile_page.PUBLISH, tuned))
+    assert "Roll back to “tuned v1”?" in client.get(url(PUBLISH, tuned)).content.decode()
+    client.post(url(PUBLISH, tuned))
 
     assert KnowledgeBase.objects.get(pk=kb.pk).profile == tuned
 
 
 @pytest.mark.parametrize(("sent", "profile"), [({"adopt": "on"}, "tuned v1"), ({}, "keyword-led v1")])
 def test_a_knowledge_base_adopts_its_own_profile_where_that_is_ticked(client, kb, tuned, sent, profile):
-    page = client.get(url(profile_page.PUBLISH, tuned)).content.decode()
+    page = client.get(url(PUBLISH, tuned)).content.decode()
     assert "Let “legal” search by it from now on" in page
     assert "Vector weight: 0.1 → 0.6" in page
 
-    client.post(url(profile_page.PUBLISH, tuned), sent)
+    client.post(url(PUBLISH, tuned), sent)
 
     assert str(KnowledgeBase.objects.get(pk=kb.pk).profile) == profile
 
@@ -353,36 +355,36 @@ def test_a_knowledge_base_adopts_its_own_profile_where_that_is_ticked(client, kb
 def test_a_superuser_sees_all_that_a_shared_profile_moves(client, root, kb, foreign):
     keyword_led = create_version(principal(root), "keyword-led", {"top_k": 9})
 
-    assert opened(client, profile_page.PUBLISH, keyword_led.pk).text("moving") == "legal , stranger-base"
+    assert opened(client, PUBLISH, keyword_led.pk).text("moving") == "legal , stranger-base"
 
 
 def test_what_is_published_already_is_not_published_again(client, curator, tuned):
     publish(principal(curator), tuned)
 
-    assert "published one already" in opened(client, profile_page.PUBLISH, tuned.pk).text("confirm")
+    assert "published one already" in opened(client, PUBLISH, tuned.pk).text("confirm")
 
 
 # -- Deleting ------------------------------------------------------------------------------------------------------------
 def test_a_draft_is_deleted_after_a_question(client, kb, curator, tuned):
     draft = save(kb, curator, top_k=4)
-    assert "lost for good" in opened(client, profile_page.DELETE, draft.pk).text("confirm")
+    assert "lost for good" in opened(client, DELETE, draft.pk).text("confirm")
 
-    response = client.post(url(profile_page.DELETE, draft))
+    response = client.post(url(DELETE, draft))
 
-    assert response.url == url(profile_page.PAGE, tuned)
+    assert response.url == url(PAGE, tuned)
     assert list(RetrievalProfile.objects.filter(name="tuned")) == [tuned]
 
 
 def test_after_the_last_version_the_list_is_shown(client, tuned):
-    assert client.post(url(profile_page.DELETE, tuned)).url == reverse(LIST)
+    assert client.post(url(DELETE, tuned)).url == reverse(LIST)
 
 
 def test_why_a_draft_is_kept_is_told_and_it_is(client, kb, curator, tuned, document):
     request = SearchRequest(query="诉讼", knowledge_base_ids=[kb.pk], profile="tuned", explain=True)
     search(principal(curator), request)
 
-    page = opened(client, profile_page.DELETE, tuned.pk)
-    response = client.post(url(profile_page.DELETE, tuned), follow=True)
+    page = opened(client, DELETE, tuned.pk)
+    response = client.post(url(DELETE, tuned), follow=True)
 
     assert "The search log holds searches" in page.text("reason")
     assert "The search log holds searches" in response.content.decode()
@@ -404,12 +406,12 @@ def test_each_page_takes_less_than_ten_queries_however_much_there_is(client, kb,
     draft = RetrievalProfile.objects.get(name="tuned", version=5)
     addresses = {
         "list": (reverse(LIST), {}),
-        "page": (url(profile_page.PAGE, draft), {}),
-        "edit": (url(profile_page.EDIT, draft), {}),
-        "add": (reverse(profile_page.ADD), {"from": draft.pk, "kb": kb.pk}),
-        "publish": (url(profile_page.PUBLISH, draft), {}),
-        "delete": (url(profile_page.DELETE, draft), {}),
-        "diff": (reverse(profile_page.DIFF), {"before": tuned.pk, "after": draft.pk}),
+        "page": (url(PAGE, draft), {}),
+        "edit": (url(EDIT, draft), {}),
+        "add": (reverse(ADD), {"from": draft.pk, "kb": kb.pk}),
+        "publish": (url(PUBLISH, draft), {}),
+        "delete": (url(DELETE, draft), {}),
+        "diff": (reverse(DIFF), {"before": tuned.pk, "after": draft.pk}),
     }
 
     taken = {name: queries_of(client, address, **query) for name, (address, query) in addresses.items()}
