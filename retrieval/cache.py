@@ -11,8 +11,9 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Generic, Protocol, Self, TypeVar
 
@@ -44,8 +45,7 @@ class CacheKey:
             raise ValueError(f"the parts of a cache key must not contain {_SEPARATOR!r}: {self!r}")
 
     def __str__(self) -> str:
-        parts = (self.installation, self.kb_id, self.version, self.tokenizer_id, self.fingerprint)
-        return _SEPARATOR.join(map(str, parts))
+        return _SEPARATOR.join(map(str, dataclasses.astuple(self)))
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -78,6 +78,7 @@ class HasSize(Protocol):
 
 T = TypeVar("T", bound=HasSize)
 K = TypeVar("K")
+R = TypeVar("R")
 V = TypeVar("V")
 
 
@@ -91,7 +92,7 @@ class ByteTier(Protocol):
         """The payload that serves `key`, with its own key."""
 
     def store(self, key: CacheKey, payload: bytes) -> bool:
-        """Keeps the payload; False where this tier does not want it (too large, older than what it holds)."""
+        """Stores the payload; False where this tier does not want it (too large, older than what it holds)."""
 
     def drop(self, kb_id: int) -> None: ...
 
@@ -129,7 +130,7 @@ class Found(Generic[T]):
 
 
 class Recent(Generic[K, V]):
-    """The most recently used entries, bounded by the sum of their bytes. Thread-safe: hold `lock` to look and then write."""
+    """The most recently used entries, bounded by the sum of their bytes. Thread-safe: hold `lock` to read and then write."""
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -146,7 +147,7 @@ class Recent(Generic[K, V]):
             return self._entries[key][0]
 
     def put(self, key: K, value: V, nbytes: int) -> bool:
-        """Keeps the entry and drops the least recently used ones; False if it is larger than all of the memory."""
+        """Stores the entry and drops the least recently used ones; False if it is larger than all of the memory."""
         with self.lock:
             self.drop(key)
             if nbytes > self.max_bytes:
@@ -164,38 +165,6 @@ class Recent(Generic[K, V]):
     def __iter__(self) -> Iterator[K]:
         with self.lock:
             return iter(list(self._entries))
-
-
-class MemoryTier(Generic[T]):
-    """Live objects of this process, the newest of each lineage, bounded by the sum of their `nbytes`. Thread-safe."""
-
-    def __init__(self, max_bytes: int) -> None:
-        self._held: Recent[CacheKey, tuple[CacheKey, T]] = Recent(max_bytes)
-
-    @property
-    def nbytes(self) -> int:
-        return self._held.nbytes
-
-    @property
-    def max_bytes(self) -> int:
-        return self._held.max_bytes
-
-    def get(self, key: CacheKey) -> tuple[CacheKey, T] | None:
-        """The value that serves `key`, with its own key."""
-        held = self._held.get(key.lineage)
-        return held if held is not None and held[0].serves(key) else None
-
-    def put(self, key: CacheKey, value: T) -> bool:
-        """Keeps `value` and drops the least recently used; False if it is too large, or older than what is held."""
-        with self._held.lock:
-            held = self._held.get(key.lineage)
-            is_older = held is not None and held[0].version > key.version
-            return not is_older and self._held.put(key.lineage, (key, value), value.nbytes)
-
-    def drop(self, kb_id: int) -> None:
-        for lineage in self._held:
-            if lineage.kb_id == kb_id:
-                self._held.drop(lineage)
 
 
 class Counts:
@@ -220,50 +189,31 @@ class _TierLog(Counts):
 
     def __init__(self, tier: str, observe: Observer) -> None:
         super().__init__(tier, observe)
-        self._is_down = False
-        self._rejected: CacheKey | None = None
-        self._too_large: set[CacheKey] = set()
+        self._warned: dict[Hashable, object] = {}
 
     def reached(self) -> None:
         with self._lock:
-            recovered, self._is_down = self._is_down, False
-        if recovered:
+            was_down = self._warned.pop("down", False)
+        if was_down:
             logger.info("cache tier %s is back", self.tier)
 
-    def unreachable(self, error: TierUnavailable) -> None:
+    def fault(self, topic: Hashable, about: object, message: str, *arguments: object) -> None:
+        """Counts an error, and logs it unless the last one of its topic was about the same."""
         self.add(errors=1)
         with self._lock:
-            known, self._is_down = self._is_down, True
-        if not known:
-            logger.warning("cache tier %s is unavailable, going on without it: %s", self.tier, error)
-
-    def too_large(self, key: CacheKey, nbytes: int, max_bytes: int) -> None:
-        self.add(errors=1)
-        with self._lock:
-            known = key.lineage in self._too_large
-            self._too_large.add(key.lineage)
-        if not known:
-            logger.warning(
-                "the index of %s takes %s bytes and memory is bounded to %s, so every search loads it again: raise "
-                "BM25_MEMORY_MB",
-                key,
-                nbytes,
-                max_bytes,
-            )
-
-    def rejected(self, key: CacheKey, reason: Exception) -> None:
-        self.add(misses=1, errors=1)
-        with self._lock:
-            known, self._rejected = self._rejected == key, key
-        if not known:
-            logger.warning("cache tier %s holds an unusable payload for %s, ignoring it: %s", self.tier, key, reason)
+            is_known = self._warned.get(topic) == about
+            self._warned[topic] = about
+        if not is_known:
+            logger.warning(message, *arguments)
 
 
 class TieredCache(Generic[T]):
-    """Looks in memory, then in each byte tier in order; what a lower tier answers goes up into those above.
+    """Looks in memory, then in each byte tier in order; what a lower tier answers goes up into those above. Thread-safe.
+
+    Memory holds live objects, the newest version of each lineage, bounded by the sum of their `nbytes`.
 
     Args:
-        memory: The tier of live objects.
+        memory_bytes: The bound of the memory.
         tiers: The byte tiers, nearest first.
         codec: Signs and verifies payloads.
         encode: Value to builtin types.
@@ -273,14 +223,14 @@ class TieredCache(Generic[T]):
 
     def __init__(
         self,
-        memory: MemoryTier[T],
+        memory_bytes: int,
         tiers: Sequence[ByteTier],
         codec: PayloadCodec,
         encode: Callable[[T], object],
         decode: Callable[[CacheKey, object], T],
         observe: Observer = lambda _tier, _field, _amount: None,
     ) -> None:
-        self._memory = memory
+        self._memory: Recent[CacheKey, Found[T]] = Recent(memory_bytes)
         self._tiers = tuple(tiers)
         self._codec = codec
         self._encode = encode
@@ -290,31 +240,57 @@ class TieredCache(Generic[T]):
 
     def live(self, key: CacheKey) -> Found[T] | None:
         """What this process holds of the key's version or a newer one; counts as a look-up."""
-        held = self._memory.get(key)
-        self._logs[PROCESS_TIER].add(**{"misses" if held is None else "hits": 1})
-        return None if held is None else Found(held[1], held[0], PROCESS_TIER)
+        held = self.held(key)
+        found = held if held is not None and held.key.serves(key) else None
+        self.count(**{"misses" if found is None else "hits": 1})
+        return found
 
     def held(self, key: CacheKey) -> Found[T] | None:
         """What this process holds of any version; counts as nothing."""
-        held = self._memory.get(key.lineage)
-        return None if held is None else Found(held[1], held[0], PROCESS_TIER)
+        return self._memory.get(key.lineage)
 
     def stored(self, key: CacheKey) -> Found[T] | None:
         """What the nearest byte tier holds that serves the key; not put into memory."""
         for depth, tier in enumerate(self._tiers):
-            entry = self._load(tier, key)
-            value = None if entry is None else self._open(tier, *entry)
-            if entry is not None and value is not None:
-                self._store(self._tiers[:depth], *entry)
-                return Found(value, entry[0], tier.name)
+            log = self._logs[tier.name]
+            entry = self._reach(tier, partial(tier.load, key))
+            if entry is None:
+                log.add(misses=1)
+                continue
+            stored_key, payload = entry
+            try:
+                value = self._decode(stored_key, self._codec.open(str(stored_key), payload))
+            except (PayloadError, ValueError) as error:
+                log.add(misses=1)
+                message = "cache tier %s holds an unusable payload for %s, ignoring it: %s"
+                log.fault("unusable", stored_key, message, tier.name, stored_key, error)
+                continue
+            log.add(hits=1, nbytes=len(payload))
+            self._store(self._tiers[:depth], stored_key, payload)
+            return Found(value, stored_key, tier.name)
         return None
 
     def keep(self, key: CacheKey, value: T) -> None:
-        """Keeps `value` in this process; one that exceeds all of its memory is loaded again each time, with one warning."""
-        if self._memory.put(key, value):
-            self._logs[PROCESS_TIER].add(stores=1)
+        """Holds `value` in this process unless that holds a newer one, and drops the least recently used.
+
+        One that exceeds all of the memory is loaded again each time, with one warning.
+        """
+        with self._memory.lock:
+            held = self.held(key)
+            is_older = held is not None and held.key.version > key.version
+            is_kept = not is_older and self._memory.put(key.lineage, Found(value, key, PROCESS_TIER), value.nbytes)
+        if is_kept:
+            self.count(stores=1)
         elif value.nbytes > self._memory.max_bytes:
-            self._logs[PROCESS_TIER].too_large(key, value.nbytes, self._memory.max_bytes)
+            self._logs[PROCESS_TIER].fault(
+                ("too large", key.lineage),
+                key.lineage,
+                "the index of %s takes %s bytes and memory is bounded to %s, so every search loads it again: raise "
+                "BM25_MEMORY_MB",
+                key,
+                value.nbytes,
+                self._memory.max_bytes,
+            )
         self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
 
     def count(self, **amounts: int) -> None:
@@ -327,61 +303,38 @@ class TieredCache(Generic[T]):
             payload = self._codec.seal(str(key), self._encode(value))
         except PayloadError as error:
             logger.warning("%s stays in this process only: %s", key, error)
-            return
-        self._store(self._tiers, key, payload)
+        else:
+            self._store(self._tiers, key, payload)
 
     def drop(self, kb_id: int) -> None:
         """Forgets the knowledge base in every tier that can be reached."""
-        self._memory.drop(kb_id)
+        for lineage in self._memory:
+            if lineage.kb_id == kb_id:
+                self._memory.drop(lineage)
         self._observe(PROCESS_TIER, "nbytes", self._memory.nbytes)
         for tier in self._tiers:
-            log = self._logs[tier.name]
-            try:
-                tier.drop(kb_id)
-            except TierUnavailable as error:
-                log.unreachable(error)
-            else:
-                log.reached()
+            self._reach(tier, partial(tier.drop, kb_id))
 
     def stats(self) -> dict[str, TierStats]:
         """Counters by tier name, nearest first."""
         stats = {name: log.stats for name, log in self._logs.items()}
         return stats | {PROCESS_TIER: dataclasses.replace(stats[PROCESS_TIER], nbytes=self._memory.nbytes)}
 
-    def _load(self, tier: ByteTier, key: CacheKey) -> tuple[CacheKey, bytes] | None:
-        log = self._logs[tier.name]
-        try:
-            entry = tier.load(key)
-        except TierUnavailable as error:
-            log.unreachable(error)
-            entry = None
-        else:
-            log.reached()
-        if entry is None:
-            log.add(misses=1)
-        return entry
-
-    def _open(self, tier: ByteTier, key: CacheKey, payload: bytes) -> T | None:
-        log = self._logs[tier.name]
-        try:
-            value = self._decode(key, self._codec.open(str(key), payload))
-        except (PayloadError, ValueError) as error:
-            log.rejected(key, error)
-            return None
-        log.add(hits=1, nbytes=len(payload))
-        return value
-
     def _store(self, tiers: Sequence[ByteTier], key: CacheKey, payload: bytes) -> None:
         for tier in tiers:
-            log = self._logs[tier.name]
-            try:
-                is_stored = tier.store(key, payload)
-            except TierUnavailable as error:
-                log.unreachable(error)
-            else:
-                log.reached()
-                if is_stored:
-                    log.add(stores=1, nbytes=len(payload))
+            if self._reach(tier, partial(tier.store, key, payload)):
+                self._logs[tier.name].add(stores=1, nbytes=len(payload))
+
+    def _reach(self, tier: ByteTier, call: Callable[[], R]) -> R | None:
+        """What a byte tier answers; None where it cannot be reached."""
+        log = self._logs[tier.name]
+        try:
+            answer = call()
+        except TierUnavailable as error:
+            log.fault("down", tier.name, "cache tier %s is unavailable, going on without it: %s", tier.name, error)
+            return None
+        log.reached()
+        return answer
 
 
 MEMORY = "memory"
@@ -412,10 +365,6 @@ class Entry:
     value: bytes
     expires: float
     tier: str = MEMORY
-
-    @property
-    def nbytes(self) -> int:
-        return len(self.value) + ENTRY_OVERHEAD_BYTES
 
 
 class ByteCache:
@@ -489,14 +438,14 @@ class ByteCache:
         return entry
 
     def _in_shared(self, key: bytes) -> Entry | None:
-        payload = self._shared.get(key)
-        if payload is None or len(payload) < _EXPIRY.size:
+        payload = self._shared.get(key) or b""
+        if len(payload) < _EXPIRY.size:
             return None
         expires: float = _EXPIRY.unpack_from(payload)[0]
         return Entry(payload[_EXPIRY.size :], expires, SHARED) if expires > self._clock() else None
 
     def _keep(self, key: bytes, entry: Entry) -> None:
-        if self._memory.put(key, dataclasses.replace(entry, tier=MEMORY), entry.nbytes):
+        if self._memory.put(key, dataclasses.replace(entry, tier=MEMORY), len(entry.value) + ENTRY_OVERHEAD_BYTES):
             self._counts[MEMORY].add(stores=1)
 
     def _counted(self, tier: str, found: Entry | None) -> Entry | None:

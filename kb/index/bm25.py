@@ -26,7 +26,7 @@ from kb.base.shapes import as_values
 from kb.index.fulltext import build_index, changes_since, log_start
 from kb.index.models import BM25Index, ChunkChange
 from retrieval.bm25 import FORMAT, OkapiIndex, okapi_parameters
-from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats, TierUnavailable
+from retrieval.cache import CacheKey, Found, TieredCache, TierStats, TierUnavailable
 from retrieval.channels import LoadedIndex
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import Land, SingleFlight
@@ -202,7 +202,7 @@ _first_use = threading.Lock()
 def _shared_cache() -> TieredCache[StoredIndex]:
     """One cache a process."""
     return TieredCache(
-        memory=MemoryTier(settings.BM25_MEMORY_BYTES),
+        memory_bytes=settings.BM25_MEMORY_BYTES,
         tiers=(RedisTier(settings.BM25_REDIS_MAX_BYTES), DatabaseTier()),
         codec=PayloadCodec(settings.SECRET_KEY.encode()),
         encode=lambda stored: stored.index.state(),

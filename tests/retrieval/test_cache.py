@@ -7,7 +7,7 @@ from itertools import repeat
 import pytest
 
 from retrieval.bm25 import OkapiIndex
-from retrieval.cache import CacheKey, Found, MemoryTier, TieredCache, TierStats, TierUnavailable
+from retrieval.cache import CacheKey, Found, TieredCache, TierStats, TierUnavailable
 from retrieval.payload import PayloadCodec
 from retrieval.postings import count_postings, hash_terms
 from tests.fakes import Blob
@@ -69,7 +69,7 @@ def new_process(shared, stored):
     """Makes a cache with a memory of its own over the same byte tiers."""
 
     def make(max_bytes=1000, codec=CODEC, **options):
-        return TieredCache(MemoryTier(max_bytes), [shared, stored], codec, lambda blob: blob.content, decode, **options)
+        return TieredCache(max_bytes, [shared, stored], codec, lambda blob: blob.content, decode, **options)
 
     return make
 
@@ -176,7 +176,7 @@ def test_a_payload_is_decoded_with_the_key_it_is_kept_under(new_process, shared)
     add(new_process(), KEY, b"index")
     told = []
     cache = TieredCache(
-        MemoryTier(1000), [shared], CODEC, lambda blob: blob.content, lambda key, state: told.append(key) or Blob(state)
+        1000, [shared], CODEC, lambda blob: blob.content, lambda key, state: told.append(key) or Blob(state)
     )
 
     cache.stored(KEY.at(1))
@@ -323,7 +323,7 @@ def test_a_state_too_large_to_seal_stays_in_this_process(new_process, shared, st
 
 def test_a_tier_that_does_not_want_a_payload_leaves_it_to_the_others(shared, stored):
     shared = DictTier("shared", max_bytes=10)
-    cache = TieredCache(MemoryTier(1000), [shared, stored], CODEC, lambda blob: blob.content, decode)
+    cache = TieredCache(1000, [shared, stored], CODEC, lambda blob: blob.content, decode)
 
     add(cache, KEY, b"index")
 
@@ -396,9 +396,7 @@ def test_an_index_comes_back_from_bytes_with_the_same_answers(shared):
         for chunk_id, postings in enumerate(counted)
     )
     here, there = (
-        TieredCache(
-            MemoryTier(10_000), [shared], CODEC, OkapiIndex.state, lambda key, state: OkapiIndex.from_state(state)
-        )
+        TieredCache(10_000, [shared], CODEC, OkapiIndex.state, lambda key, state: OkapiIndex.from_state(state))
         for _ in range(2)
     )
     terms = hash_terms(["知识", "库", "检索", "速度"])

@@ -69,14 +69,14 @@ def test_twenty_threads_on_a_cold_base_build_once_and_all_get_the_index(kb):
 
 def test_first_uses_at_the_same_moment_share_one_cache(monkeypatch):
     bm25._shared_cache.cache_clear()
-    real, both = bm25.MemoryTier, threading.Barrier(2)
+    real, both = bm25.TieredCache, threading.Barrier(2)
 
-    def slow(max_bytes):
+    def slow(**arguments):
         with suppress(threading.BrokenBarrierError):
             both.wait(0.2)  # would let a second one in
-        return real(max_bytes)
+        return real(**arguments)
 
-    monkeypatch.setattr(bm25, "MemoryTier", slow)
+    monkeypatch.setattr(bm25, "TieredCache", slow)
     first, second = at_once(2, BM25Store)
     assert first._cache is second._cache
     assert first._flights is second._flights
