@@ -17,7 +17,7 @@ A judged passage is found again after another chunking or another import of its 
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -28,23 +28,20 @@ from urllib.parse import unquote
 import ir_measures
 
 from retrieval.eval.qrels import (
-    BeirQuery,
     SetFormatError,
     SetProblem,
     iter_json_lines,
     iter_lines,
     named,
-    query_record,
-    read_qrels,
-    read_queries,
+    new_id,
     string_field,
     write_json_lines,
-    write_qrels,
 )
 
 MAX_GRADE = 3
 ID_CHARACTERS, SOURCE_CHARACTERS, TEXT_CHARACTERS = 200, 1_000, 10_000
 
+_BEIR_QRELS, _BEIR_HEADER = "qrels/test.tsv", ("query-id", "corpus-id", "score")
 _PASSAGES, _UNANSWERABLE = "passages.jsonl", "unanswerable.txt"
 _ENCODED = {"ids": "percent-encoded"}
 _TOPIC = re.compile(r"<top>(.*?)</top>", re.DOTALL | re.IGNORECASE)
@@ -118,7 +115,7 @@ def read_judged_set(
         if (query_id, source) not in replaced
     ]
     for each in whole:
-        _check_judgment(each.query_id, each.source, each.grade, place=f"{directory / 'qrels'}, query '{each.query_id}'")
+        _check_judgment(each, f"{directory / 'qrels'}, query '{each.query_id}'")
     for number, query in enumerate(queries.values(), start=1):
         place = f"{directory}, query {number}"
         _check_id(query.id, place)
@@ -139,21 +136,20 @@ def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, docu
     meta = {"name": judged.name} | (_ENCODED if layout is Layout.TREC else {})
     (directory / "meta.json").write_text(json.dumps(meta, ensure_ascii=False) + "\n", encoding="utf-8")
     qrels, apart = _split(judged.judgments, documents, layout)
+    grades = [(key, source, grade) for key, by_source in qrels.items() for source, grade in by_source.items()]
     if layout is Layout.BEIR:
-        records = (query_record(each.id, BeirQuery(each.text, each.answerable)) for each in judged.queries)
+        records = (
+            {"_id": each.id, "text": each.text, "metadata": {"answerable": each.answerable}} for each in judged.queries
+        )
         write_json_lines(directory / "queries.jsonl", records)
-        write_qrels(directory, qrels)
+        (directory / _BEIR_QRELS).parent.mkdir(exist_ok=True)
+        _write_lines(directory / _BEIR_QRELS, ("\t".join(map(str, row)) for row in (_BEIR_HEADER, *grades)))
     else:
         _write_lines(
             directory / "topics.tsv", (f"{_encoded(each.id)}\t{' '.join(each.text.split())}" for each in judged.queries)
         )
         _write_lines(
-            directory / "qrels.txt",
-            (
-                f"{_encoded(query_id)} 0 {_encoded(source)} {grade}"
-                for query_id, grades in qrels.items()
-                for source, grade in grades.items()
-            ),
+            directory / "qrels.txt", (f"{_encoded(key)} 0 {_encoded(source)} {grade}" for key, source, grade in grades)
         )
         _write_lines(directory / _UNANSWERABLE, (_encoded(each.id) for each in judged.queries if not each.answerable))
     if apart:
@@ -164,23 +160,65 @@ def write_judged_set(directory: Path, judged: JudgedSet, layout: Layout, *, docu
         write_json_lines(directory / _PASSAGES, passages)
 
 
+_Grades = dict[str, dict[str, int]]
+
+
 # -- BEIR --------------------------------------------------------------------------------------------------------------
-def _read_beir(
-    directory: Path, documents: Collection[str] | None
-) -> tuple[dict[str, JudgedQuery], Mapping[str, Mapping[str, int]]]:
-    queries = read_queries(directory)
-    qrels = read_qrels(directory, queries=queries, passage_ids=documents)
-    return {
-        key: JudgedQuery(key, query.text, answerable=query.answerable is not False)
-        for key, query in queries.items()
-        if key in qrels or query.answerable is not None
-    }, qrels
+def _read_beir(directory: Path, documents: Collection[str] | None) -> tuple[dict[str, JudgedQuery], _Grades]:
+    queries: dict[str, JudgedQuery] = {}
+    marked: set[str] = set()
+    for place, record in iter_json_lines(directory / "queries.jsonl"):
+        query_id = new_id(record, place, queries)
+        metadata = record.get("metadata") or {}
+        answerable = metadata.get("answerable") if isinstance(metadata, dict) else metadata
+        if answerable is not None:
+            if not isinstance(answerable, bool):
+                raise SetFormatError(SetProblem.BAD_ANSWERABLE, place)
+            marked.add(query_id)
+        queries[query_id] = JudgedQuery(query_id, string_field(record, "text", place), answerable is not False)
+    qrels = _checked(_beir_judgments(directory / _BEIR_QRELS), queries, documents, "queries.jsonl")
+    return {key: query for key, query in queries.items() if key in qrels or key in marked}, qrels
+
+
+def _beir_judgments(path: Path) -> Iterator[tuple[str, str, str, int]]:
+    for place, line in iter_lines(path):
+        fields = tuple(line.split("\t"))
+        if fields == _BEIR_HEADER:
+            continue
+        if len(fields) != len(_BEIR_HEADER):
+            raise SetFormatError(SetProblem.BAD_JUDGMENT, place, count=len(fields))
+        query_id, source, score = fields
+        try:
+            yield place, query_id, source, int(score)
+        except ValueError as error:
+            raise SetFormatError(SetProblem.NOT_A_GRADE, place, grade=score) from error
+
+
+def _checked(
+    judgments: Iterable[tuple[str, str, str, int]],
+    queries: Collection[str],
+    documents: Collection[str] | None,
+    queries_file: str,
+) -> _Grades:
+    """Grades by source by query id, of (place, query id, source, grade).
+
+    Raises:
+        SetFormatError: a query or a document is unknown, or judged twice.
+    """
+    qrels: _Grades = {}
+    for place, query_id, source, grade in judgments:
+        if query_id not in queries:
+            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries=queries_file)
+        if documents is not None and source not in documents:
+            raise SetFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=source)
+        if source in qrels.setdefault(query_id, {}):
+            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
+        qrels[query_id][source] = grade
+    return qrels
 
 
 # -- TREC --------------------------------------------------------------------------------------------------------------
-def _read_trec(
-    directory: Path, documents: Collection[str] | None
-) -> tuple[dict[str, JudgedQuery], Mapping[str, Mapping[str, int]]]:
+def _read_trec(directory: Path, documents: Collection[str] | None) -> tuple[dict[str, JudgedQuery], _Grades]:
     decode = unquote if _has_encoded_ids(directory) else str
     topics_file, qrels_file = (_only(directory, pattern) for pattern in ("topics*", "qrels*"))
     marked = directory / _UNANSWERABLE
@@ -191,21 +229,16 @@ def _read_trec(
         if query_id in queries:
             raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
         queries[query_id] = JudgedQuery(query_id, text, answerable=key not in unanswerable)
-    qrels: dict[str, dict[str, int]] = {}
-    for place, line in iter_lines(qrels_file):
+    return queries, _checked(_trec_judgments(qrels_file, decode), queries, documents, topics_file.name)
+
+
+def _trec_judgments(path: Path, decode: Callable[[str], str]) -> Iterator[tuple[str, str, str, int]]:
+    for place, line in iter_lines(path):
         try:
             judged: Any = next(ir_measures.read_trec_qrels(f"{line}\n"))  # type: ignore[no-untyped-call]
         except ValueError as error:
             raise SetFormatError(SetProblem.BAD_TREC_JUDGMENT, place) from error
-        query_id, source = decode(judged.query_id), decode(judged.doc_id)
-        if query_id not in queries:
-            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries=topics_file.name)
-        if documents is not None and source not in documents:
-            raise SetFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=source)
-        if source in qrels.setdefault(query_id, {}):
-            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
-        qrels[query_id][source] = judged.relevance
-    return queries, qrels
+        yield place, decode(judged.query_id), decode(judged.doc_id), judged.relevance
 
 
 def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -238,7 +271,7 @@ def _only(directory: Path, pattern: str) -> Path:
 
 
 def _has_encoded_ids(directory: Path) -> bool:
-    named(directory)  # tells of a meta.json that is none
+    named(directory)  # reports a meta.json that is none
     path = directory / "meta.json"
     meta = json.loads(path.read_text(encoding="utf-8-sig")) if path.is_file() else {}
     return isinstance(meta, dict) and meta.get("ids") == _ENCODED["ids"]
@@ -254,9 +287,8 @@ def _encoded(key: str) -> str:
 
 
 # -- Passages ----------------------------------------------------------------------------------------------------------
-def _read_passages(path: Path, queries: Mapping[str, JudgedQuery]) -> list[SourceJudgment]:
-    judgments: list[SourceJudgment] = []
-    seen: set[tuple[str, str, str]] = set()
+def _read_passages(path: Path, queries: Collection[str]) -> list[SourceJudgment]:
+    judgments: dict[tuple[str, str, str], SourceJudgment] = {}
     for place, record in iter_json_lines(path) if path.is_file() else ():
         query_id, source = (string_field(record, name, place) for name in ("query-id", "corpus-id"))
         quote, grade = string_field(record, "quote", place, default=""), record.get("score")
@@ -264,22 +296,21 @@ def _read_passages(path: Path, queries: Mapping[str, JudgedQuery]) -> list[Sourc
             raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries="the queries")
         if isinstance(grade, bool) or not isinstance(grade, int) or grade < 0:
             raise SetFormatError(SetProblem.NOT_A_GRADE, place, grade=str(grade))
-        _check_judgment(query_id, source, grade, place=place)
-        if (query_id, source, quote) in seen:
+        judgment = SourceJudgment(query_id, source, grade, quote)
+        _check_judgment(judgment, place)
+        if (query_id, source, quote) in judgments:
             raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
-        seen.add((query_id, source, quote))
-        judgments.append(SourceJudgment(query_id, source, grade, quote))
-    return judgments
+        judgments[query_id, source, quote] = judgment
+    return list(judgments.values())
 
 
 def _split(
-    judgments: Iterable[SourceJudgment], documents: Collection[str], layout: Layout
-) -> tuple[dict[str, dict[str, int]], list[SourceJudgment]]:
+    judgments: Sequence[SourceJudgment], documents: Collection[str], layout: Layout
+) -> tuple[_Grades, list[SourceJudgment]]:
     """What goes into qrels, and what goes into passages.jsonl; ids in BEIR's qrels hold no tabs and no line ends."""
     known = frozenset(documents)
-    judgments = list(judgments)
     with_passages = {(each.query_id, each.source) for each in judgments if each.quote}
-    qrels: dict[str, dict[str, int]] = {}
+    qrels: _Grades = {}
     apart: list[SourceJudgment] = []
     for each in judgments:
         fits = layout is Layout.TREC or not any(character in each.query_id + each.source for character in "\t\r\n")
@@ -292,11 +323,11 @@ def _split(
     return qrels, apart
 
 
-def _check_judgment(query_id: str, source: str, grade: int, *, place: str) -> None:
-    if grade > MAX_GRADE:
-        raise SetFormatError(SetProblem.GRADE_TOO_HIGH, place, grade=grade, most=MAX_GRADE)
-    _check_id(query_id, place)
-    _check_length("corpus-id", source, SOURCE_CHARACTERS, place)
+def _check_judgment(judgment: SourceJudgment, place: str) -> None:
+    if judgment.grade > MAX_GRADE:
+        raise SetFormatError(SetProblem.GRADE_TOO_HIGH, place, grade=judgment.grade, most=MAX_GRADE)
+    _check_id(judgment.query_id, place)
+    _check_length("corpus-id", judgment.source, SOURCE_CHARACTERS, place)
 
 
 def _check_id(query_id: str, place: str) -> None:

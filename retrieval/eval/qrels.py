@@ -1,13 +1,11 @@
-"""Evaluation sets in BEIR's layout: corpus.jsonl, queries.jsonl and qrels/SPLIT.tsv in one folder.
+"""The files of an evaluation set line by line, and what can be wrong with them: each with the place and the remedy.
 
 The format is that of Thakur et al., "BEIR" (2021), with one addition: `metadata.answerable` of a query, false for one
 that the corpus deliberately cannot answer.
-
-What can be wrong with the files of an evaluation set: each with the place and the remedy.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -79,16 +77,7 @@ class SetFormatError(RetrievalError):
         self.params = params
 
 
-DEFAULT_SPLIT = "test"
-
-_HEADER = ("query-id", "corpus-id", "score")
-
-
-LAYOUT = f"a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/{DEFAULT_SPLIT}.tsv"
-
-
-class BeirFormatError(SetFormatError):
-    """A file in BEIR's layout is missing or malformed."""
+LAYOUT = "a BEIR folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,121 +89,18 @@ class BeirPassage:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class BeirQuery:
-    """One line of queries.jsonl; answerable is None where the set does not say."""
-
-    text: str
-    answerable: bool | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BeirSet:
-    """One split of an evaluation set.
-
-    Attributes:
-        queries: by id: those judged in this split, and those marked as not answerable.
-        qrels: grade by passage id by query id.
-    """
-
-    name: str
-    passages: tuple[BeirPassage, ...]
-    queries: Mapping[str, BeirQuery]
-    qrels: Mapping[str, Mapping[str, int]]
-
-
-def read_beir(directory: Path, *, split: str = DEFAULT_SPLIT) -> BeirSet:
-    """Reads a set whole and checks that every judgment names a known query and passage.
-
-    Raises:
-        BeirFormatError: a file is missing, a line is malformed, an id is unknown or given twice.
-    """
-    passages = tuple(iter_corpus(directory))
-    queries = read_queries(directory)
-    qrels = read_qrels(directory, queries=queries, passage_ids={passage.id for passage in passages}, split=split)
-    in_split = {key: query for key, query in queries.items() if key in qrels or query.answerable is False}
-    return BeirSet(name=named(directory), passages=passages, queries=in_split, qrels=qrels)
-
-
 def iter_corpus(directory: Path) -> Iterator[BeirPassage]:
     """Yields the passages of corpus.jsonl one at a time.
 
     Raises:
-        BeirFormatError: the file is missing, a line is malformed, an id is given twice.
+        SetFormatError: the file is missing, a line is malformed, an id is given twice.
     """
-    path = directory / "corpus.jsonl"
     seen: set[str] = set()
-    for place, record in iter_json_lines(path):
-        yield BeirPassage(
-            id=_new_id(record, place, seen),
-            title=string_field(record, "title", place, default=""),
-            text=string_field(record, "text", place),
-        )
-
-
-def read_queries(directory: Path) -> dict[str, BeirQuery]:
-    """All queries of queries.jsonl by id, of whatever split; raises as `iter_corpus`."""
-    queries: dict[str, BeirQuery] = {}
-    seen: set[str] = set()
-    for place, record in iter_json_lines(directory / "queries.jsonl"):
-        query_id = _new_id(record, place, seen)
-        queries[query_id] = BeirQuery(text=string_field(record, "text", place), answerable=_answerable(record, place))
-    return queries
-
-
-def read_qrels(
-    directory: Path, *, queries: Iterable[str], passage_ids: Iterable[str] | None, split: str = DEFAULT_SPLIT
-) -> dict[str, dict[str, int]]:
-    """Grades by passage id by query id, from qrels/SPLIT.tsv.
-
-    Args:
-        directory: the set's.
-        queries: their known ids.
-        passage_ids: the known ones; None: any.
-        split: the file's name.
-
-    Raises:
-        BeirFormatError: the file is missing, a line is malformed, an id is unknown, a pair is judged twice.
-    """
-    path = directory / "qrels" / f"{split}.tsv"
-    known = (frozenset(queries), None if passage_ids is None else frozenset(passage_ids))
-    qrels: dict[str, dict[str, int]] = {}
-    for place, line in iter_lines(path):
-        fields = tuple(line.split("\t"))
-        if fields == _HEADER:
-            continue
-        query_id, passage_id, grade = _judgment(fields, place, known)
-        grades = qrels.setdefault(query_id, {})
-        if passage_id in grades:
-            raise BeirFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=passage_id)
-        grades[passage_id] = grade
-    return qrels
-
-
-def write_beir(directory: Path, beir: BeirSet, *, split: str = DEFAULT_SPLIT) -> None:
-    """Writes the set so that `read_beir` reads the same one; overwrites files of the same names."""
-    directory.mkdir(parents=True, exist_ok=True)
-    (directory / "meta.json").write_text(json.dumps({"name": beir.name}, ensure_ascii=False) + "\n", encoding="utf-8")
-    write_json_lines(
-        directory / "corpus.jsonl", ({"_id": each.id, "title": each.title, "text": each.text} for each in beir.passages)
-    )
-    write_json_lines(directory / "queries.jsonl", (query_record(key, query) for key, query in beir.queries.items()))
-    write_qrels(directory, beir.qrels, split=split)
-
-
-def write_qrels(directory: Path, qrels: Mapping[str, Mapping[str, int]], *, split: str = DEFAULT_SPLIT) -> None:
-    """Writes qrels/SPLIT.tsv; ids hold neither tabs nor line ends."""
-    (directory / "qrels").mkdir(parents=True, exist_ok=True)
-    with (directory / "qrels" / f"{split}.tsv").open("w", encoding="utf-8", newline="\n") as file:
-        file.write("\t".join(_HEADER) + "\n")
-        for query_id, grades in qrels.items():
-            file.writelines(f"{query_id}\t{passage_id}\t{grade}\n" for passage_id, grade in grades.items())
-
-
-def query_record(query_id: str, query: BeirQuery) -> dict[str, Any]:
-    """One line of queries.jsonl."""
-    metadata = {} if query.answerable is None else {"answerable": query.answerable}
-    return {"_id": query_id, "text": query.text, "metadata": metadata}
+    for place, record in iter_json_lines(directory / "corpus.jsonl"):
+        passage_id = new_id(record, place, seen)
+        seen.add(passage_id)
+        title = string_field(record, "title", place, default="")
+        yield BeirPassage(passage_id, title, string_field(record, "text", place))
 
 
 def write_json_lines(path: Path, records: Iterable[Mapping[str, Any]]) -> None:
@@ -227,7 +113,7 @@ def named(directory: Path) -> str:
     """The name in meta.json, or the folder's.
 
     Raises:
-        BeirFormatError: meta.json is no JSON.
+        SetFormatError: meta.json is no JSON.
     """
     path = directory / "meta.json"
     if not path.is_file():
@@ -235,7 +121,7 @@ def named(directory: Path) -> str:
     try:
         meta = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise BeirFormatError(SetProblem.BAD_META, path, reason=str(error)) from error
+        raise SetFormatError(SetProblem.BAD_META, path, reason=str(error)) from error
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) and name else directory.resolve().name
 
@@ -244,41 +130,37 @@ def iter_lines(path: Path) -> Iterator[tuple[str, str]]:
     """Yields (place, line) for each line that is not blank; the place is the file's name and the line's number.
 
     Raises:
-        BeirFormatError: the file is missing or not UTF-8.
+        SetFormatError: the file is missing or not UTF-8.
     """
     if not path.is_file():
-        raise _missing(path)
+        splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
+        if splits:
+            raise SetFormatError(SetProblem.MISSING_SPLIT, path, splits=", ".join(splits))
+        raise SetFormatError(SetProblem.MISSING_FILE, path, layout=LAYOUT)
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             place = f"{path}:{number}"
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise BeirFormatError(SetProblem.NOT_UTF8, place, reason=error.reason) from error
+                raise SetFormatError(SetProblem.NOT_UTF8, place, reason=error.reason) from error
             if line.strip():
                 yield place, line
-
-
-def _missing(path: Path) -> BeirFormatError:
-    splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
-    if splits:
-        return BeirFormatError(SetProblem.MISSING_SPLIT, path, splits=", ".join(splits))
-    return BeirFormatError(SetProblem.MISSING_FILE, path, layout=LAYOUT)
 
 
 def iter_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """As `iter_lines`, for a file of one JSON object a line.
 
     Raises:
-        BeirFormatError: a line is none, too.
+        SetFormatError: a line is none, too.
     """
     for place, line in iter_lines(path):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise BeirFormatError(SetProblem.NOT_JSON, place, reason=str(error)) from error
+            raise SetFormatError(SetProblem.NOT_JSON, place, reason=str(error)) from error
         if not isinstance(record, dict):
-            raise BeirFormatError(SetProblem.NOT_OBJECT, place)
+            raise SetFormatError(SetProblem.NOT_OBJECT, place)
         yield place, record
 
 
@@ -286,44 +168,23 @@ def string_field(record: Mapping[str, Any], key: str, place: str, *, default: st
     """A field that is a string.
 
     Raises:
-        BeirFormatError: it is missing or something else.
+        SetFormatError: it is missing or something else.
     """
     value = record.get(key, default)
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise BeirFormatError(SetProblem.NO_FIELD, place, field=key)
+        raise SetFormatError(SetProblem.NO_FIELD, place, field=key)
     return value
 
 
-def _new_id(record: Mapping[str, Any], place: str, seen: set[str]) -> str:
+def new_id(record: Mapping[str, Any], place: str, seen: Collection[str]) -> str:
+    """The field `_id`.
+
+    Raises:
+        SetFormatError: it is missing, empty or among those seen.
+    """
     value = string_field(record, "_id", place)
     if not value or value in seen:
-        raise BeirFormatError(SetProblem.BAD_ID, place, id=value)
-    seen.add(value)
+        raise SetFormatError(SetProblem.BAD_ID, place, id=value)
     return value
-
-
-def _answerable(record: Mapping[str, Any], place: str) -> bool | None:
-    metadata = record.get("metadata") or {}
-    value = metadata.get("answerable") if isinstance(metadata, dict) else metadata
-    if value is not None and not isinstance(value, bool):
-        raise BeirFormatError(SetProblem.BAD_ANSWERABLE, place)
-    return value
-
-
-def _judgment(
-    fields: tuple[str, ...], place: str, known: tuple[frozenset[str], frozenset[str] | None]
-) -> tuple[str, str, int]:
-    if len(fields) != len(_HEADER):
-        raise BeirFormatError(SetProblem.BAD_JUDGMENT, place, count=len(fields))
-    query_id, passage_id, score = fields
-    queries, passages = known
-    if query_id not in queries:
-        raise BeirFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries="queries.jsonl")
-    if passages is not None and passage_id not in passages:
-        raise BeirFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=passage_id)
-    try:
-        return query_id, passage_id, int(score)
-    except ValueError as error:
-        raise BeirFormatError(SetProblem.NOT_A_GRADE, place, grade=score) from error

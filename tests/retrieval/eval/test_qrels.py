@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retrieval.errors import RetrievalError
-from retrieval.eval.qrels import BeirFormatError, BeirPassage, BeirQuery, BeirSet, iter_corpus, read_beir, write_beir
+from retrieval.eval.judged_sets import (
+    JudgedQuery,
+    JudgedSet,
+    Layout,
+    SourceJudgment,
+    read_judged_set,
+    write_judged_set,
+)
+from retrieval.eval.qrels import BeirPassage, SetFormatError, iter_corpus
 
 CORPUS = ['{"_id": "d1", "title": "标题", "text": "正文"}', '{"_id": "d2", "text": "no title"}']
 QUERIES = [
@@ -32,59 +40,60 @@ def _write(path, lines):
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+def read(folder):
+    """A set whose judgments may only name passages of its corpus."""
+    return read_judged_set(folder, Layout.BEIR, documents=[passage.id for passage in iter_corpus(folder)])
+
+
 def test_a_set_is_read_whole(folder):
-    assert read_beir(folder) == BeirSet(
+    _write(folder / "queries.jsonl", [*QUERIES, '{"_id": "q5", "text": "of another split"}'])
+
+    assert list(iter_corpus(folder)) == [BeirPassage("d1", "标题", "正文"), BeirPassage("d2", "", "no title")]
+    assert read(folder) == JudgedSet(
         name="tiny",
-        passages=(BeirPassage("d1", "标题", "正文"), BeirPassage("d2", "", "no title")),
-        queries={
-            "q1": BeirQuery("judged", None),
-            "q2": BeirQuery("never", answerable=False),
-            "q4": BeirQuery("both", answerable=True),
-        },
-        qrels={"q1": {"d1": 1}, "q4": {"d1": 2, "d2": 0}},
+        queries=(
+            JudgedQuery("q1", "judged"),
+            JudgedQuery("q2", "never", answerable=False),
+            JudgedQuery("q3", "other split", answerable=True),
+            JudgedQuery("q4", "both", answerable=True),
+        ),
+        judgments=(SourceJudgment("q1", "d1", 1), SourceJudgment("q4", "d1", 2), SourceJudgment("q4", "d2", 0)),
     )
 
 
 def test_meta_json_names_the_set(folder):
     _write(folder / "meta.json", ['{"name": "given"}'])
 
-    assert read_beir(folder).name == "given"
+    assert read(folder).name == "given"
 
 
 @pytest.mark.parametrize("meta", ['{"name": ""}', "{}", "[]"])
 def test_the_folder_names_a_set_whose_meta_json_does_not(folder, meta):
     _write(folder / "meta.json", [meta])
 
-    assert read_beir(folder).name == "tiny"
+    assert read(folder).name == "tiny"
 
 
 def test_a_broken_meta_json_is_reported(folder):
     _write(folder / "meta.json", ["{"])
 
-    with pytest.raises(BeirFormatError, match=r"meta\.json: not valid JSON"):
-        read_beir(folder)
-
-
-def test_another_split_can_be_read(folder):
-    _write(folder / "qrels" / "dev.tsv", ["query-id\tcorpus-id\tscore", "q3\td2\t1"])
-
-    beir = read_beir(folder, split="dev")
-
-    assert beir.qrels == {"q3": {"d2": 1}}
-    assert set(beir.queries) == {"q2", "q3"}
+    with pytest.raises(SetFormatError, match=r"meta\.json: not valid JSON"):
+        read(folder)
 
 
 def test_a_missing_split_names_those_that_exist(folder):
-    with pytest.raises(BeirFormatError, match=r"train\.tsv does not exist: choose one of the splits test"):
-        read_beir(folder, split="train")
+    (folder / "qrels" / "test.tsv").rename(folder / "qrels" / "dev.tsv")
+
+    with pytest.raises(SetFormatError, match=r"test\.tsv does not exist: choose one of the splits dev"):
+        read(folder)
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv"])
 def test_a_missing_file_says_what_a_set_holds(folder, name):
     (folder / name).unlink()
 
-    with pytest.raises(BeirFormatError, match=r"does not exist: a BEIR folder holds corpus\.jsonl"):
-        read_beir(folder)
+    with pytest.raises(SetFormatError, match=r"does not exist: a BEIR folder holds corpus\.jsonl"):
+        read(folder)
 
 
 def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_accepted(folder):
@@ -96,7 +105,7 @@ def test_blank_lines_windows_line_ends_and_a_byte_order_mark_are_accepted(folder
 def test_qrels_without_a_header_are_accepted(folder):
     _write(folder / "qrels" / "test.tsv", QRELS[1:])
 
-    assert read_beir(folder).qrels["q1"] == {"d1": 1}
+    assert SourceJudgment("q1", "d1", 1) in read(folder).judgments
 
 
 @pytest.mark.parametrize(
@@ -116,7 +125,7 @@ def test_qrels_without_a_header_are_accepted(folder):
 def test_a_bad_passage_is_reported_with_its_line(folder, line, message):
     _write(folder / "corpus.jsonl", [*CORPUS, line])
 
-    with pytest.raises(BeirFormatError) as caught:
+    with pytest.raises(SetFormatError) as caught:
         list(iter_corpus(folder))
     assert f"corpus.jsonl:3: {message}" in str(caught.value)
 
@@ -130,7 +139,7 @@ def test_a_title_of_null_is_no_title(folder):
 def test_bytes_that_are_not_utf8_are_reported_with_their_line(folder):
     (folder / "corpus.jsonl").write_bytes(CORPUS[0].encode() + b"\n" + "中".encode("gbk"))
 
-    with pytest.raises(BeirFormatError, match=r"corpus\.jsonl:2: not UTF-8"):
+    with pytest.raises(SetFormatError, match=r"corpus\.jsonl:2: not UTF-8"):
         list(iter_corpus(folder))
 
 
@@ -144,8 +153,8 @@ def test_the_corpus_is_streamed(folder):
 def test_answerable_must_be_a_boolean(folder, metadata):
     _write(folder / "queries.jsonl", [f'{{"_id": "q1", "text": "x", "metadata": {metadata}}}'])
 
-    with pytest.raises(BeirFormatError, match=r"queries\.jsonl:1: metadata\.answerable must be true, false or absent"):
-        read_beir(folder)
+    with pytest.raises(SetFormatError, match=r"queries\.jsonl:1: metadata\.answerable must be true, false or absent"):
+        read(folder)
 
 
 @pytest.mark.parametrize(
@@ -162,41 +171,39 @@ def test_answerable_must_be_a_boolean(folder, metadata):
 def test_a_bad_judgment_is_reported_with_its_line(folder, line, message):
     _write(folder / "qrels" / "test.tsv", [*QRELS, line])
 
-    with pytest.raises(BeirFormatError) as caught:
-        read_beir(folder)
+    with pytest.raises(SetFormatError) as caught:
+        read(folder)
     assert f"test.tsv:5: {message}" in str(caught.value)
 
 
 def test_a_format_error_is_a_retrieval_error():
-    assert issubclass(BeirFormatError, RetrievalError)
+    assert issubclass(SetFormatError, RetrievalError)
 
 
 def test_written_files_follow_the_layout(tmp_path):
-    beir = BeirSet("s", (BeirPassage("d", "t", "文"),), {"q": BeirQuery("问", answerable=True)}, {"q": {"d": 1}})
+    judged = JudgedSet("s", (JudgedQuery("q", "问"),), (SourceJudgment("q", "d", 1),))
 
-    write_beir(tmp_path, beir, split="dev")
+    write_judged_set(tmp_path, judged, Layout.BEIR, documents=["d"])
 
     assert json.loads((tmp_path / "queries.jsonl").read_text("utf-8")) == {
         "_id": "q",
         "text": "问",
         "metadata": {"answerable": True},
     }
-    assert (tmp_path / "qrels" / "dev.tsv").read_text("utf-8") == "query-id\tcorpus-id\tscore\nq\td\t1\n"
+    assert (tmp_path / "qrels" / "test.tsv").read_text("utf-8") == "query-id\tcorpus-id\tscore\nq\td\t1\n"
 
 
 @given(
-    st.dictionaries(
-        st.sampled_from(["d1", "d2", "d3"]), st.tuples(st.text(max_size=20), st.text(max_size=20)), min_size=1
-    ),
+    st.sampled_from(["d1", "d2", "d3"]),
     st.text(max_size=20),
-    st.sampled_from([None, True, False]),
-    st.integers(min_value=-1, max_value=3),
+    st.booleans(),
+    st.integers(min_value=0, max_value=3),
 )
-def test_what_is_written_is_read_back(tmp_path_factory, texts, query, answerable, grade):
+def test_what_is_written_is_read_back(tmp_path_factory, source, query, answerable, grade):
     directory = tmp_path_factory.mktemp("beir")
-    passages = tuple(BeirPassage(key, title, text) for key, (title, text) in texts.items())
-    beir = BeirSet("roundtrip", passages, {"q": BeirQuery(query, answerable)}, {"q": {passages[0].id: grade}})
+    queries = (JudgedQuery("q", query, answerable), JudgedQuery("unjudged", query, answerable))
+    judged = JudgedSet("roundtrip", queries, (SourceJudgment("q", source, grade),))
 
-    write_beir(directory, beir)
+    write_judged_set(directory, judged, Layout.BEIR, documents=[source])
 
-    assert read_beir(directory) == beir
+    assert read_judged_set(directory, documents=["d1", "d2", "d3"]) == judged

@@ -37,7 +37,7 @@ def import_passages(
         How many passages were added, and how many were there unchanged.
 
     Raises:
-        BeirFormatError: the file is missing or a line of it is wrong; earlier batches stay imported.
+        SetFormatError: the file is missing or a line of it is wrong; earlier batches stay imported.
         ModelUnavailable: the knowledge base's model cannot be loaded.
     """
     known = dict(Document.objects.filter(knowledge_base=knowledge_base).values_list("source", "sha256"))

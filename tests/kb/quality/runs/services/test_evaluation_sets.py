@@ -13,7 +13,7 @@ from kb.quality.eval_sets.services.files import import_eval_set, import_passages
 from kb.quality.runs.services.report import evaluate
 from kb.search.services.search import SearchRequest, search
 from retrieval.errors import ModelUnavailable
-from retrieval.eval.qrels import BeirFormatError
+from retrieval.eval.qrels import SetFormatError
 from tests.factories import make_document, make_kb, make_user
 
 pytestmark = pytest.mark.django_db
@@ -89,7 +89,7 @@ def test_a_broken_line_is_named_and_leaves_the_old_set(directory):
     import_passages(kb, directory)
     import_eval_set(kb, directory, "set")
     (directory / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tmissing\t1\n")
-    with pytest.raises(BeirFormatError, match="missing"):
+    with pytest.raises(SetFormatError, match="missing"):
         import_eval_set(kb, directory, "set")
     assert Judgment.objects.count() == 2
 
