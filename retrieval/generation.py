@@ -3,15 +3,15 @@
 Whether the settings of a language model's server go together, before it is asked.
 """
 
+import importlib
 import ipaddress
 import json
 import re
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
@@ -24,7 +24,7 @@ from tenacity import (
     wait_random,
 )
 
-from retrieval.errors import CircuitOpen, GenerationFailed, ModelTimeout, ModelUnavailable
+from retrieval.errors import CircuitOpen, Degraded, GenerationFailed, ModelTimeout, ModelUnavailable
 from retrieval.execution import SECONDS_OPEN, CircuitBreaker, ModelGuard
 from retrieval.messages import Message, gettext_noop, message_of
 from retrieval.trace import DegradationCode
@@ -86,7 +86,7 @@ _SLOTS = 16
 _ATTEMPTS = 2
 _CONNECT_TIMEOUT_S = 3.0
 PATIENCE_S = 2.5
-"""Who waits for less, as a search that rewrites its query may, does not find that the server fails."""
+"""A caller with less time, as a search that rewrites its query may have, does not find that the server fails."""
 _BACKOFF = wait_random(0.2, 0.6)
 _LONGEST_QUOTE = 200
 # The server is in order; it is this request that it does not take.
@@ -130,8 +130,6 @@ class OpenAIGenerator:
         self._patience_s = patience_s
         self._guard = ModelGuard(self._name, slots=_SLOTS, breaker=breaker, patience_s=patience_s)
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._openai: OpenAI | None = None
 
     def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
         """The whole answer.
@@ -178,26 +176,16 @@ class OpenAIGenerator:
             raise self._not_asked()
         try:
             yield from self._pieces(messages, timeout_s)
-        except _ServerLate as error:
-            if timeout_s >= self._patience_s:
-                breaker.failed()
-            else:
-                breaker.undecided()
-            raise GenerationFailed(error.code, message_of(error)) from error
         except _ServerFailed as error:
-            breaker.failed()
+            if isinstance(error, _ServerLate) and timeout_s < self._patience_s:
+                breaker.undecided()
+            else:
+                breaker.failed()
             raise GenerationFailed(error.code, message_of(error)) from error
         except (GenerationFailed, GeneratorExit):
             breaker.succeeded()
             raise
         breaker.succeeded()
-
-    def close(self) -> None:
-        """Closes the connections; the next call opens new ones."""
-        with self._lock:
-            client, self._openai = self._openai, None
-        if client is not None:
-            client.close()
 
     def _body(self, messages: Sequence[Turn], deadline: float, options: dict[str, Any]) -> bytes:
         seconds = deadline - time.monotonic()
@@ -214,32 +202,32 @@ class OpenAIGenerator:
         return content
 
     def _pieces(self, messages: Sequence[Turn], timeout_s: float) -> Iterator[str]:
-        last = _Event()
-        empty = True
+        has_events = has_text = has_ended = False
         with self._response(messages, timeout_s, {"stream": True}, lost=DegradationCode.LLM_STREAM_BROKEN) as response:
             for line in _lines(response.chunks()):
                 if not line.startswith(b"data:"):
                     continue
-                last = self._event(line.removeprefix(b"data:").strip())
-                if last.progress:
+                has_events = True
+                text, is_progress, has_ended = self._event(line.removeprefix(b"data:").strip())
+                if text:
+                    has_text = True
+                    yield text
+                # What the consumer did with the piece is no silence of the server's.
+                if is_progress:
                     response.deadline = time.monotonic() + timeout_s
-                if last.text:
-                    empty = False
-                    yield last.text
-                    # What the consumer did with the piece is no silence of the server's.
-                    response.deadline = time.monotonic() + timeout_s
-                if last.ends:
+                if has_ended:
                     break
-            if not last.seen:
+            if not has_events:
                 raise self._unusable(Message(gettext_noop("is no stream of events")))
-            if not last.ends:
+            if not has_ended:
                 raise self._broken(Message(gettext_noop("ended")))
-        if empty:
+        if not has_text:
             raise self._unusable(Message(gettext_noop("is empty")))
 
-    def _event(self, data: bytes) -> "_Event":
+    def _event(self, data: bytes) -> tuple[str, bool, bool]:
+        """The text of an event, whether the model has said or thought something in it, and whether it is the last."""
         if data == b"[DONE]":
-            return _Event(seen=True, ends=True)
+            return "", False, True
         try:
             event = json.loads(data)
             if "error" in event:
@@ -247,16 +235,11 @@ class OpenAIGenerator:
                     Message(gettext_noop("was cut short by the server ({quote})"), quote=self._quote(event["error"]))
                 )
             if not event["choices"]:  # statistics
-                return _Event(seen=True)
+                return "", False, False
             choice = event["choices"][0]
             delta = choice.get("delta") or {}
-            text = delta.get("content") or ""
-            return _Event(
-                text=str(text),
-                seen=True,
-                progress=bool(text or delta.get("reasoning_content")),
-                ends=bool(choice.get("finish_reason")),
-            )
+            text = str(delta.get("content") or "")
+            return text, bool(text or delta.get("reasoning_content")), bool(choice.get("finish_reason"))
         except (ValueError, RecursionError, KeyError, IndexError, TypeError, AttributeError) as error:
             raise self._broken(Message(gettext_noop("went on with what is no piece of an answer"))) from error
 
@@ -310,8 +293,8 @@ class OpenAIGenerator:
         from openai import Timeout  # noqa: PLC0415 - slow to import
 
         if self._temperature is not None:
-            options = {"temperature": self._temperature, **options}
-        return self._client().chat.completions.with_streaming_response.create(
+            options = options | {"temperature": self._temperature}
+        return self._client.chat.completions.with_streaming_response.create(
             model=self.model,
             messages=cast("Any", [{"role": turn.role, "content": turn.text} for turn in messages]),
             timeout=Timeout(seconds, connect=min(seconds, _CONNECT_TIMEOUT_S)),
@@ -321,17 +304,16 @@ class OpenAIGenerator:
     def load(self) -> None:
         """Imports the client's package, which takes seconds at first, so that no answer has to wait for it."""
         if not self._problem:
-            self._client()
+            importlib.import_module("openai")
 
+    @cached_property
     def _client(self) -> "OpenAI":
         from openai import OpenAI  # noqa: PLC0415 - slow to import
 
-        with self._lock:
-            if self._openai is None:
-                # The client insists on a key.
-                self._openai = OpenAI(base_url=self._base_url, api_key=self._api_key or "none", max_retries=0)
-                weakref.finalize(self, self._openai.close)
-            return self._openai
+        # The client insists on a key.
+        client = OpenAI(base_url=self._base_url, api_key=self._api_key or "none", max_retries=0)
+        weakref.finalize(self, client.close)
+        return client
 
     def _require_askable(self, timeout_s: float) -> None:
         if self._problem:
@@ -340,16 +322,17 @@ class OpenAIGenerator:
             raise GenerationFailed(DegradationCode.LLM_TIMEOUT, self._late())
 
     def _refused(self, error: "APIStatusError") -> Exception:
-        message = Message(
-            gettext_noop("the {name} refused (HTTP {status_code}: {quote}): {remedy}"),
-            name=self._name,
-            status_code=error.status_code,
-            quote=self._quote(error.body),
-            remedy=REMEDY,
+        fault = GenerationFailed if error.status_code in _REFUSED_STATUSES else _ServerFailed
+        return fault(
+            DegradationCode.LLM_UNAVAILABLE,
+            Message(
+                gettext_noop("the {name} refused (HTTP {status_code}: {quote}): {remedy}"),
+                name=self._name,
+                status_code=error.status_code,
+                quote=self._quote(error.body),
+                remedy=REMEDY,
+            ),
         )
-        if error.status_code in _REFUSED_STATUSES:
-            return GenerationFailed(DegradationCode.LLM_UNAVAILABLE, message)
-        return _ServerFailed(DegradationCode.LLM_UNAVAILABLE, message)
 
     def _quote(self, body: object) -> str:
         """What the server says is wrong; some repeat the key."""
@@ -398,26 +381,12 @@ class OpenAIGenerator:
         )
 
 
-class _ServerFailed(ModelUnavailable):
+class _ServerFailed(Degraded, ModelUnavailable):
     """The server is out of order, as far as one call can tell; counts for its circuit breaker."""
-
-    def __init__(self, code: DegradationCode, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 class _ServerLate(_ServerFailed, ModelTimeout):
     """The server has not answered in time; out of order only if it had the time."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Event:
-    """An event of a stream; `progress` when the model has said or thought something in it."""
-
-    text: str = ""
-    seen: bool = False
-    progress: bool = False
-    ends: bool = False
 
 
 class _TimedResponse:

@@ -316,19 +316,17 @@ def _to_bytes(vector: Vector) -> bytes:
     return vector.astype(_STORED).tobytes()
 
 
+_CODES = {
+    ModelTimeout: DegradationCode.EMBEDDER_TIMEOUT,
+    CircuitOpen: DegradationCode.MODEL_CIRCUIT_OPEN,
+    UnusableVectors: DegradationCode.EMBEDDER_FAILED,
+}
+
+
 @contextmanager
 def _as_channel_fault() -> Iterator[None]:
     try:
         yield
     except ModelUnavailable as error:
-        raise ChannelUnavailable(_code(error), message_of(error)) from error
-
-
-def _code(error: ModelUnavailable) -> DegradationCode:
-    if isinstance(error, ModelTimeout):
-        return DegradationCode.EMBEDDER_TIMEOUT
-    if isinstance(error, CircuitOpen):
-        return DegradationCode.MODEL_CIRCUIT_OPEN
-    if isinstance(error, UnusableVectors):
-        return DegradationCode.EMBEDDER_FAILED
-    return DegradationCode.MODEL_UNAVAILABLE
+        code = _CODES.get(type(error), DegradationCode.MODEL_UNAVAILABLE)
+        raise ChannelUnavailable(code, message_of(error)) from error

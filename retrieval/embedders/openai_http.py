@@ -1,12 +1,12 @@
 """Embeddings from a server that speaks OpenAI's `POST /embeddings`."""
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cached_property
 from typing import Any
 
 import httpx
@@ -82,8 +82,6 @@ class OpenAIEmbedder:
         self._for_documents = _Patience(attempts=5, timeout_s=timeout_s, longest_wait_s=60.0)
         self._for_queries = _Patience(attempts=2, timeout_s=query_timeout_s, longest_wait_s=2.0)
         self._sleep = sleep
-        self._lock = threading.Lock()
-        self._http: httpx.Client | None = None
         self._dimension: int | None = None
 
     @property
@@ -107,28 +105,20 @@ class OpenAIEmbedder:
             return np.empty((0, self.dimension), dtype=np.float32)
         prompted = [self._prompts.document + text for text in texts]
         starts = range(0, len(prompted), self._batch_size)
-        batches = [self._embed(prompted[start : start + self._batch_size], self._for_documents) for start in starts]
-        return np.concatenate(batches)
+        return np.concatenate(
+            [self._embed(prompted[start : start + self._batch_size], self._for_documents) for start in starts]
+        )
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
         """An L2-normalised vector, shape (dimension,); raises as `embed_documents`."""
-        vectors = self._embed([self._prompts.query + text], self._for_queries)
-        return np.asarray(vectors[0], dtype=np.float32)
+        return np.asarray(self._embed([self._prompts.query + text], self._for_queries)[0], dtype=np.float32)
 
     def count_tokens(self, text: str) -> int:
         """An estimate: the protocol has no tokenizer."""
         return estimate_tokens(text)
 
     def token_ends(self, text: str) -> Sequence[int]:
-        """As `count_tokens`, an estimate."""
         return estimate_token_ends(text)
-
-    def close(self) -> None:
-        """Closes the connections; the next call opens new ones."""
-        with self._lock:
-            client, self._http = self._http, None
-        if client is not None:
-            client.close()
 
     def _embed(self, texts: list[str], patience: _Patience) -> NDArray[np.float32]:
         retrying = Retrying(
@@ -154,8 +144,7 @@ class OpenAIEmbedder:
             ) from error
         vectors = unit_vectors(self._parse(body, len(texts)), model_id=self.model_id)
         dimension = vectors.shape[1]
-        with self._lock:
-            before, self._dimension = self._dimension, dimension
+        before, self._dimension = self._dimension, dimension
         # Which of the two is wrong is not known, so the newer one counts from now on.
         if before not in (None, dimension):
             raise self._unusable(
@@ -169,7 +158,7 @@ class OpenAIEmbedder:
         # The API refuses empty strings.
         payload = {"model": self._model, "input": [text or " " for text in texts], "encoding_format": "float"}
         try:
-            response = self._client().post(f"{self._base_url}/embeddings", json=payload, timeout=patience.timeout_s)
+            response = self._client.post(f"{self._base_url}/embeddings", json=payload, timeout=patience.timeout_s)
         except httpx.TransportError as error:
             raise _Transient(f"{type(error).__name__}: {error}") from error
         if response.status_code in _RETRIED_STATUSES or response.status_code >= 500:
@@ -235,23 +224,26 @@ class OpenAIEmbedder:
             )
         )
 
+    @cached_property
     def _client(self) -> httpx.Client:
-        with self._lock:
-            if self._http is None:
-                if not self._base_url:
-                    raise ModelUnavailable(
-                        Message(
-                            gettext_noop(
-                                "model '{model_id}' has no server: set EMBEDDING_BASE_URL (for example "
-                                "https://api.openai.com/v1), or choose another embedder"
-                            ),
-                            model_id=self.model_id,
-                        )
-                    )
-                headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-                self._http = httpx.Client(headers=headers)
-                weakref.finalize(self, self._http.close)
-            return self._http
+        if not self._base_url:
+            raise ModelUnavailable(
+                Message(
+                    gettext_noop(
+                        "model '{model_id}' has no server: set EMBEDDING_BASE_URL (for example "
+                        "https://api.openai.com/v1), or choose another embedder"
+                    ),
+                    model_id=self.model_id,
+                )
+            )
+        return client_for(self, self._api_key)
+
+
+def client_for(owner: object, api_key: str) -> httpx.Client:
+    """Connections that are closed when their owner goes; an empty key is not sent."""
+    client = httpx.Client(headers={"Authorization": f"Bearer {api_key}"} if api_key else {})
+    weakref.finalize(owner, client.close)
+    return client
 
 
 def _wait(state: RetryCallState) -> float:

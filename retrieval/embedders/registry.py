@@ -1,9 +1,9 @@
 """Model ids and the process's embedders: one instance, and so one loaded model, for each."""
 
 import threading
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 from retrieval.embedders.hashing import HASHING_MODEL_ID, HashingEmbedder
@@ -37,10 +37,6 @@ class EmbedderOptions:
     cache_dir: Path | None = None
 
 
-_embedders: OrderedDict[Hashable, Embedder] = OrderedDict()
-_lock = threading.Lock()
-
-
 def normalize_model_id(model_id: str) -> str:
     """One spelling for one model: "hashing", "openai:MODEL", an absolute path, or the id as given.
 
@@ -64,40 +60,36 @@ def normalize_model_id(model_id: str) -> str:
     return name
 
 
+@lru_cache(maxsize=MAX_EMBEDDERS)
+def _made(make: Callable[..., Embedder], *arguments: str, **options: Hashable) -> Embedder:
+    return make(*arguments, **options)
+
+
+# The cache would make two where two threads ask at once.
+_lock = threading.Lock()
+
+
 def get_embedder(model_id: str, options: EmbedderOptions) -> Embedder:
     """The process's embedder for this model and these options; the model itself loads on first use."""
     name = normalize_model_id(model_id)
-    key = _key(name, options)
     with _lock:
-        if key not in _embedders:
-            _embedders[key] = _make(name, options)
-        _embedders.move_to_end(key)
-        while len(_embedders) > MAX_EMBEDDERS:
-            _embedders.popitem(last=False)
-        return _embedders[key]
-
-
-def _key(name: str, options: EmbedderOptions) -> Hashable:
-    """Only what the kind reads: a new API key must not load a local model a second time."""
-    if name == HASHING_MODEL_ID:
-        return name
-    if name.startswith(OPENAI_PREFIX):
-        return (name, options)
-    return (name, options.batch_size, options.device, options.cache_dir)
-
-
-def _make(name: str, options: EmbedderOptions) -> Embedder:
-    if name == HASHING_MODEL_ID:
-        return HashingEmbedder()
-    if name.startswith(OPENAI_PREFIX):
-        return OpenAIEmbedder(
+        if name == HASHING_MODEL_ID:
+            return _made(HashingEmbedder)
+        if name.startswith(OPENAI_PREFIX):
+            return _made(
+                OpenAIEmbedder,
+                name,
+                base_url=options.base_url,
+                api_key=options.api_key,
+                batch_size=options.batch_size,
+                timeout_s=options.timeout_s,
+                query_timeout_s=options.query_timeout_s,
+            )
+        # Only what the kind reads: a new API key must not load a local model a second time.
+        return _made(
+            SentenceTransformerEmbedder,
             name,
-            base_url=options.base_url,
-            api_key=options.api_key,
             batch_size=options.batch_size,
-            timeout_s=options.timeout_s,
-            query_timeout_s=options.query_timeout_s,
+            device=options.device,
+            cache_dir=options.cache_dir,
         )
-    return SentenceTransformerEmbedder(
-        name, batch_size=options.batch_size, device=options.device, cache_dir=options.cache_dir
-    )

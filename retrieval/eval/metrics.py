@@ -4,14 +4,12 @@ Whether two systems differ by more than chance would make them, judged by the sa
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TypedDict
+from typing import TypedDict, cast
 
 import ir_measures
 import numpy as np
 from ir_measures import RR, R, Success, nDCG
 from numpy.typing import NDArray
-
-from retrieval.errors import RetrievalError
 
 StageMetrics = TypedDict(
     "StageMetrics",
@@ -29,20 +27,6 @@ Run = Mapping[str, Sequence[str]]
 """Document ids by query id, best first."""
 
 
-def evaluate_run(qrels: Qrels, run: Run) -> StageMetrics:
-    """The means over every query with a relevant document; a query that the run lacks counts 0.
-
-    Raises:
-        RetrievalError: no query has a relevant document, so that there is nothing to average.
-        ValueError: a ranking holds a document twice.
-    """
-    queries = list(per_query(qrels, run).values())
-    if not queries:
-        raise RetrievalError("no query of this evaluation set has a relevant document: judge some, or import its qrels")
-    means = {name: sum(query[name] for query in queries) / len(queries) for name in _MEASURES}  # type: ignore[literal-required]
-    return _stage_metrics(means)
-
-
 def per_query(qrels: Qrels, run: Run) -> dict[str, StageMetrics]:
     """Each query's figures, for every query with a relevant document, in the order of the qrels.
 
@@ -56,7 +40,7 @@ def per_query(qrels: Qrels, run: Run) -> dict[str, StageMetrics]:
     scored = {query_id: _scores(query_id, run[query_id]) for query_id in judged if query_id in run}
     for metric in ir_measures.iter_calc(list(_NAMES), judged, scored):
         figures[metric.query_id][_NAMES[metric.measure]] = float(metric.value)
-    return {query_id: _stage_metrics(values) for query_id, values in figures.items()}
+    return cast("dict[str, StageMetrics]", figures)
 
 
 def _judged(qrels: Qrels) -> dict[str, dict[str, int]]:
@@ -74,16 +58,6 @@ def _scores(query_id: str, ranking: Sequence[str]) -> dict[str, float]:
             f"the ranking of query '{query_id}' holds '{twice}' twice: remove duplicates before evaluating"
         )
     return scores
-
-
-def _stage_metrics(values: Mapping[str, float]) -> StageMetrics:
-    return {
-        "recall@5": values["recall@5"],
-        "recall@20": values["recall@20"],
-        "hit_rate@1": values["hit_rate@1"],
-        "mrr@10": values["mrr@10"],
-        "ndcg@10": values["ndcg@10"],
-    }
 
 
 def auroc(positive: NDArray[np.float64], negative: NDArray[np.float64]) -> float:
@@ -132,11 +106,9 @@ def paired_p_values(before: NDArray[np.float64], after: NDArray[np.float64]) -> 
     differences = after - before
     p_values = np.ones(differences.shape[1])
     differing = differences.any(axis=0)
-    if not differing.any():
-        return p_values
-    # A query without a difference adds nothing to any sum, whichever way it is exchanged.
-    told = differences[differences.any(axis=1)][:, differing]
-    p_values[differing] = _randomised(told)
+    if differing.any():
+        # A query without a difference adds nothing to any sum, whichever way it is exchanged.
+        p_values[differing] = _randomised(differences[differences.any(axis=1)][:, differing])
     return p_values
 
 

@@ -19,6 +19,13 @@ class UnusableAnswer(ModelUnavailable):
     """A model has answered, but not with a relevance for every passage."""
 
 
+_CODES = {
+    CircuitOpen: DegradationCode.MODEL_CIRCUIT_OPEN,
+    ModelTimeout: DegradationCode.RERANKER_TIMEOUT,
+    UnusableAnswer: DegradationCode.RERANKER_FAILED,
+}
+
+
 def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
     """What the function returns, at the latest at `deadline` (of `time.monotonic`).
 
@@ -31,14 +38,9 @@ def ask(guard: ModelGuard, function: Callable[[], R], deadline: float) -> R:
         raise out_of_time(guard.name)
     try:
         return guard.call(function, deadline)
-    except CircuitOpen as error:
-        raise RerankerUnavailable(DegradationCode.MODEL_CIRCUIT_OPEN, message_of(error)) from error
-    except ModelTimeout as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_TIMEOUT, message_of(error)) from error
-    except UnusableAnswer as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_FAILED, message_of(error)) from error
     except ModelUnavailable as error:
-        raise RerankerUnavailable(DegradationCode.RERANKER_UNAVAILABLE, message_of(error)) from error
+        code = _CODES.get(type(error), DegradationCode.RERANKER_UNAVAILABLE)
+        raise RerankerUnavailable(code, message_of(error)) from error
 
 
 def out_of_time(name: str) -> RerankerUnavailable:

@@ -1,16 +1,15 @@
 """Scores from a server that speaks the `POST /rerank` of Jina, Cohere and their like, or that of TEI."""
 
-import threading
 import time
-import weakref
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import httpx
 import numpy as np
 from numpy.typing import NDArray
 
+from retrieval.embedders.openai_http import client_for
 from retrieval.errors import InvalidConfiguration, ModelTimeout, ModelUnavailable
 from retrieval.execution import ModelGuard
 from retrieval.messages import Message, gettext_noop, message_of
@@ -61,8 +60,6 @@ class HttpReranker:
         self.model_id = model or self._endpoint
         self._model = model
         self._guard = ModelGuard(self.model_id, slots=_CALLS_AT_ONCE, patience_s=_PATIENT_SHARE * timeout_s)
-        self._lock = threading.Lock()
-        self._http: httpx.Client | None = None
 
     def scores(self, job: RerankJob, deadline: float) -> NDArray[np.float64]:
         """Returns shape (n_candidates,), from 0 to 1.
@@ -77,13 +74,6 @@ class HttpReranker:
         end = min(deadline, time.monotonic() + self._timeout_s)
         return ask(self._guard, partial(self._rerank, job.analysis.text, texts, end), end)
 
-    def close(self) -> None:
-        """Closes the connections; the next call opens new ones."""
-        with self._lock:
-            client, self._http = self._http, None
-        if client is not None:
-            client.close()
-
     def _rerank(self, query: str, texts: Sequence[str], end: float) -> NDArray[np.float64]:
         if self._form == "tei":
             payload = {"query": query, "texts": texts, "truncate": True}
@@ -95,7 +85,7 @@ class HttpReranker:
 
     def _post(self, payload: dict[str, Any], timeout_s: float) -> Any:
         try:
-            response = self._client().post(self._endpoint, json=payload, timeout=timeout_s)
+            response = self._client.post(self._endpoint, json=payload, timeout=timeout_s)
         except httpx.TimeoutException as error:
             raise ModelTimeout(
                 Message(
@@ -162,10 +152,6 @@ class HttpReranker:
             )
         )
 
+    @cached_property
     def _client(self) -> httpx.Client:
-        with self._lock:
-            if self._http is None:
-                headers = {"Authorization": f"Bearer {self._api_key}"} if self._api_key else {}
-                self._http = httpx.Client(headers=headers)
-                weakref.finalize(self, self._http.close)
-            return self._http
+        return client_for(self, self._api_key)

@@ -41,9 +41,7 @@ def waits():
 
 @pytest.fixture
 def generator(server, waits):
-    made = OpenAIGenerator(server.base_url, "key-1", "m", sleep=waits.append)
-    yield made
-    made.close()
+    return OpenAIGenerator(server.base_url, "key-1", "m", sleep=waits.append)
 
 
 @pytest.fixture
@@ -92,7 +90,6 @@ def test_the_conversation_and_the_model_are_sent(server, generator):
 def test_a_temperature_can_be_left_to_the_server(server):
     generator = OpenAIGenerator(server.base_url, "", "m", temperature=None)
     complete(generator)
-    generator.close()
 
     assert "temperature" not in server.requests[0].body
 
@@ -163,7 +160,6 @@ def test_a_consumer_that_stops_early_is_no_fault_of_the_server(server):
     pieces.close()
 
     assert complete(generator)
-    generator.close()
 
 
 @both
@@ -198,7 +194,6 @@ def test_a_server_on_the_loopback_needs_no_key(host, waits):
     generator = OpenAIGenerator(f"http://{host}:1/v1", "", "m", sleep=waits.append)
 
     assert failure(complete, generator).code is DegradationCode.LLM_UNAVAILABLE
-    generator.close()
 
 
 @pytest.mark.parametrize("key", ["钥匙", "one\ntwo"])
@@ -274,7 +269,6 @@ def test_without_time_left_the_server_is_neither_asked_nor_blamed(server, ask):
     assert failure(ask, generator, 0.0).code is DegradationCode.LLM_TIMEOUT
     assert server.calls["chat"] == 0
     assert ask(generator)
-    generator.close()
 
 
 @both
@@ -410,9 +404,7 @@ def clock():
 def touchy(server, clock):
     """Two failures open its circuit, for ten seconds of the clock."""
     breaker = CircuitBreaker(failures_to_open=2, seconds_open=10.0, clock=clock)
-    made = OpenAIGenerator(server.base_url, "", "m", breaker=breaker, patience_s=0, sleep=lambda _: None)
-    yield made
-    made.close()
+    return OpenAIGenerator(server.base_url, "", "m", breaker=breaker, patience_s=0, sleep=lambda _: None)
 
 
 @both
@@ -518,14 +510,6 @@ def test_threads_share_the_generator(server, generator):
         thread.join()
 
     assert answers == ["An answer from the model."] * 4
-
-
-def test_a_closed_generator_opens_new_connections(generator):
-    complete(generator)
-    generator.close()
-    generator.close()
-
-    assert complete(generator)
 
 
 def test_a_dropped_generator_closes_its_connections(server):

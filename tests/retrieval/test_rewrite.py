@@ -31,9 +31,7 @@ def server():
 
 @pytest.fixture
 def generator(server):
-    made = OpenAIGenerator(server.base_url, "", "m", sleep=lambda _: None)
-    yield made
-    made.close()
+    return OpenAIGenerator(server.base_url, "", "m", sleep=lambda _: None)
 
 
 @pytest.fixture

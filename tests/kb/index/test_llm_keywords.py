@@ -19,8 +19,7 @@ def server():
 def reader(server):
     model = OpenAIGenerator(server.base_url, "", "terms", sleep=lambda _: None)
     model.load()
-    yield LlmReader(model, timeout_s=5)
-    model.close()
+    return LlmReader(model, timeout_s=5)
 
 
 def read(reader, *, keywords=True, questions=True):

@@ -1,4 +1,3 @@
-from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -108,8 +107,7 @@ class TestTermsOfALanguageModel:
             extraction = Extraction("zh", reader=LlmReader(model, timeout_s=5), **options)
             return prepare(sources, tokenizers=[], embedder=embedder("hashing"), extraction=extraction)
 
-        yield read
-        model.close()
+        return read
 
     def test_keywords_and_questions_come_from_one_answer_and_are_embedded(self, server, read):
         server.always("chat", Reply('{"keywords": ["租期"], "questions": ["最长多久?"]}'))
@@ -148,16 +146,10 @@ class TestTermsOfALanguageModel:
     def test_progress_is_told_of_every_chunk_that_is_read(self, server):
         server.always("chat", Reply('{"questions": []}'))
         shares = []
-        with closing(OpenAIGenerator(server.base_url, "", "terms")) as model:
-            extraction = Extraction("zh", keywords=False, questions=True, reader=LlmReader(model, timeout_s=5))
-            sources = [Source("甲", "甲"), Source("乙", "乙")]
-            prepare(
-                sources,
-                tokenizers=[],
-                embedder=embedder("hashing"),
-                extraction=extraction,
-                on_embedded=shares.append,
-            )
+        model = OpenAIGenerator(server.base_url, "", "terms")
+        extraction = Extraction("zh", keywords=False, questions=True, reader=LlmReader(model, timeout_s=5))
+        sources = [Source("甲", "甲"), Source("乙", "乙")]
+        prepare(sources, tokenizers=[], embedder=embedder("hashing"), extraction=extraction, on_embedded=shares.append)
 
         assert shares == [0.0, 0.0, 0.0, 1.0]
 

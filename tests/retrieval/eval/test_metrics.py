@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retrieval.errors import RetrievalError
-from retrieval.eval.metrics import auroc, evaluate_run, per_query
+from retrieval.eval.metrics import auroc, per_query
 
 NAMES = {"recall@5", "recall@20", "hit_rate@1", "mrr@10", "ndcg@10"}
 
@@ -18,13 +17,13 @@ def test_figures_equal_those_computed_by_hand():
     # Graded gains, log2(rank + 1) discounts: ranks 2, 4, 6 against the ideal order 2, 1, 1.
     dcg = 2 / math.log2(3) + 1 / math.log2(5) + 1 / math.log2(7)
     ideal = 2 / math.log2(2) + 1 / math.log2(3) + 1 / math.log2(4)
-    assert evaluate_run(qrels, run) == pytest.approx(
+    assert per_query(qrels, run)["q"] == pytest.approx(
         {"recall@5": 2 / 3, "recall@20": 1.0, "hit_rate@1": 0.0, "mrr@10": 1 / 2, "ndcg@10": dcg / ideal}
     )
 
 
 def test_a_perfect_ranking_scores_one_everywhere():
-    assert evaluate_run({"q": {"a": 1}}, {"q": ["a", "b"]}) == dict.fromkeys(NAMES, 1.0)
+    assert per_query({"q": {"a": 1}}, {"q": ["a", "b"]})["q"] == dict.fromkeys(NAMES, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -34,7 +33,7 @@ def test_a_document_just_below_the_cutoff_counts_nothing(place, name):
     ranking = [f"other{number}" for number in range(1, 30)]
     ranking.insert(place - 1, "gold")
 
-    assert evaluate_run({"q": {"gold": 1}}, {"q": ranking})[name] == 0.0
+    assert per_query({"q": {"gold": 1}}, {"q": ranking})["q"][name] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -44,46 +43,44 @@ def test_a_document_at_the_cutoff_counts(place, name):
     ranking = [f"other{number}" for number in range(1, 30)]
     ranking.insert(place - 1, "gold")
 
-    assert evaluate_run({"q": {"gold": 1}}, {"q": ranking})[name] > 0.0
+    assert per_query({"q": {"gold": 1}}, {"q": ranking})["q"][name] > 0.0
 
 
-def test_a_query_without_results_counts_zero_in_the_mean():
+def test_a_query_without_results_has_figures_of_zero():
     qrels = {"found": {"a": 1}, "empty": {"b": 1}, "absent": {"c": 1}}
 
-    assert evaluate_run(qrels, {"found": ["a"], "empty": []}) == pytest.approx(dict.fromkeys(NAMES, 1 / 3))
+    assert per_query(qrels, {"found": ["a"], "empty": []}) == {
+        "found": dict.fromkeys(NAMES, 1.0),
+        "empty": dict.fromkeys(NAMES, 0.0),
+        "absent": dict.fromkeys(NAMES, 0.0),
+    }
 
 
 def test_a_run_without_any_result_scores_zero():
-    assert evaluate_run({"q": {"a": 1}}, {}) == dict.fromkeys(NAMES, 0.0)
+    assert per_query({"q": {"a": 1}}, {}) == {"q": dict.fromkeys(NAMES, 0.0)}
 
 
-def test_queries_without_a_relevant_document_are_left_out_of_the_mean():
+def test_queries_without_a_relevant_document_have_no_figures():
     qrels = {"judged": {"a": 1}, "unanswerable": {}, "irrelevant": {"b": 0, "c": -1}}
 
-    assert evaluate_run(qrels, {"judged": ["a"], "irrelevant": ["b"]}) == dict.fromkeys(NAMES, 1.0)
-    assert list(per_query(qrels, {"judged": ["a"]})) == ["judged"]
+    assert per_query(qrels, {"judged": ["a"], "irrelevant": ["b"]}) == {"judged": dict.fromkeys(NAMES, 1.0)}
 
 
 def test_a_negative_grade_is_not_relevant():
-    assert evaluate_run({"q": {"a": 1, "spam": -2}}, {"q": ["a", "spam"]}) == dict.fromkeys(NAMES, 1.0)
+    assert per_query({"q": {"a": 1, "spam": -2}}, {"q": ["a", "spam"]})["q"] == dict.fromkeys(NAMES, 1.0)
 
 
 def test_unjudged_queries_of_the_run_are_ignored():
-    assert evaluate_run({"q": {"a": 1}}, {"q": ["a"], "other": ["b"]}) == dict.fromkeys(NAMES, 1.0)
-
-
-def test_nothing_judged_is_an_error_that_says_what_to_do():
-    with pytest.raises(RetrievalError, match="no query of this evaluation set has a relevant document: judge some"):
-        evaluate_run({"q": {"a": 0}}, {"q": ["a"]})
+    assert per_query({"q": {"a": 1}}, {"q": ["a"], "other": ["b"]}) == {"q": dict.fromkeys(NAMES, 1.0)}
 
 
 def test_nothing_judged_has_no_figures():
-    assert per_query({}, {}) == {}
+    assert per_query({}, {}) == per_query({"q": {"a": 0}}, {"q": ["a"]}) == {}
 
 
 def test_a_duplicate_in_a_ranking_is_refused():
     with pytest.raises(ValueError, match="the ranking of query 'q' holds 'a' twice"):
-        evaluate_run({"q": {"a": 1}}, {"q": ["a", "b", "a"]})
+        per_query({"q": {"a": 1}}, {"q": ["a", "b", "a"]})
 
 
 def test_each_query_has_its_own_figures():
@@ -96,7 +93,7 @@ def test_each_query_has_its_own_figures():
 
 @given(st.permutations([f"d{number:02}" for number in range(40)]))
 def test_the_order_of_the_ranking_is_kept_whatever_the_ids(ranking):
-    figures = evaluate_run({"q": {"d07": 1}}, {"q": ranking})
+    figures = per_query({"q": {"d07": 1}}, {"q": ranking})["q"]
 
     place = ranking.index("d07") + 1
     assert figures["mrr@10"] == pytest.approx(1 / place if place <= 10 else 0.0)

@@ -162,7 +162,6 @@ def test_a_server_that_hangs_costs_its_scores_only():
         query = Analysis("a b", {1: ("a", "b")})
         job = RerankJob(query, TWO.candidates)
         outcome = RerankChain([http, CosineReranker(), OverlapReranker({1: WordTokenizer()})]).rerank(job, soon())
-        http.close()
 
     assert outcome.name == "overlap"
     assert outcome.scores.tolist() == pytest.approx([0.0, 0.6])  # “a” is a function word

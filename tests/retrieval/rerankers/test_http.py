@@ -20,15 +20,10 @@ def server():
 
 @pytest.fixture
 def connect(server):
-    rerankers = []
-
     def make(base_url=None, **options):
-        rerankers.append(HttpReranker(base_url or server.base_url, **options))
-        return rerankers[-1]
+        return HttpReranker(base_url or server.base_url, **options)
 
-    yield make
-    for reranker in rerankers:
-        reranker.close()
+    return make
 
 
 def code_of(reranker, a_job=THREE, deadline=None):
@@ -184,11 +179,4 @@ def test_searches_with_little_time_do_not_take_a_slow_server_from_others(server,
     codes = {code_of(reranker, deadline=time.monotonic() + 0.05) for _ in range(4)}
     server.always("rerank", Reply([0.1, 0.2, 0.3]))
     assert codes == {DegradationCode.RERANKER_TIMEOUT}
-    assert reranker.scores(THREE, soon()).shape == (3,)
-
-
-def test_connections_are_opened_again_after_closing(connect):
-    reranker = connect()
-    reranker.scores(THREE, soon())
-    reranker.close()
     assert reranker.scores(THREE, soon()).shape == (3,)
