@@ -104,12 +104,18 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
         Rejected: they are of different sets, one is not done, or they have no query in common.
     """
     if before.eval_set_id != after.eval_set_id:
-        words = _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
-        raise Rejected("different_sets", words % {"first": before.eval_set.name, "second": after.eval_set.name})
+        raise Rejected(
+            "different_sets",
+            _("These runs are of different sets, “%(first)s” and “%(second)s”: choose two runs of one set.")
+            % {"first": before.eval_set.name, "second": after.eval_set.name},
+        )
     for run in (before, after):
         if run.status != EvalRun.Status.DONE:
-            words = _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
-            raise Rejected("run_not_done", words % {"run": run.pk, "status": run.get_status_display()})
+            raise Rejected(
+                "run_not_done",
+                _("Run %(run)d is not done (%(status)s): wait for it, or choose another one.")
+                % {"run": run.pk, "status": run.get_status_display()},
+            )
     first, second = _rows(before), _rows(after)
     common = [key for key in first if key in second]
     if not common:
@@ -172,8 +178,7 @@ def _query_differences(before: Mapping[str, EvalRunQuery], after: Mapping[str, E
 
 def tied_queries(before: EvalRun, after: EvalRun) -> list[QueryDifference]:
     """The queries that are as good in either run."""
-    found = _query_differences(_rows(before), _rows(after))
-    return [each for each in found if abs(each.difference) <= TOLERANCE]
+    return [each for each in _query_differences(_rows(before), _rows(after)) if abs(each.difference) <= TOLERANCE]
 
 
 def _stage_differences(

@@ -29,7 +29,8 @@ def searches_that_found(principal: Principal, chunk: Chunk) -> list[dict[str, An
     )
     found = []
     for row in rows:
-        ranked = enumerate(row["results"], start=1)
-        rank, score = next((rank, each["score"]) for rank, each in ranked if each["chunk_id"] == chunk.pk)
+        rank, score = next(
+            (rank, each["score"]) for rank, each in enumerate(row["results"], start=1) if each["chunk_id"] == chunk.pk
+        )
         found.append({**row, "rank": rank, "score": score})
     return found

@@ -101,11 +101,13 @@ def feedback(principal: Principal, trace_id: UUID, value: int | None) -> None:
         entries = SearchLog.objects.visible_to(principal).select_for_update().defer("trace", "configuration", "history")
         entry = entries.filter(pk=trace_id).first()
         if entry is None:
-            message = _(
-                "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
-                "was run just now appears within a second."
+            raise NotVisible(
+                _(
+                    "There is no search with the trace id %(id)s, or you may not see all of its knowledge bases; a search that "
+                    "was run just now appears within a second."
+                )
+                % {"id": trace_id}
             )
-            raise NotVisible(message % {"id": trace_id})
         before, entry.feedback = entry.feedback, value
         entry.save(update_fields=["feedback"])
         if value == bad != before:
@@ -178,8 +180,9 @@ def editable_by(principal: Principal, rows: QuerySet[FailedQuery]) -> QuerySet[F
         return seen.none()
     if principal.user.is_superuser and principal.kb_ids is None:
         return seen
-    editable = ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
-    return seen.filter(knowledge_base_ids__contained_by=editable)
+    return seen.filter(
+        knowledge_base_ids__contained_by=ArraySubquery(KnowledgeBase.objects.editable_by(principal).values("pk"))
+    )
 
 
 def set_state(principal: Principal, rows: QuerySet[FailedQuery], state: FailedQuery.State) -> int:
@@ -204,11 +207,14 @@ def assign(principal: Principal, rows: QuerySet[FailedQuery], user: User | None)
         mine = FailedQuery.objects.filter(pk__in=list(editable_by(principal, rows).values_list("pk", flat=True)))
         count = len(mine.select_for_update().values_list("pk"))
         if user is not None and mine.visible_to(Principal(user)).count() < count:
-            message = _(
-                "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
-                "another."
+            raise Rejected(
+                "assignee_cannot_see",
+                _(
+                    "“%(user)s” may not see every knowledge base of these queries: make that user a member of them, or choose "
+                    "another."
+                )
+                % {"user": user},
             )
-            raise Rejected("assignee_cannot_see", message % {"user": user})
         mine.update(assignee=user)
         if user is not None:
             mine.filter(state=FailedQuery.State.OPEN).update(state=FailedQuery.State.IN_PROGRESS)
@@ -239,8 +245,10 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
         users = users.filter(Q(pk__in=owner) | Q(pk__in=members))
     found: User | None = users.first()
     if found is None:
-        message = _("No member of all the knowledge bases of this query has this name: see the page Sharing.")
-        raise Rejected("unknown_assignee", message)
+        raise Rejected(
+            "unknown_assignee",
+            _("No member of all the knowledge bases of this query has this name: see the page Sharing."),
+        )
     return found
 
 
@@ -270,8 +278,10 @@ def to_eval_query(
         raise NotVisible(_("There is no such object."))
     kb_id = target.knowledge_base.pk if isinstance(target, NewEvalSet) else target.knowledge_base_id
     if kb_id not in failed.knowledge_base_ids:
-        message = _("The evaluation set belongs to a knowledge base that was not searched: choose another.")
-        raise Rejected("other_knowledge_base", message)
+        raise Rejected(
+            "other_knowledge_base",
+            _("The evaluation set belongs to a knowledge base that was not searched: choose another."),
+        )
     with transaction.atomic():
         if isinstance(target, NewEvalSet):
             eval_set = eval_set_named(principal, target.knowledge_base, target.name)

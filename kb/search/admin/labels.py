@@ -148,12 +148,13 @@ def degradation_heading(code: str) -> str:
 def _reasons(code: str, scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]) -> tuple[str, ...]:
     if code != DegradationCode.HASHING_EMBEDDER:
         return ()
-    meaning = _(
-        "The hashing embedder needs no model: its vectors tell which words and word parts two texts share. A question "
-        "that is worded differently from the text is not found by it. At the usual weight it would push better keyword "
-        "matches down, and so a knowledge base on it starts with a profile in which keywords lead."
-    )
-    reasons = [meaning]
+    reasons = [
+        _(
+            "The hashing embedder needs no model: its vectors tell which words and word parts two texts share. A question "
+            "that is worded differently from the text is not found by it. At the usual weight it would push better keyword "
+            "matches down, and so a knowledge base on it starts with a profile in which keywords lead."
+        )
+    ]
     for scope in scopes:
         if scope.space == HASHING_MODEL_ID:
             weights = channel_weights(scope.config)

@@ -105,14 +105,14 @@ class StartPairView(AdminPage):
     def _show(self, form: PairForm, page: SearchPage, sides: dict[str, SideForm], status: int = 200) -> HttpResponse:
         of_kbs = page.inheritable["kbs"]
         chosen = {str(kb.pk) for kb in page.chosen} or set(of_kbs)
-        context = {
-            "form": form,
-            "sides": tuple(sides.values()),
+        context = self.get_context_data(
+            form=form,
+            sides=tuple(sides.values()),
             # What empty fields stand for; the page's script reads it.
-            "inheritable": {**page.inheritable, "kbs": {pk: each for pk, each in of_kbs.items() if pk in chosen}},
-            "title": _("Compare two profiles on a set"),
-        }
-        return self.render_to_response(self.get_context_data(**context), status=status)
+            inheritable={**page.inheritable, "kbs": {pk: each for pk, each in of_kbs.items() if pk in chosen}},
+            title=_("Compare two profiles on a set"),
+        )
+        return self.render_to_response(context, status=status)
 
 
 def _with_base(given: QueryDict, form: PairForm) -> QueryDict:

@@ -161,8 +161,9 @@ class SearchDebugView(AdminPage):
             page.form.reject(error)
             return self._respond(page, form, status=400)
         message = _("“%(profile)s” was saved as a draft, and this search runs under it.") % {"profile": draft}
-        link_text = _("See it, compare it, publish it")
-        link = format_html('<a href="{}" class="kb-link">{}</a>', profile_url(draft), link_text)
+        link = format_html(
+            '<a href="{}" class="kb-link">{}</a>', profile_url(draft), _("See it, compare it, publish it")
+        )
         messages.success(request, format_html("{} {}", message, link))
         query = request.GET.copy()
         for name in SETTINGS:
@@ -220,8 +221,9 @@ class SearchHistoryView(TemplateView):
     template_name = "quality/debug/history.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
-        bases = visible_bases(principal_of(self.request))
-        return super().get_context_data(**kwargs, searches=past_searches(signed_in(self.request), bases))
+        return super().get_context_data(
+            **kwargs, searches=past_searches(signed_in(self.request), visible_bases(principal_of(self.request)))
+        )
 
 
 def _as_side(given: QueryDict) -> str:

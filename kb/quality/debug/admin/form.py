@@ -126,8 +126,7 @@ class SearchForm(forms.Form):
             "source_type", [("", _("any")), *((value, str(label)) for value, label in Document.SourceType.choices)]
         )
         for name, choices in choices_text().items():
-            same = _("Inherited (%(value)s)") % {"value": inherited[name]}
-            self.offer(name, [("", same), *choices.items()])
+            self.offer(name, [("", _("Inherited (%(value)s)") % {"value": inherited[name]}), *choices.items()])
         for name in ("top_k", "threshold", "neighbours", *WEIGHTS):
             self.fields[name].widget.attrs["placeholder"] = inherited[name]
         self.fields["budget"].widget.attrs["placeholder"] = str(settings.LATENCY_BUDGET_MS)
@@ -349,8 +348,13 @@ def open_search_page(principal: Principal, given: QueryDict) -> SearchPage:
     }
     inherited = inherited_settings(inheritable, [str(kb.pk) for kb in chosen], asked)
     is_bound = any(name in given for name in SearchForm.base_fields)
-    form = SearchForm(given if is_bound else None, list(bases.values()), list(profiles.values()), inherited)
-    return SearchPage(form, bases, tuple(chosen), profiles, inheritable)
+    return SearchPage(
+        SearchForm(given if is_bound else None, list(bases.values()), list(profiles.values()), inherited),
+        bases,
+        tuple(chosen),
+        profiles,
+        inheritable,
+    )
 
 
 def visible_bases(principal: Principal) -> dict[int, KnowledgeBase]:

@@ -92,8 +92,14 @@ def judging(
         chunk_ids: that are shown.
         editable: those of the knowledge bases that the caller may change, where the page has read them already.
     """
-    name = str(request.session.get(SESSION_KEY) or DEFAULT_SET)
-    return judging_in(principal(request), name, query, kb_ids, chunk_ids, editable=editable)
+    return judging_in(
+        principal(request),
+        str(request.session.get(SESSION_KEY) or DEFAULT_SET),
+        query,
+        kb_ids,
+        chunk_ids,
+        editable=editable,
+    )
 
 
 def judging_in(
@@ -120,10 +126,9 @@ def judging_in(
         grades = judgments_in(caller, chosen, query, list(chunks.select_related("document")))
     description = _("Nothing is judged for this query yet.")
     if judged:
-        message = ngettext(
+        description = ngettext(
             "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
-        )
-        description = message % {"count": judged}
+        ) % {"count": judged}
     return Judging(
         query=query,
         kb_ids=editable,
@@ -391,9 +396,11 @@ class SearchLogAdmin(ReadOnlyAdmin):
 
 
 def _searches_that_found(request: HttpRequest, chunk: Chunk) -> dict[str, Any]:
-    searches = searches_that_found(principal(request), chunk)
     return {
-        "searches": [(each, debug_url(each["knowledge_base_ids"], each["query"], each["asked"])) for each in searches]
+        "searches": [
+            (each, debug_url(each["knowledge_base_ids"], each["query"], each["asked"]))
+            for each in searches_that_found(principal(request), chunk)
+        ]
     }
 
 

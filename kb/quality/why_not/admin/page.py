@@ -103,13 +103,12 @@ class WhyNotView(AdminPage):
 
     def _ask(self, page: SearchPage, why: WhyNot, remedy: Remedy) -> HttpResponse:
         """Before a worker is set to work on more than the chunk."""
-        kb = why.chunk.knowledge_base
         context = {
             **page.context,
             "remedy": remedy,
             "said": self.request.POST.get("text", "").strip() or next(iter(remedy.suggestions), ""),
             "chunk": why.chunk,
-            "chunk_count": Chunk.objects.filter(knowledge_base=kb).count(),
+            "chunk_count": Chunk.objects.filter(knowledge_base=why.chunk.knowledge_base).count(),
             "back_url": why_not_url(why.request, why.chunk.pk),
         }
         self.template_name = "quality/why_not/confirm.html"

@@ -75,16 +75,15 @@ def effect(token: str, why: WhyNot) -> dict[str, Any] | None:
         "score": _("Score of the reranker"),
         "result": _("Place among the results"),
     }
-    rows = [
-        (label, str(was.get(name, ABSENT)), str(now.get(name, ABSENT)), was.get(name) != now.get(name))
-        for name, label in labels.items()
-        if name in was or name in now
-    ]
     return {
         "before": _outcome(before["stage"]),
         "after": _outcome(str(why.verdict.stage)),
         "is_found_now": why.rank is not None,
-        "rows": rows,
+        "rows": [
+            (label, str(was.get(name, ABSENT)), str(now.get(name, ABSENT)), was.get(name) != now.get(name))
+            for name, label in labels.items()
+            if name in was or name in now
+        ],
     }
 
 
@@ -106,8 +105,7 @@ def _places(why: WhyNot) -> dict[str, str]:
 
 
 def _outcome(stage: str) -> str:
-    lost = _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
-    return _("found") if stage == Stage.FOUND else lost
+    return _("found") if stage == Stage.FOUND else _("lost at “%(stage)s”") % {"stage": stage_text(Stage(stage))}
 
 
 ICONS = {
@@ -165,14 +163,13 @@ def state_text(state: State) -> str:
 # -- Channels ------------------------------------------------------------------------------------------------------------
 def _place(place: Place, why: WhyNot) -> dict[str, Any]:
     """A row of the table of channels; `query` is blank for the query itself."""
-    rank = _("%(rank)s of %(total)s") % {"rank": place.rank, "total": place.total}
     return {
         "channel": place.channel,
         "label": channel_text(place.channel),
         "query": why.outcome.result.analysis.queries[place.query].text if place.query else "",
         "state": str(place.state),
         "description": _place_text(place),
-        "rank": ABSENT if place.rank is None else rank,
+        "rank": _("%(rank)s of %(total)s") % {"rank": place.rank, "total": place.total} if place.rank else ABSENT,
         "channel_rank": place.channel_rank or ABSENT,
         "depth": str(place.depth),
         "score": ABSENT if place.score is None else f"{place.score:.4f}",
@@ -222,8 +219,7 @@ def _terms(terms: Terms, chunk_count: int) -> dict[str, Any]:
         }
         for row in terms.query
     ]
-    chunk_terms = [(each.term, each.count, each.term in asked) for each in terms.chunk]
-    return {"rows": rows, "chunk_terms": chunk_terms}
+    return {"rows": rows, "chunk_terms": [(each.term, each.count, each.term in asked) for each in terms.chunk]}
 
 
 def _note(row: Term) -> str:
@@ -302,14 +298,20 @@ def _remedy_text(remedy: Remedy, why: WhyNot) -> dict[str, str]:
             label = _("Search without the filter: %(filter)s") % {"filter": filter_text(remedy.about)}
             if remedy.about == "knowledge_base":
                 label = _("Search “%(name)s” too") % {"name": why.chunk.knowledge_base.name}
-            url = why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why))
-            return {"label": label, "hint": _("Changes nothing but this search."), "url": url}
+            return {
+                "label": label,
+                "hint": _("Changes nothing but this search."),
+                "url": why_not_url(changed_request(why, remedy), why.chunk.pk, remembered(why)),
+            }
         case RemedyCode.SHOW_DOUBLE:
             hint = _(
                 "Of several chunks of the same content a search shows one. To change that, change or delete one of them."
             )
-            url = why_not_url(why.request, remedy.chunk_id)
-            return {"label": _("Ask about chunk %(id)s") % {"id": remedy.chunk_id}, "hint": hint, "url": url}
+            return {
+                "label": _("Ask about chunk %(id)s") % {"id": remedy.chunk_id},
+                "hint": hint,
+                "url": why_not_url(why.request, remedy.chunk_id),
+            }
     return {
         RemedyCode.ENABLE: {"label": _("Switch the chunk on"), "hint": _("Searches find it again at once.")},
         RemedyCode.INDEX_CHUNK: {
@@ -357,11 +359,14 @@ def _draft(remedy: Remedy, why: WhyNot) -> dict[str, str]:
         }
         for name, value in remedy.settings.items()
     )
-    hint = _(
-        "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "
-        "is published."
-    ) % {"profile": profile_in_force(why).name}
-    return {"label": _("Try in a draft: %(changes)s") % {"changes": changes}, "hint": hint}
+    return {
+        "label": _("Try in a draft: %(changes)s") % {"changes": changes},
+        "hint": _(
+            "Saved as a draft of the profile “%(profile)s”, and the search runs again under it. Other searches change when it "
+            "is published."
+        )
+        % {"profile": profile_in_force(why).name},
+    }
 
 
 def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:

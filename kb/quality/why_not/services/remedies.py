@@ -78,8 +78,9 @@ def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
     """What helps a chunk that the search could not have found at all."""
     match verdict.stage:
         case Stage.KNOWLEDGE_BASE:
-            ids = [*why.request.knowledge_base_ids, why.chunk.knowledge_base_id]
-            yield _search_otherwise("knowledge_base", ids, why.request.filters)
+            yield _search_otherwise(
+                "knowledge_base", [*why.request.knowledge_base_ids, why.chunk.knowledge_base_id], why.request.filters
+            )
         case Stage.DOCUMENT if verdict.reason is Reason.FAILED:
             yield Remedy(RemedyCode.RETRY_DOCUMENT)
         case Stage.ENABLED:
@@ -96,8 +97,7 @@ def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
                 field, _dot, key = name.partition(".")
                 left: Any = tuple(each for each in filters.metadata if each.names[0] != key) if key else None
                 changed = dataclasses.replace(filters, **{field: left})
-                kept = None if changed.is_empty else changed
-                yield _search_otherwise(name, why.request.knowledge_base_ids, kept)
+                yield _search_otherwise(name, why.request.knowledge_base_ids, None if changed.is_empty else changed)
 
 
 def _reindex(why: WhyNot, kind: str) -> Remedy:
@@ -106,8 +106,11 @@ def _reindex(why: WhyNot, kind: str) -> Remedy:
 
 
 def _search_otherwise(about: str, kb_ids: Sequence[int], filters: Filters | None) -> Remedy:
-    request = {"knowledge_base_ids": list(kb_ids), "filters": filters and filters.as_dict()}
-    return Remedy(RemedyCode.CHANGE_REQUEST, about, request=request)
+    return Remedy(
+        RemedyCode.CHANGE_REQUEST,
+        about,
+        request={"knowledge_base_ids": list(kb_ids), "filters": filters and filters.as_dict()},
+    )
 
 
 def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
@@ -242,10 +245,12 @@ def _require_editable(principal: Principal, chunk: Chunk) -> None:
 
 def _add_question(chunk: Chunk, question: str) -> None:
     if not 0 < len(question) <= MOST_QUESTION_CHARACTERS:
-        message = _("Write a question of 1 to %(most)s characters.")
-        raise Rejected("unusable_question", message % {"most": MOST_QUESTION_CHARACTERS})
-    questions = list(dict.fromkeys([*chunk.questions, question]))
-    chunk_update(chunk, text=chunk.text, enabled=chunk.enabled, questions=questions)
+        raise Rejected(
+            "unusable_question", _("Write a question of 1 to %(most)s characters.") % {"most": MOST_QUESTION_CHARACTERS}
+        )
+    chunk_update(
+        chunk, text=chunk.text, enabled=chunk.enabled, questions=list(dict.fromkeys([*chunk.questions, question]))
+    )
 
 
 def _add_word(kb: KnowledgeBase, word: str) -> None:
@@ -256,8 +261,9 @@ def _add_word(kb: KnowledgeBase, word: str) -> None:
     dictionary = "\n".join(part for part in (row.dictionary.rstrip(), word) if part)
     settings = read_settings(engine=row.engine, dictionary=dictionary, stop_words=row.stop_words, simplify=row.simplify)
     if not tokenizer_change(kb, settings):
-        message = _("“%(word)s” is in the dictionary already: nothing was changed.")
-        raise Rejected("word_known", message % {"word": word})
+        raise Rejected(
+            "word_known", _("“%(word)s” is in the dictionary already: nothing was changed.") % {"word": word}
+        )
 
 
 def _with_draft(principal: Principal, why: WhyNot, remedy: Remedy) -> SearchRequest:

@@ -101,8 +101,10 @@ def verdict_sentence(why: WhyNot) -> str:
     verdict = why.verdict
     if verdict.stage is Stage.FOUND:
         return _("The search finds this chunk: %(sentence)s") % {"sentence": verdict.sentence}
-    message = _("Lost at the stage “%(stage)s”. %(sentence)s")
-    return message % {"stage": stage_text(verdict.stage), "sentence": verdict.sentence}
+    return _("Lost at the stage “%(stage)s”. %(sentence)s") % {
+        "stage": stage_text(verdict.stage),
+        "sentence": verdict.sentence,
+    }
 
 
 def _figures(step: Step, places: Sequence[Place]) -> dict[str, Any]:

@@ -147,8 +147,7 @@ class _Walk:
         yield self._per_source()
         # Those that their kind's cap took out have taken no place.
         place = sum(candidate.cut_by != "per_source" for candidate in self._selected_before) + 1
-        figures = {"place": place, "count": result_count(self._config)}
-        yield self._cut_by(Stage.TOP_K, Reason.TOO_MANY, figures)
+        yield self._cut_by(Stage.TOP_K, Reason.TOO_MANY, {"place": place, "count": result_count(self._config)})
         rank = self._ranks.get(self._chunk.pk)
         yield Step(Stage.FOUND, State.PASSED if rank else State.NOT_ASKED, figures={"rank": rank})
 
@@ -160,8 +159,9 @@ class _Walk:
         if document.status == Document.Status.READY:
             return Step(Stage.DOCUMENT, State.PASSED, figures=figures)
         reason = Reason.FAILED if document.status == Document.Status.FAILED else Reason.NOT_READY
-        is_indexed = self._has_postings or self._has_vector
-        return Step(Stage.DOCUMENT, State.WEAKENED if is_indexed else State.LOST, reason, figures)
+        return Step(
+            Stage.DOCUMENT, State.WEAKENED if self._has_postings or self._has_vector else State.LOST, reason, figures
+        )
 
     def _postings(self) -> Step:
         figures = {"tokenizer": self._kb.tokenizer_id}
@@ -188,8 +188,7 @@ class _Walk:
             return Step(Stage.FILTERS, State.NOT_ASKED)
         if self._passes_filters:
             return Step(Stage.FILTERS, State.PASSED, figures={"filters": filters.as_dict()})
-        failed = list(self._failed_filters(filters))
-        return Step(Stage.FILTERS, State.LOST, Reason.FILTERED, {"failed": failed})
+        return Step(Stage.FILTERS, State.LOST, Reason.FILTERED, {"failed": list(self._failed_filters(filters))})
 
     def _failed_filters(self, filters: Filters) -> Iterator[str]:
         """The names of the filters that its document does not pass, those on metadata with their key."""
@@ -328,12 +327,16 @@ class _Walk:
             return Step(Stage.DEDUPE, State.PASSED)
         chunk_id = self._dropped.represented_by
         stands = self._candidates.get(chunk_id)
-        figures = {
-            "chunk_id": chunk_id,
-            "rank": self._ranks.get(chunk_id),
-            "cut_by": stands.cut_by if stands else "vector_only",
-        }
-        return Step(Stage.DEDUPE, State.LOST, Reason.DOUBLE, figures)
+        return Step(
+            Stage.DEDUPE,
+            State.LOST,
+            Reason.DOUBLE,
+            {
+                "chunk_id": chunk_id,
+                "rank": self._ranks.get(chunk_id),
+                "cut_by": stands.cut_by if stands else "vector_only",
+            },
+        )
 
     def _cut_by(self, stage: Stage, reason: Reason, figures: Mapping[str, Any], note: Reason | None = None) -> Step:
         """A stage that has cut the candidate, for the reason, or let it pass, which a note may go with."""
@@ -345,13 +348,16 @@ class _Walk:
         if self._candidate is None:
             return Step(Stage.FUSION, State.LOST, Reason.VECTOR_ONLY)
         depth = max(self._config.rerank_candidates, self._config.top_k)
-        figures = {
-            "rank": self._candidate.ranks["fused"],
-            "score": self._candidate.scores["fused"],
-            "depth": depth if self._config.use_rerank else None,
-            "candidates": len(self._result.candidates),
-        }
-        return self._cut_by(Stage.FUSION, Reason.BEYOND_CUT, figures)
+        return self._cut_by(
+            Stage.FUSION,
+            Reason.BEYOND_CUT,
+            {
+                "rank": self._candidate.ranks["fused"],
+                "score": self._candidate.scores["fused"],
+                "depth": depth if self._config.use_rerank else None,
+                "candidates": len(self._result.candidates),
+            },
+        )
 
     def _rerank(self) -> Step:
         if not self._config.use_rerank:
@@ -359,32 +365,43 @@ class _Walk:
         if self._candidate is None or "rerank" not in self._candidate.scores:
             return Step(Stage.RERANK, State.WEAKENED, Reason.NO_RERANKER)
         detail = next(span.detail for span in self._result.spans if span.stage == "rerank")
-        figures = {
-            "reranker": detail["reranker"],
-            "rank": self._candidate.ranks["rerank"],
-            "score": self._candidate.scores["rerank"],
-            "candidates": detail["scored"],
-        }
-        return Step(Stage.RERANK, State.PASSED, figures=figures)
+        return Step(
+            Stage.RERANK,
+            State.PASSED,
+            figures={
+                "reranker": detail["reranker"],
+                "rank": self._candidate.ranks["rerank"],
+                "score": self._candidate.scores["rerank"],
+                "candidates": detail["scored"],
+            },
+        )
 
     def _gate(self) -> Step:
         # The score that met the threshold, on the scale of the results.
         stage = {"cosine": "vector", "rrf": "fused"}.get(self._result.score_scale, "rerank")
         scores = self._candidate.scores if self._candidate else {}
-        figures = {
-            "score": scores.get("rerank", scores.get(stage)),
-            "threshold": self._result.threshold,
-            "scale": self._result.score_scale,
-        }
-        return self._cut_by(Stage.GATE, Reason.BELOW, figures, None if self._result.threshold else Reason.GATE_OPEN)
+        return self._cut_by(
+            Stage.GATE,
+            Reason.BELOW,
+            {
+                "score": scores.get("rerank", scores.get(stage)),
+                "threshold": self._result.threshold,
+                "scale": self._result.score_scale,
+            },
+            None if self._result.threshold else Reason.GATE_OPEN,
+        )
 
     def _parent(self) -> Step:
         if self._chunk.parent_id is None:
             return Step(Stage.PARENT, State.NOT_ASKED, Reason.NO_PARENT)
         if self._candidate is None or self._candidate.cut_by != "parent":
             return Step(Stage.PARENT, State.PASSED)
-        stands = stands_for_parent(self._result.candidates, self._candidate)
-        return Step(Stage.PARENT, State.LOST, Reason.SAME_PARENT, {"chunk_id": stands})
+        return Step(
+            Stage.PARENT,
+            State.LOST,
+            Reason.SAME_PARENT,
+            {"chunk_id": stands_for_parent(self._result.candidates, self._candidate)},
+        )
 
     def _per_source(self) -> Step:
         if self._config.general_retrieval:
@@ -393,8 +410,9 @@ class _Walk:
         cap = CAPS.get(kind, CAPS["book"])  # other kinds count as books
         before = [c.passage.source_type if c.passage else "book" for c in self._selected_before]
         place = sum(CAPS.get(each, CAPS["book"]) == cap for each in before) + 1
-        figures = {"kind": kind, "cap": getattr(self._config, cap), "place": place}
-        return self._cut_by(Stage.PER_SOURCE, Reason.CAP_FULL, figures)
+        return self._cut_by(
+            Stage.PER_SOURCE, Reason.CAP_FULL, {"kind": kind, "cap": getattr(self._config, cap), "place": place}
+        )
 
     @property
     def _selected_before(self) -> list[Candidate]:

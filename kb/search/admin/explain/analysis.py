@@ -66,8 +66,12 @@ def _terms(result: Result, tokenizers: Mapping[int, Tokenizer]) -> list[dict[str
             if term not in own:
                 words = [each.text for each in highlight(result.analysis.text, [term], cutter) if each.is_match]
                 note = "" if term in held else _("no candidate holds it")
-                origin = words[0] if words and words[0].casefold() != term else ""
-                own[term] = {"text": term, "origin": origin, "is_found": term in held, "note": note}
+                own[term] = {
+                    "text": term,
+                    "origin": words[0] if words and words[0].casefold() != term else "",
+                    "is_found": term in held,
+                    "note": note,
+                }
         for term in result.analysis.search_tokens(kb_id):
             note = _("in another name of a concept")
             if term not in held:
@@ -124,13 +128,14 @@ def _of_one_base(
             for place in order
             if added[place]
         ]
-        lacking = [place for place in order if not added[place]]
         yield (
             candidate.chunk_id,
             {
                 "total": f"{totals[row, query]:.{DECIMALS}f}",
                 "query": analysis.queries[query].text if query else "",
                 "terms": held,
-                "missing": listed(with_figure(terms[place], f"{idf[place]:.{DECIMALS}f}") for place in lacking),
+                "missing": listed(
+                    with_figure(terms[place], f"{idf[place]:.{DECIMALS}f}") for place in order if not added[place]
+                ),
             },
         )

@@ -98,12 +98,11 @@ def _why_fallback(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[s
     for each in dict.fromkeys(failed):
         yield _("stood in: “%(channel)s” did not answer") % {"channel": stage_label(each)}
     if not failed:
-        message = ngettext(
+        yield ngettext(
             "stood in: keywords found fewer than %(count)d chunk",
             "stood in: keywords found fewer than %(count)d chunks",
             fallback.below,
-        )
-        yield message % {"count": fallback.below}
+        ) % {"count": fallback.below}
 
 
 def vector_source_text(source: str) -> str:
@@ -121,13 +120,17 @@ def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
     if (indexed := keyword.get("indexed_chunks")) is not None:
         notes.append(ngettext("%(count)d chunk indexed", "%(count)d chunks indexed", indexed) % {"count": indexed})
     if (allowed := keyword.get("allowed_chunks")) is not None:
-        message = ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
-        notes.append(message % {"count": allowed})
-    if changed := keyword.get("changed_chunks"):
-        message = ngettext(
-            "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
+        notes.append(
+            ngettext("the filters leave %(count)d chunk", "the filters leave %(count)d chunks", allowed)
+            % {"count": allowed}
         )
-        notes.append(message % {"count": changed})
+    if changed := keyword.get("changed_chunks"):
+        notes.append(
+            ngettext(
+                "%(count)d changed chunk read over the base", "%(count)d changed chunks read over the base", changed
+            )
+            % {"count": changed}
+        )
     if keyword.get("waited_ms", 0) >= LEAST_WAIT_SHOWN_MS:
         notes.append(_("waited %(ms)s ms for it") % {"ms": milliseconds(keyword["waited_ms"])})
     return tuple(notes)

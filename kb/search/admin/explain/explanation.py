@@ -138,12 +138,11 @@ class _Description:
         if not count:
             yield _("no content twice")
             return
-        message = ngettext(
+        yield ngettext(
             "%(count)d chunk of a content that another one stands for",
             "%(count)d chunks of a content that another one stands for",
             count,
-        )
-        yield message % {"count": count}
+        ) % {"count": count}
 
     def _fusion(self) -> Iterable[str]:
         scopes = self._outcome.wiring.pipeline.scopes
@@ -168,16 +167,17 @@ class _Description:
         answered, passed_over = detail["reranker"], detail["passed_over"]
         present = {link.name for link in self._outcome.wiring.links}
         if answered:
-            message = ngettext(
+            yield ngettext(
                 "%(name)s scored %(count)d candidate", "%(name)s scored %(count)d candidates", detail["scored"]
-            )
-            yield message % {"name": reranker_label(answered), "count": detail["scored"]}
+            ) % {"name": reranker_label(answered), "count": detail["scored"]}
         else:
             yield _("no reranker could answer")
         for name in self._config.rerankers:
             if name in passed_over:
-                message = _("%(name)s passed over: %(reason)s")
-                yield message % {"name": reranker_label(name), "reason": _reason(passed_over[name])}
+                yield _("%(name)s passed over: %(reason)s") % {
+                    "name": reranker_label(name),
+                    "reason": _reason(passed_over[name]),
+                }
             elif name not in present:
                 yield _("%(name)s: not configured") % {"name": reranker_label(name)}
 
@@ -186,8 +186,10 @@ class _Description:
         if not detail["threshold"]:
             yield _("open: no score is cut on the scale %(scale)s") % {"scale": detail["scale"]}
         else:
-            message = _("cut %(cut)s on the scale %(scale)s")
-            yield message % {"cut": f"{detail['threshold']:g}", "scale": detail["scale"]}
+            yield _("cut %(cut)s on the scale %(scale)s") % {
+                "cut": f"{detail['threshold']:g}",
+                "scale": detail["scale"],
+            }
         yield self._origin_of_the_cut()
         count = detail["passed"]
         yield ngettext("%(count)d passed", "%(count)d passed", count) % {"count": count}
@@ -195,28 +197,28 @@ class _Description:
     def _origin_of_the_cut(self) -> str:
         asked = self._config.score_threshold
         if any(each.code == DegradationCode.THRESHOLD_NOT_APPLIED for each in self._result.degraded):
-            message = _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale")
-            return message % {"asked": f"{asked:g}"}
+            return _("the scale’s default, in place of the threshold %(asked)s, which is meant for another scale") % {
+                "asked": f"{asked:g}"
+            }
         return _("the scale’s default") if asked is None else _("as the settings ask")
 
     def _selection(self) -> Iterable[str]:
         detail, config = self._details["selection"], self._config
-        message = ngettext("at most %(count)d result", "at most %(count)d results", detail["count"])
-        yield message % {"count": detail["count"]}
+        yield ngettext("at most %(count)d result", "at most %(count)d results", detail["count"]) % {
+            "count": detail["count"]
+        }
         if not config.general_retrieval:
             yield listed(with_figure(source_label(kind), count) for kind, count in source_caps(config).items())
         if config.neighbours:
-            message = ngettext(
+            yield ngettext(
                 "with %(count)d neighbour on either side", "with %(count)d neighbours on either side", config.neighbours
-            )
-            yield message % {"count": config.neighbours}
+            ) % {"count": config.neighbours}
         if count := detail.get("larger"):
-            message = ngettext(
+            yield ngettext(
                 "%(count)d gives the longer passage around it",
                 "%(count)d give the longer passage around them",
                 count,
-            )
-            yield message % {"count": count}
+            ) % {"count": count}
 
     def _facts(self) -> Iterable[str]:
         count = self._details["facts"]["found"]

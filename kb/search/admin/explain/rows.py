@@ -59,8 +59,9 @@ def why_cut(outcome: SearchOutcome, candidate: Candidate, place: int) -> str:
                 "threshold": f"{result.threshold:g}",
             }
         case "parent":
-            stands = stands_for_parent(result.candidates, candidate)
-            return _("Chunk %(id)d stands for the longer passage that both were cut from.") % {"id": stands}
+            return _("Chunk %(id)d stands for the longer passage that both were cut from.") % {
+                "id": stands_for_parent(result.candidates, candidate)
+            }
         case "per_source":
             kind, caps = candidate.passage.source_type if candidate.passage else "", source_caps(config)
             return _("The places for its kind of source, “%(kind)s”, are taken: %(count)d.") % {
@@ -264,8 +265,9 @@ class Rows:
             return _("without a reranker only the vector channel counts")
         if stage == "bm25" and not candidate.matched_terms:
             return _("holds none of the query's terms")
-        depth = _depth(stage, self._configs[candidate.kb_id])
-        message = _("not among the first %(depth)d of this channel") % {"depth": RANKS_A_CANDIDATE * depth}
+        message = _("not among the first %(depth)d of this channel") % {
+            "depth": RANKS_A_CANDIDATE * _depth(stage, self._configs[candidate.kb_id])
+        }
         if stage in candidate.scores:
             return _("%(reason)s; scored exactly for the weighted sum") % {"reason": message}
         return message
@@ -293,8 +295,9 @@ def found_url(passage: Passage) -> str:
 def _place(passage: Passage) -> tuple[str, ...]:
     """Where the chunk comes from: source, page, position; or the source elsewhere and the address."""
     if passage.origin is not None:
-        message = _("from %(source)s, place %(rank)d") % {"source": passage.origin.source, "rank": passage.origin.rank}
-        return tuple(filter(None, (message, passage.origin.url, passage.origin.published)))
+        origin = passage.origin
+        place = _("from %(source)s, place %(rank)d") % {"source": origin.source, "rank": origin.rank}
+        return tuple(filter(None, (place, origin.url, origin.published)))
     parts = [passage.source] if passage.source and passage.title else []
     if passage.page:
         parts.append(_("page %(page)d") % {"page": passage.page})
@@ -353,10 +356,9 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
 def _titles(chunk_ids: Sequence[int], principal: Principal) -> dict[int, str]:
     """What the chunks that the principal may see are called."""
     chunks = Chunk.objects.visible_to(principal).filter(pk__in=chunk_ids)
-    named = chunks.values_list("pk", "document__title", "document__source", "position")
     return {
         pk: _("%(title)s, chunk %(number)d") % {"title": title or source or _("untitled"), "number": position + 1}
-        for pk, title, source, position in named
+        for pk, title, source, position in chunks.values_list("pk", "document__title", "document__source", "position")
     }
 
 
