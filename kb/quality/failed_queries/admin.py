@@ -313,7 +313,6 @@ class FailedQueryAdmin(ScopedModelAdmin):
     def _write(
         self, request: HttpRequest, queryset: QuerySet[FailedQuery], write: Callable[..., int], message: Any
     ) -> None:
-        """Writes those of the chosen that the caller may change, and says how many they were."""
         allowed = self.only_granted(request, queryset, self.delete_grant)
         if allowed is not None and (count := write(principal(request), allowed)):
             self.message_user(request, message % {"count": count}, messages.SUCCESS)

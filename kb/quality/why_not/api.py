@@ -31,7 +31,6 @@ class WhyNotRequestSerializer(SearchRequestSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """One way of naming the chunk, not both."""
         if (attrs.get("chunk_id") is None) == (not attrs.get("text")):
             message = _("Name the chunk: give either “chunk_id” or “text”.")
             raise serializers.ValidationError({"chunk_id": [message]})

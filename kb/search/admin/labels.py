@@ -72,7 +72,6 @@ def with_figure(name: str, figure: object) -> str:
 
 
 def listed(parts: Iterable[str]) -> str:
-    """Parts of one sentence, one after the other."""
     return pgettext("between the members of a list", ", ").join(parts)
 
 

@@ -54,7 +54,6 @@ class PairForm(forms.Form):
 
     @property
     def chosen_set(self) -> EvalSet | None:
-        """The set that the form holds; None before one is chosen."""
         sets = cast(SetField, self.fields["eval_set"]).queryset
         return None if sets is None else sets.filter(pk=row_id(str(self["eval_set"].value() or ""))).first()
 

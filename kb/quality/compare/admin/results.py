@@ -190,7 +190,6 @@ def _chance(p_value: float | None) -> str:
 
 
 def _verdict(name: str, figure: MetricDifference) -> dict[str, str]:
-    """Whether the second run is better by one metric, in a sentence."""
     p_value = 1.0 if figure.p_value is None else figure.p_value
     is_same = abs(figure.difference) < SMALLEST_DIFFERENCE
     direction = "same"
@@ -341,7 +340,6 @@ def shown(comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]) -> d
 
 
 def _summary(comparison: SearchComparison) -> str:
-    """How much the sides differ, in one sentence."""
     results = comparison.response.results
     if not results:
         return _("Neither side found anything.")
@@ -358,7 +356,6 @@ def _summary(comparison: SearchComparison) -> str:
 def _side(
     letter: str, outcome: SearchOutcome, comparison: SearchComparison, bases: Mapping[int, KnowledgeBase]
 ) -> dict[str, Any]:
-    """What one side found."""
     result, request = outcome.result, outcome.request
     tokenizers = cutters(outcome)
     cards = []

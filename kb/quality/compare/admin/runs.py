@@ -115,7 +115,6 @@ def live_view(request: HttpRequest) -> HttpResponse:
 @page("compare/runs/cancel/", name="compare_cancel")
 @require_POST
 def cancel_view(request: HttpRequest) -> HttpResponse:
-    """Cancels those of both runs that have not ended."""
     runs = _both(request)
     try:
         for run in runs:

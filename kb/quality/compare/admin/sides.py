@@ -89,7 +89,6 @@ class SideForm(SearchForm):
 
     @property
     def unsaved(self) -> list[str]:
-        """The settings that are not saved, as text."""
         return self.given_as_text(SETTINGS)
 
     @property

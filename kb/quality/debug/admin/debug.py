@@ -39,8 +39,6 @@ SHARED = "shared"
 
 
 class DraftForm(forms.Form):
-    """Where the draft goes."""
-
     name = forms.CharField(
         label=gettext_lazy("Name of the profile"),
         max_length=MAX_NAME_CHARACTERS,
@@ -128,8 +126,6 @@ def past_searches(user: User, bases: Mapping[int, KnowledgeBase]) -> list[dict[s
 
 @admin_page("search-debug/", name="search_debug")
 class SearchDebugView(AdminPage):
-    """The page."""
-
     template_name = "quality/debug/open.html"
     rate_limit_kind = GENERAL
 

@@ -212,7 +212,6 @@ class SearchForm(forms.Form):
         return {SETTINGS[name]: value for name, value in values.items() if value not in (None, "")}
 
     def request(self) -> SearchRequest:
-        """The search that a valid form asks for."""
         choice = self.profile_choice
         return SearchRequest(
             query=self.cleaned_data["q"],
@@ -315,7 +314,6 @@ class SearchPage:
 
     @property
     def context(self) -> dict[str, Any]:
-        """For the templates of the form."""
         return {
             "form": self.form,
             "bases": self.bases,

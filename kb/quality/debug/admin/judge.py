@@ -252,7 +252,6 @@ def _write(caller: Principal, name: str, click: Mapping[str, Any]) -> int | None
 
 
 def _back(request: HttpRequest) -> str:
-    """The page that the form was on, or Search debug."""
     there = request.POST.get("next", "")
     own = url_has_allowed_host_and_scheme(there, allowed_hosts={request.get_host()}, require_https=request.is_secure())
     return there if own else reverse("admin:search_debug")
@@ -315,8 +314,6 @@ def name_knowledge_bases(rows: Iterable[Any], request: HttpRequest) -> None:
 
 
 class SearchLogChangeList(ChangeList):  # type: ignore[misc]
-    """Names the knowledge bases of all rows in one query; a row leads to its search."""
-
     def get_results(self, request: HttpRequest) -> None:
         super().get_results(request)
         name_knowledge_bases(self.result_list, request)
@@ -374,7 +371,6 @@ class SearchLogAdmin(ReadOnlyAdmin):
 
     @column(gettext_lazy("outcome"))
     def outcome_badges(self, row: SearchLog) -> SafeString:
-        """What came of it, what was said of it, and what it could not do, each once."""
         badges = [(row.outcome, row.get_outcome_display(), "")]
         if row.feedback is not None:
             badges.append((FEEDBACK_CLASSES[SearchLog.Feedback(row.feedback)], row.get_feedback_display(), ""))

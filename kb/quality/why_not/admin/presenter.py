@@ -118,7 +118,6 @@ CANDIDATE_STAGES = ("vector", "bm25", "question", "fts", "lexical", "fused", "re
 
 
 def why_not_details(why: WhyNot) -> dict[str, Any]:
-    """Everything that the page says of one chunk, apart from what can be done."""
     found = why.rank is not None
     return {
         "verdict": verdict_sentence(why),
@@ -383,7 +382,6 @@ def _effective(config: RetrievalConfig, name: str, why: WhyNot) -> Any:
 
 
 def done_text(remedy: Remedy, text: str) -> str:
-    """What to say when a remedy was applied."""
     return {
         RemedyCode.ENABLE: _("The chunk is switched on."),
         RemedyCode.INDEX_CHUNK: _("The chunk was indexed anew."),

@@ -75,7 +75,6 @@ def _of_its_content(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
 
 # -- Before the search ---------------------------------------------------------------------------------------------------
 def _before_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    """What helps a chunk that the search could not have found at all."""
     match verdict.stage:
         case Stage.KNOWLEDGE_BASE:
             yield _search_otherwise(
@@ -127,7 +126,6 @@ def changed_request(why: WhyNot, remedy: Remedy) -> SearchRequest:
 
 # -- The search ----------------------------------------------------------------------------------------------------------
 def _in_the_search(why: WhyNot, verdict: Step) -> Iterator[Remedy]:
-    """What helps a chunk that a stage of the search has lost."""
     figures = verdict.figures
     match verdict.stage:
         case Stage.CHANNELS:

@@ -232,7 +232,6 @@ class _Walk:
 
     @cached_property
     def _places(self) -> tuple[Place, ...]:
-        """Where it stands in each channel; empty where no channel may find it."""
         return tuple(self._ask_channels(self._scope)) if self._scope and self._may_be_found else ()
 
     def _ask_channels(self, scope: Scope) -> Iterator[Place]:

@@ -106,7 +106,6 @@ def _why_fallback(stage: str, scope: Scope, spans: Sequence[Span]) -> Iterable[s
 
 
 def vector_source_text(source: str) -> str:
-    """Where the query's vector came from."""
     return {
         "memory": _("query vector from this process’s memory"),
         "shared": _("query vector from Redis"),
@@ -137,7 +136,6 @@ def index_notes(keyword: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def tier_text(tier: str) -> str:
-    """Which tier of the BM25 cache answered."""
     return {
         "process": _("from the memory of this process"),
         "redis": _("from Redis"),

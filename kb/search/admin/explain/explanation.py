@@ -49,7 +49,6 @@ ORDER = (
 
 
 def stages(outcome: SearchOutcome, drops: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The stages in order, with what they did and what each of them dropped."""
     describe = _Description(outcome)
 
     def with_details(stage: Mapping[str, Any]) -> dict[str, Any]:

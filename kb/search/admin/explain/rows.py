@@ -354,7 +354,6 @@ def drops(outcome: SearchOutcome, rows: Iterable[Mapping[str, Any]], principal: 
 
 
 def _titles(chunk_ids: Sequence[int], principal: Principal) -> dict[int, str]:
-    """What the chunks that the principal may see are called."""
     chunks = Chunk.objects.visible_to(principal).filter(pk__in=chunk_ids)
     return {
         pk: _("%(title)s, chunk %(number)d") % {"title": title or source or _("untitled"), "number": position + 1}
