@@ -72,9 +72,9 @@ class AskRequestSerializer(SearchRequestSerializer):
             raise serializers.ValidationError({"knowledge_base_ids": [message]})
         return {"knowledge_base_ids": [], **super().validate(attrs)}
 
-    def to_request(self) -> AskRequest:
+    def to_request(self, **given: Any) -> AskRequest:
         """The validated request."""
-        found = super().to_request()
+        found = super().to_request(**given)
         scope = {field.name: getattr(found, field.name) for field in dataclasses.fields(SearchRequest)}
         return AskRequest(
             **scope,

@@ -199,9 +199,9 @@ class SearchRequestSerializer(ProfiledSerializer):
     )
     explain = StrictBooleanField(required=False, help_text="Return the whole trace, with every candidate.")
 
-    def to_request(self) -> SearchRequest:
-        """The validated request; the named fields win over the same settings in `overrides`."""
-        data: dict[str, Any] = self.validated_data
+    def to_request(self, **given: Any) -> SearchRequest:
+        """The validated request, with what is given besides; named fields win over the same settings in `overrides`."""
+        data: dict[str, Any] = {**self.validated_data, **given}
         named = {name: data[name] for name in ("top_k", "score_threshold") if data.get(name) is not None}
         return SearchRequest(
             query=data["query"],

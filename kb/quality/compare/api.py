@@ -21,51 +21,29 @@ from kb.quality.compare.services import (
 )
 from kb.quality.models import EvalRun
 from kb.search.api import SearchRequestSerializer
-from kb.search.services.search import SearchRequest
 from kb.web.api.fields import shape
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiView, one
-from retrieval.types import Turn
+
+OF_A_SIDE = ("top_k", "score_threshold", "profile", "profile_version", "overrides")
 
 
 class SideSerializer(SearchRequestSerializer):
     """One side: a profile, any version of it, and settings that are not saved."""
 
-    query = None  # type: ignore[assignment]
-    knowledge_base_ids = None  # type: ignore[assignment]
-    filters = None  # type: ignore[assignment]
-    history = None  # type: ignore[assignment]
-    latency_budget_ms = None  # type: ignore[assignment]
-    explain = None  # type: ignore[assignment]
+    def get_fields(self) -> dict[str, Any]:
+        return {name: field for name, field in super().get_fields().items() if name in OF_A_SIDE}
 
 
 class CompareRequestSerializer(SearchRequestSerializer):
     """Two searches for one query."""
 
-    top_k = None  # type: ignore[assignment]
-    score_threshold = None  # type: ignore[assignment]
-    profile = None  # type: ignore[assignment]
-    profile_version = None  # type: ignore[assignment]
-    overrides = None  # type: ignore[assignment]
     explain = None  # type: ignore[assignment]
     a = SideSerializer(required=False, help_text="Left out: each knowledge base’s own profile.")
     b = SideSerializer(required=False)
 
-    def request_of(self, side: str) -> SearchRequest:
-        """The validated request of side "a" or "b"."""
-        data: dict[str, Any] = self.validated_data
-        own = data.get(side) or {}
-        named = {name: own[name] for name in ("top_k", "score_threshold") if own.get(name) is not None}
-        return SearchRequest(
-            query=data["query"],
-            knowledge_base_ids=data["knowledge_base_ids"],
-            profile=own.get("profile", ""),
-            profile_version=own.get("profile_version"),
-            overrides={**own.get("overrides", {}), **named},
-            latency_budget_ms=data.get("latency_budget_ms"),
-            filters=(data.get("filters") or {}).get("parsed"),
-            history=tuple(Turn(**turn) for turn in data.get("history", ())),
-        )
+    def get_fields(self) -> dict[str, Any]:
+        return {name: field for name, field in super().get_fields().items() if name not in OF_A_SIDE}
 
 
 class StageDifferencesSerializer(serializers.Serializer[Any]):
@@ -117,7 +95,8 @@ class CompareView(ApiView):
         serializer = CompareRequestSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)
         try:
-            comparison = compare_searches(self.principal, serializer.request_of("a"), serializer.request_of("b"))
+            sides = [serializer.to_request(**serializer.validated_data.get(side, {})) for side in ("a", "b")]
+            comparison = compare_searches(self.principal, *sides)
         except InvalidSide as error:
             raise ValidationError({error.side: {"overrides": {error.field: [str(error)]}}}) from error
         return Response(as_values(comparison.response))

@@ -41,10 +41,6 @@ class Run:
     overrides: Mapping[str, Any]
     finished_at: datetime | None
 
-    @classmethod
-    def of(cls, run: EvalRun) -> "Run":
-        return cls(run.pk, run.eval_set.name, UsedProfile.of(run.profile), run.overrides, run.finished_at)
-
 
 @dataclass(frozen=True, slots=True)
 class MetricDifference:
@@ -132,9 +128,13 @@ def compare_runs(before: EvalRun, after: EvalRun) -> RunComparison:
         )
         for sign in (1, -1)
     )
+    old, new = (
+        Run(run.pk, run.eval_set.name, UsedProfile.of(run.profile), run.overrides, run.finished_at)
+        for run in (before, after)
+    )
     return RunComparison(
-        before=Run.of(before),
-        after=Run.of(after),
+        before=old,
+        after=new,
         stages=_stage_differences([first[key].figures for key in measured], [second[key].figures for key in measured]),
         gate=_reported(before.report.get("gate"), after.report.get("gate")),
         latency_ms=_reported(before.report.get("latency_ms"), after.report.get("latency_ms")),
@@ -278,18 +278,6 @@ class ComparedSide:
     degraded: tuple[Degradation, ...]
     timings_ms: Annotated[Mapping[str, float], Doc("Milliseconds by stage, and in total.")]
 
-    @classmethod
-    def of(cls, outcome: SearchOutcome) -> "ComparedSide":
-        result = outcome.result
-        return cls(
-            profile=UsedProfile.of(outcome.wiring.profile),
-            overrides=outcome.request.overrides,
-            score_scale=ScoreScale(result.score_scale),
-            threshold=result.threshold,
-            degraded=result.degraded,
-            timings_ms=result.timings_ms,
-        )
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompareResponse:
@@ -353,13 +341,24 @@ def compare_searches(principal: Principal, a: SearchRequest, b: SearchRequest) -
                 "" if hit_a else cut_a.get(chunk_id, NOT_FOUND), "" if hit_b else cut_b.get(chunk_id, NOT_FOUND)
             ),
         )
+    side_a, side_b = (
+        ComparedSide(
+            profile=UsedProfile.of(outcome.wiring.profile),
+            overrides=outcome.request.overrides,
+            score_scale=ScoreScale(outcome.result.score_scale),
+            threshold=outcome.result.threshold,
+            degraded=outcome.result.degraded,
+            timings_ms=outcome.result.timings_ms,
+        )
+        for outcome in outcomes
+    )
     response = CompareResponse(
         query=first.result.query,
         identical=all(result.moved == 0 for result in by_hit.values()),
         results=tuple(by_hit.values()),
         settings=_setting_differences(first, second),
-        a=ComparedSide.of(first),
-        b=ComparedSide.of(second),
+        a=side_a,
+        b=side_b,
     )
     return SearchComparison(first, second, by_hit, response)
 

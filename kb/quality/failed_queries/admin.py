@@ -26,7 +26,6 @@ from kb.base.errors import Rejected, ServiceError
 from kb.quality.debug.admin.judge import BADGE, QUERY_CHARACTERS, SearchedFilter, debug_url, name_knowledge_bases
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, NAME_CHARACTERS
 from kb.quality.failed_queries.services import (
-    NewEvalSet,
     assign,
     assignable_user,
     editable_by,
@@ -59,16 +58,19 @@ class ToEvalSetForm(forms.Form):
         super().__init__(*args, **kwargs)
         bases = list(KnowledgeBase.objects.editable_by(caller).filter(pk__in=failed.knowledge_base_ids))
         sets = list(EvalSet.objects.filter(knowledge_base__in=bases).select_related("knowledge_base"))
-        self._targets: dict[str, EvalSet | KnowledgeBase] = {f"set-{each.pk}": each for each in sets}
-        self._targets |= {f"new-{kb.pk}": kb for kb in bases}
+        self._targets = {
+            **{f"set-{each.pk}": each for each in sets},
+            **{f"new-{kb.pk}": EvalSet(knowledge_base=kb) for kb in bases},
+        }
         cast(forms.ChoiceField, self.fields["target"]).choices = [
             (_("There are already"), [(f"set-{each.pk}", f"{each.knowledge_base} / {each}") for each in sets]),
             (_("A new one"), [(f"new-{kb.pk}", _("A new one of “%(kb)s”") % {"kb": kb}) for kb in bases]),
         ][0 if sets else 1 :]
 
-    def chosen(self) -> EvalSet | NewEvalSet:
+    def chosen(self) -> EvalSet:
+        """A new one is not saved yet."""
         chosen = self._targets[self.cleaned_data["target"]]
-        return chosen if isinstance(chosen, EvalSet) else NewEvalSet(chosen, self.cleaned_data["name"])
+        return chosen if chosen.pk else EvalSet(knowledge_base=chosen.knowledge_base, name=self.cleaned_data["name"])
 
 
 class ToEvalSetView(FormView):  # type: ignore[type-arg]

@@ -4,7 +4,6 @@ import hashlib
 import json
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -59,14 +58,6 @@ ON CONFLICT (key) DO UPDATE SET
     last_search_id = coalesce(excluded.last_search_id, kb_failedquery.last_search_id),
     last_seen = greatest(excluded.last_seen, kb_failedquery.last_seen)
 """
-
-
-@dataclass(frozen=True, slots=True)
-class NewEvalSet:
-    """An evaluation set that is to be made, unless the knowledge base has one of that name."""
-
-    knowledge_base: KnowledgeBase
-    name: str
 
 
 # -- What goes in --------------------------------------------------------------------------------------------------------
@@ -252,15 +243,13 @@ def assignable_user(principal: Principal, kb_ids: Sequence[int], username: str) 
     return found
 
 
-def to_eval_query(
-    principal: Principal, failed: FailedQuery, target: EvalSet | NewEvalSet, *, answerable: bool = True
-) -> EvalQuery:
+def to_eval_query(principal: Principal, failed: FailedQuery, target: EvalSet, *, answerable: bool = True) -> EvalQuery:
     """Makes a failed query one of an evaluation set, so that runs tell when it is mended, and stays so.
 
     Args:
         principal: who may edit the failed query and the set.
         failed: stays in the inbox.
-        target: a set of one of its knowledge bases.
+        target: a set of one of its knowledge bases; one that is not saved is made, unless there is one of its name.
         answerable: False where the knowledge base has no answer, and finding nothing is right.
 
     Returns:
@@ -276,19 +265,17 @@ def to_eval_query(
         if rows.visible_to(principal).exists():
             raise NotAllowed(_("You may see this, but not change it: ask its owner to make you an editor."))
         raise NotVisible(_("There is no such object."))
-    kb_id = target.knowledge_base.pk if isinstance(target, NewEvalSet) else target.knowledge_base_id
-    if kb_id not in failed.knowledge_base_ids:
+    if target.knowledge_base_id not in failed.knowledge_base_ids:
         raise Rejected(
             "other_knowledge_base",
             _("The evaluation set belongs to a knowledge base that was not searched: choose another."),
         )
     with transaction.atomic():
-        if isinstance(target, NewEvalSet):
-            eval_set = eval_set_named(principal, target.knowledge_base, target.name)
+        if target.pk is None:
+            target = eval_set_named(principal, target.knowledge_base, target.name)
         else:
-            eval_set = target
-            require_editable(principal, eval_set)
-        query = query_of(eval_set, failed.query)
+            require_editable(principal, target)
+        query = query_of(target, failed.query)
         if query.answerable != answerable:
-            query = mark_unanswerable(principal, eval_set, query.text, not answerable) or query
+            query = mark_unanswerable(principal, target, query.text, not answerable) or query
     return query

@@ -1,7 +1,7 @@
 """What the pages call the stages and channels of a search."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
@@ -75,32 +75,26 @@ def listed(parts: Iterable[str]) -> str:
     return pgettext("between the members of a list", ", ").join(parts)
 
 
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Degradations of one kind.
-
-    Attributes:
-        details: one sentence for each place it struck, with the remedy, in pieces of message and of code.
-        reasons: what it means here.
-    """
-
-    code: str
-    heading: str
-    details: tuple[tuple[tuple[str, bool], ...], ...]
-    reasons: tuple[str, ...] = ()
-
-
 def notices(
     degraded: Iterable[Degradation], scopes: Sequence[Scope], bases: Mapping[int, KnowledgeBase]
-) -> tuple[Notice, ...]:
-    """Degradations, grouped by code, in the order in which they were met."""
+) -> list[dict[str, Any]]:
+    """Degradations, grouped by code, in the order in which they were met.
+
+    `details` has a sentence for each place it struck, with the remedy, in pieces of message and of code; `reasons` say what
+    it means here.
+    """
     details: dict[str, list[str]] = {}
     for degradation in degraded:
         details.setdefault(str(degradation.code), []).append(shown(degradation.detail))
-    return tuple(
-        Notice(code, degradation_heading(code), tuple(map(_with_code, found)), _reasons(code, scopes, bases))
+    return [
+        {
+            "code": code,
+            "heading": degradation_heading(code),
+            "details": [_with_code(detail) for detail in found],
+            "reasons": _reasons(code, scopes, bases),
+        }
         for code, found in details.items()
-    )
+    ]
 
 
 def _with_code(detail: str) -> tuple[tuple[str, bool], ...]:

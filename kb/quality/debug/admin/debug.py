@@ -23,7 +23,8 @@ from kb.profiles.models import RetrievalProfile
 from kb.profiles.services import DEFAULT, MAX_NAME_CHARACTERS, NOT_IN_NAMES, create_version, reference
 from kb.quality.compare.admin.sides import name_at
 from kb.quality.debug.admin.form import SETTINGS, SearchPage, open_search_page, visible_bases
-from kb.quality.debug.admin.judge import debug_url, judging
+from kb.quality.debug.admin.judge import SESSION_KEY, debug_url, judging
+from kb.quality.eval_sets.services.queries import DEFAULT_SET
 from kb.search.admin.explain.explanation import explain
 from kb.search.admin.labels import listed, notices
 from kb.search.models import SearchLog
@@ -202,9 +203,10 @@ class SearchDebugView(AdminPage):
         """What one may do with what was found."""
         given, query = self.request.GET, page.form.cleaned_data["q"]
         shown = [row["chunk_id"] for row in (*explanation["results"], *explanation["cut"])]
+        eval_set = str(self.request.session.get(SESSION_KEY) or DEFAULT_SET)  # that the user has last judged in
         editable = frozenset(kb.pk for kb in page.chosen if getattr(kb, "may_edit", False))
         return {
-            "judging": judging(self.request, query, editable, shown, editable=editable),
+            "judging": judging(principal_of(self.request), eval_set, query, editable, shown, editable=editable),
             "why_not": f"{reverse('admin:why_not')}?{given.urlencode()}&chunk=",
             "compare": f"{reverse('admin:compare')}?{_as_side(given)}",
         }

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import urlencode
 
@@ -41,68 +40,7 @@ TAKEN_BACK = "none"
 STATUS: Mapping[type[ServiceError], int] = {Rejected: 400, NotAllowed: 403, NotVisible: 404}
 
 
-@dataclass(frozen=True, slots=True)
-class Judging:
-    """What the buttons beside passages show.
-
-    Attributes:
-        kb_ids: the knowledge bases that the caller may judge in; the buttons are left out elsewhere.
-        eval_set: the name of the chosen set, of each knowledge base its own; one that is not there yet is made by the
-            first judgment.
-        set_names: those to choose from, the chosen one among them.
-        grades: by chunk id, of those that are judged.
-        is_unanswerable: the query is marked to have no answer.
-        description: how many passages of the query are judged.
-    """
-
-    query: str
-    kb_ids: frozenset[int]
-    eval_set: str
-    set_names: tuple[str, ...]
-    grades: Mapping[int, int]
-    is_unanswerable: bool
-    description: str
-
-    @property
-    def judged(self) -> dict[str, set[int]]:
-        """The ids of the chunks by what they are judged to be."""
-        grades = {"irrelevant": (IRRELEVANT,), "partly": (PARTLY,), "relevant": range(RELEVANT, MAX_GRADE + 1)}
-        return {
-            name: {chunk_id for chunk_id, grade in self.grades.items() if grade in meant}
-            for name, meant in grades.items()
-        }
-
-
 def judging(
-    request: HttpRequest,
-    query: str,
-    kb_ids: Iterable[int],
-    chunk_ids: Iterable[int],
-    *,
-    editable: frozenset[int] | None = None,
-) -> Judging:
-    """The state of the buttons of a page that shows chunks found for a query; at most five queries.
-
-    The chosen set is the one that the user has last judged in.
-
-    Args:
-        request: of the page.
-        query: that was searched for.
-        kb_ids: where.
-        chunk_ids: that are shown.
-        editable: those of the knowledge bases that the caller may change, where the page has read them already.
-    """
-    return judging_in(
-        principal(request),
-        str(request.session.get(SESSION_KEY) or DEFAULT_SET),
-        query,
-        kb_ids,
-        chunk_ids,
-        editable=editable,
-    )
-
-
-def judging_in(
     caller: Principal,
     name: str,
     query: str,
@@ -110,8 +48,21 @@ def judging_in(
     chunk_ids: Iterable[int],
     *,
     editable: frozenset[int] | None = None,
-) -> Judging:
-    """As `judging`, for the set of this name."""
+) -> dict[str, Any]:
+    """The state of the buttons of a page that shows chunks found for a query; at most five queries.
+
+    Args:
+        caller: who judges.
+        name: of the chosen set, of each knowledge base its own; one that is not there yet is made by the first judgment.
+        query: that was searched for.
+        kb_ids: where.
+        chunk_ids: that are shown.
+        editable: those of the knowledge bases that the caller may change, where the page has read them already.
+
+    Returns:
+        Among others `kb_ids`, where the caller may judge: the buttons are left out elsewhere; `grades` by chunk id, of those
+        that are judged; and the ids of those that each button has marked.
+    """
     if editable is None:
         bases = KnowledgeBase.objects.editable_by(caller).filter(pk__in=list(kb_ids))
         editable = frozenset(bases.order_by().values_list("pk", flat=True))
@@ -121,23 +72,25 @@ def judging_in(
     rows = list(queries.annotate(judged=Count("judgments")).values_list("answerable", "judged"))
     judged = sum(count for _answerable, count in rows)
     grades: Mapping[int, int] = {}
+    description = _("Nothing is judged for this query yet.")
     if judged:
         chunks = Chunk.objects.filter(knowledge_base__in=editable, pk__in=list(chunk_ids))
         grades = judgments_in(caller, chosen, query, list(chunks.select_related("document")))
-    description = _("Nothing is judged for this query yet.")
-    if judged:
         description = ngettext(
             "%(count)d passage is judged for this query.", "%(count)d passages are judged for this query.", judged
         ) % {"count": judged}
-    return Judging(
-        query=query,
-        kb_ids=editable,
-        eval_set=name,
-        set_names=tuple(sorted({each.name for each in sets} | {name, DEFAULT_SET})),
-        grades=grades,
-        is_unanswerable=any(not answerable for answerable, _judged in rows),
-        description=description,
-    )
+    return {
+        "query": query,
+        "kb_ids": editable,
+        "eval_set": name,
+        "set_names": sorted({each.name for each in sets} | {name, DEFAULT_SET}),
+        "grades": grades,
+        "relevant": {chunk_id for chunk_id, grade in grades.items() if grade >= RELEVANT},
+        "partly": {chunk_id for chunk_id, grade in grades.items() if grade == PARTLY},
+        "irrelevant": {chunk_id for chunk_id, grade in grades.items() if grade == IRRELEVANT},
+        "is_unanswerable": any(not answerable for answerable, _judged in rows),
+        "description": description,
+    }
 
 
 class IdsField(forms.TypedMultipleChoiceField):
@@ -196,14 +149,14 @@ class JudgeView(View):
         request.session[SESSION_KEY] = name
         if not is_script:
             return HttpResponseRedirect(_back(request))
-        state = judging_in(principal(request), name, click["query"], click["kb"], click["shown"])
+        state = judging(principal(request), name, click["query"], click["kb"], click["shown"])
         return JsonResponse(
             {
                 "eval_set": name,
                 "grade": grade,
-                "grades": state.grades,
-                "unanswerable": state.is_unanswerable,
-                "judged": state.description,
+                "grades": state["grades"],
+                "unanswerable": state["is_unanswerable"],
+                "judged": state["description"],
             }
         )
 

@@ -14,7 +14,7 @@ from django.utils.translation import ngettext
 
 from kb.profiles.admin.choices import setting_label, value_text
 from kb.quality.models import EvalRun, EvalRunQuery
-from kb.search.admin.labels import Notice, notices
+from kb.search.admin.labels import notices
 from retrieval.trace import Degradation
 
 CHANNELS = ("bm25", "vector")
@@ -267,7 +267,7 @@ def latency_figures(latency: Mapping[str, float]) -> list[tuple[str, str, str, s
     return [(name, label, f"{latency[name]:.1f} ms", meaning) for name, label, meaning in labels if name in latency]
 
 
-def run_notices(report: Mapping[str, Any]) -> tuple[Notice, ...]:
+def run_notices(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What searches of the run could not do; a code of another version shows as it is written."""
     return notices([Degradation.from_dict(each) for each in report.get("degraded") or ()], (), {})
 

@@ -9,7 +9,6 @@ from kb.access.services.sharing import member_add
 from kb.base.errors import NotAllowed, NotVisible, Rejected
 from kb.models import EvalQuery, EvalSet, FailedQuery, Judgment, Membership, SearchLog
 from kb.quality.failed_queries.services import (
-    NewEvalSet,
     assign,
     assignable_user,
     editable_by,
@@ -344,7 +343,9 @@ def test_a_failed_query_becomes_one_of_a_set(kb):
 
 
 def test_a_failed_query_becomes_the_first_of_a_new_set(kb):
-    query = to_eval_query(principal(kb.owner), noted(kb), NewEvalSet(kb, "from the inbox"), answerable=False)
+    query = to_eval_query(
+        principal(kb.owner), noted(kb), EvalSet(knowledge_base=kb, name="from the inbox"), answerable=False
+    )
 
     assert query.eval_set.name == "from the inbox"
     assert query.eval_set.knowledge_base == kb
@@ -353,7 +354,7 @@ def test_a_failed_query_becomes_the_first_of_a_new_set(kb):
 
 def test_the_mark_of_a_query_that_is_in_the_set_already_is_the_new_one(kb):
     failed = noted(kb)
-    target = NewEvalSet(kb, "a")
+    target = EvalSet(knowledge_base=kb, name="a")
     to_eval_query(principal(kb.owner), failed, target, answerable=False)
     to_eval_query(principal(kb.owner), failed, target)
 
@@ -362,7 +363,7 @@ def test_the_mark_of_a_query_that_is_in_the_set_already_is_the_new_one(kb):
 
 def test_a_query_with_relevant_passages_is_not_marked_as_unanswerable(kb):
     failed = noted(kb)
-    target = NewEvalSet(kb, "a")
+    target = EvalSet(knowledge_base=kb, name="a")
     Judgment.objects.create(query=to_eval_query(principal(kb.owner), failed, target), grade=1)
 
     with pytest.raises(Rejected):
@@ -371,15 +372,15 @@ def test_a_query_with_relevant_passages_is_not_marked_as_unanswerable(kb):
 
 def test_a_set_of_another_knowledge_base_is_refused(kb):
     with pytest.raises(Rejected):
-        to_eval_query(principal(kb.owner), noted(kb), NewEvalSet(make_kb(kb.owner), "a"))
+        to_eval_query(principal(kb.owner), noted(kb), EvalSet(knowledge_base=make_kb(kb.owner), name="a"))
 
 
 def test_a_reader_makes_no_evaluation_query(kb):
     failed = noted(kb)
     with pytest.raises(NotAllowed):
-        to_eval_query(principal(make_member(kb)), failed, NewEvalSet(kb, "a"))
+        to_eval_query(principal(make_member(kb)), failed, EvalSet(knowledge_base=kb, name="a"))
     with pytest.raises(NotVisible):
-        to_eval_query(principal(make_user()), failed, NewEvalSet(kb, "a"))
+        to_eval_query(principal(make_user()), failed, EvalSet(knowledge_base=kb, name="a"))
     assert not EvalSet.objects.exists()
 
 

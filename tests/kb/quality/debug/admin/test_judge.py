@@ -7,7 +7,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 
 from kb.models import Chunk, EvalQuery, EvalSet, Judgment, Principal
-from kb.quality.debug.admin.judge import SESSION_KEY, judging_in
+from kb.quality.debug.admin.judge import SESSION_KEY, judging
 from kb.quality.eval_sets.services.judgments import judge
 from kb.quality.eval_sets.services.queries import DEFAULT_SET, eval_set_named
 from tests.factories import make_document, make_kb, make_member, make_user
@@ -40,7 +40,7 @@ def rendered(template, **context):
 
 
 def state_of(kb, *chunks, name=DEFAULT_SET):
-    return judging_in(Principal(kb.owner), name, QUERY, [kb.pk], [chunk.pk for chunk in chunks])
+    return judging(Principal(kb.owner), name, QUERY, [kb.pk], [chunk.pk for chunk in chunks])
 
 
 def test_a_click_writes_a_judgment_and_tells_the_state(client, kb, chunk):
@@ -188,9 +188,9 @@ def test_the_set_and_its_state_are_shown(kb, chunk):
 
 def test_who_may_not_judge_sees_no_buttons(kb, chunk):
     viewer = Principal(make_member(kb))
-    judging = judging_in(viewer, DEFAULT_SET, QUERY, [kb.pk], [chunk.pk])
-    assert not rendered("judge.html", judging=judging, row=Row(chunk)).xpath(".//button")
-    assert not rendered("judge_set.html", judging=judging).xpath(".//form")
+    state = judging(viewer, DEFAULT_SET, QUERY, [kb.pk], [chunk.pk])
+    assert not rendered("judge.html", judging=state, row=Row(chunk)).xpath(".//button")
+    assert not rendered("judge_set.html", judging=state).xpath(".//form")
 
 
 def test_the_state_takes_five_queries_however_many_chunks(kb, chunk, django_assert_max_num_queries):
@@ -198,12 +198,12 @@ def test_the_state_takes_five_queries_however_many_chunks(kb, chunk, django_asse
     chunks = list(make_document(kb, *(f"第{number}条规定的内容" for number in range(30))).chunks.all())
     judge(caller, eval_set_named(caller, kb), QUERY, chunk, 2)
     with django_assert_max_num_queries(5):
-        assert state_of(kb, chunk, *chunks).grades == {chunk.pk: 2}
+        assert state_of(kb, chunk, *chunks)["grades"] == {chunk.pk: 2}
 
 
 def test_a_strangers_judgments_are_not_shown(kb, foreign):
     stranger = foreign.knowledge_base.owner
     chunk = Chunk.objects.select_related("document").get(document=foreign)
     judge(Principal(stranger), eval_set_named(Principal(stranger), foreign.knowledge_base), QUERY, chunk, 2)
-    seen = judging_in(Principal(make_user()), DEFAULT_SET, QUERY, [foreign.knowledge_base_id], [chunk.pk])
-    assert (seen.kb_ids, seen.grades) == (frozenset(), {})
+    seen = judging(Principal(make_user()), DEFAULT_SET, QUERY, [foreign.knowledge_base_id], [chunk.pk])
+    assert (seen["kb_ids"], seen["grades"]) == (frozenset(), {})

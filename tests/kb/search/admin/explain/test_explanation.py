@@ -92,5 +92,5 @@ def test_a_degradation_that_is_not_known_shows_as_it_is():
     with override("en"):
         (notice,) = notices([Degradation("rerank", "moon_phase", "the moon is `full`: wait")], (), {})
 
-    assert notice.heading == "Moon phase"
-    assert notice.details == ((("The moon is ", False), ("full", True), (": wait", False)),)
+    assert notice["heading"] == "Moon phase"
+    assert notice["details"] == [(("The moon is ", False), ("full", True), (": wait", False))]
