@@ -84,15 +84,14 @@ MIDDLEWARE = [
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
-    "kb.web.api.body_limit.BodyLimit",
+    "kb.web.api.callers.BodyLimit",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "kb.web.admin.middleware.ErrorPages",
-    "kb.web.admin.middleware.RateLimits",
-    "kb.web.api.authentication.AttributionMiddleware",
+    "kb.web.api.callers.AttributionMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 ROOT_URLCONF = "config.urls"
@@ -364,11 +363,11 @@ API_RATE_LIMITS = {  # requests of a user, with any key; empty: no limit
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", default=int(env.bool("BEHIND_TLS_PROXY", default=False)))
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
-        "kb.web.api.authentication.ApiKeyAuthentication",
+        "kb.web.api.callers.ApiKeyAuthentication",
         "rest_framework.authentication.SessionAuthentication",
     ],
-    "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.authentication.PrincipalPermission"],
-    "DEFAULT_THROTTLE_CLASSES": ["kb.web.api.throttling.CallerThrottle"],
+    "DEFAULT_PERMISSION_CLASSES": ["kb.web.api.callers.PrincipalPermission"],
+    "DEFAULT_THROTTLE_CLASSES": ["kb.web.api.callers.CallerThrottle"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PAGINATION_CLASS": "kb.web.api.lists.Cursors",
     "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",

@@ -325,7 +325,7 @@ def _is_to_wait(req: Request, conn: Connection, cfg: Config) -> bool:
     """Whether a body is not here yet and may come; says so to a client that waits to hear it."""
     from django.conf import settings  # noqa: PLC0415 - there are none before the application is loaded
 
-    from kb.web.api.body_limit import may_send  # noqa: PLC0415
+    from kb.web.api.callers import may_send  # noqa: PLC0415
 
     expects_a_word, req._expected_100_continue = req._expected_100_continue, False
     if not isinstance(req.body.reader, LengthReader):

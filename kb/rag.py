@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
 from kb.access.models import Principal, User
@@ -87,7 +87,7 @@ class RAGService:
             Rejected: the conversation has other knowledge bases.
             NoChannelAvailable: no channel could answer.
         """
-        request = AskRequest(
+        asked = AskRequest(
             query=query,
             knowledge_base_ids=knowledge_base_ids,
             profile=self.profile,
@@ -96,8 +96,7 @@ class RAGService:
             conversation_id=conversation_id,
             remember=remember,
         )
-        written: dict[str, Any] = as_values(answer(_principal(user_id), request))
-        return written
+        return cast(dict[str, Any], as_values(answer(_principal(user_id), asked)))
 
     def format_for_context(self, chunks: Sequence[Mapping[str, Any]], max_chars: int) -> str:
         """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""

@@ -1,12 +1,10 @@
 """Who may see what: every read goes through `visible_to(principal)`, every write through `editable_by(principal)`."""
 
 import hashlib
-import re
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self, cast
 
-from django.apps import apps
 from django.conf import settings
 from django.contrib.auth.models import AbstractUser, AnonymousUser
 from django.core.exceptions import EmptyResultSet, ValidationError
@@ -73,15 +71,11 @@ class ScopedQuerySet(models.QuerySet[Any]):
 
     def editable_by(self, principal: Principal) -> Self:
         """Rows that the principal may change: as owner, or as a member with the role editor or owner."""
-        if not principal.can_write:
-            return self.none()
-        return self._granted(principal, roles=("editor", "owner"))
+        return self._granted(principal, roles=("editor", "owner"), to_write=True)
 
     def owned_by(self, principal: Principal) -> Self:
         """Rows of the knowledge bases that the principal owns, and so may share or delete."""
-        if not principal.can_write:
-            return self.none()
-        return self._granted(principal, roles=("owner",))
+        return self._granted(principal, roles=("owner",), to_write=True)
 
     def managed_by(self, principal: Principal) -> Self:
         """Rows of the knowledge bases of whose sharing and history the principal may know, as their owner.
@@ -90,9 +84,9 @@ class ScopedQuerySet(models.QuerySet[Any]):
         """
         return self._granted(principal, roles=("owner",))
 
-    def _granted(self, principal: Principal, roles: tuple[str, ...] | None) -> Self:
+    def _granted(self, principal: Principal, roles: tuple[str, ...] | None, *, to_write: bool = False) -> Self:
         user = principal.user
-        if not user.is_active or isinstance(user, AnonymousUser):
+        if not user.is_active or isinstance(user, AnonymousUser) or (to_write and not principal.can_write):
             return self.none()
         rows = self
         if principal.kb_ids is not None:
@@ -104,12 +98,10 @@ class ScopedQuerySet(models.QuerySet[Any]):
 
 def _joined(user: User, roles: tuple[str, ...] | None) -> models.QuerySet[Any]:
     """The ids of the knowledge bases that a user owns, or is a member of in one of the roles."""
-    memberships: models.QuerySet[Any] = apps.get_model("kb", "Membership")._default_manager.filter(user=user)
+    memberships = Membership.objects.filter(user=user)
     if roles is not None:
         memberships = memberships.filter(role__in=roles)
-    knowledge_bases: models.QuerySet[Any] = apps.get_model("kb", "KnowledgeBase")._default_manager.all()
-    granted = knowledge_bases.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id")))
-    return granted.values("pk")
+    return KnowledgeBase.objects.filter(Q(owner=user) | Q(pk__in=memberships.values("knowledge_base_id"))).values("pk")
 
 
 class Sha256KeyGenerator(KeyGenerator):
@@ -148,8 +140,7 @@ class ApiKeyManager(APIKeyManager):
             return None
         (key, user), (opened_ids,) = rows_of((ApiKey, User), row)
         key.user, key.opened_ids = user, opened_ids
-        found: ApiKey = key
-        return found
+        return cast(ApiKey, key)
 
 
 class ApiKey(AbstractAPIKey):
@@ -355,10 +346,6 @@ class Membership(models.Model):
 
     def __str__(self) -> str:
         return f"{self.user} · {self.get_role_display()}"
-
-
-# What is longer, or other, after the last dot is part of a name, which may be too long for a file system.
-_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
 class InvitationQuerySet(models.QuerySet["Invitation"]):

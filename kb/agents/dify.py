@@ -17,10 +17,10 @@ from kb.index.conditions import MAX_NAMES, Logic, Operator
 from kb.index.filters import Filters
 from kb.search.services.responses import respond
 from kb.search.services.search import SearchRequest
-from kb.web.api.authentication import ApiKeyAuthentication
+from kb.web.api.callers import ApiKeyAuthentication
 from kb.web.api.errors import exception_handler
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField
-from kb.web.api.views import AnyAccept, ApiView
+from kb.web.api.views import AnyAccept, ApiView, valid
 from retrieval.packing import inert
 from retrieval.selection import ScoreScale
 
@@ -249,9 +249,7 @@ class DifyRetrievalView(ApiView):
         return dify_exception_handler
 
     def post(self, request: Request) -> Response:
-        serializer = RetrievalSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        response = as_values(respond(self.principal, serializer.to_request()))
+        response = as_values(respond(self.principal, valid(RetrievalSerializer, request.data).to_request()))
         headers = {"Zhiku-Trace-Id": response["trace_id"]}
         if degraded := degradations_of(response):
             headers["Zhiku-Degraded"] = ", ".join(degraded)

@@ -10,7 +10,7 @@ from rest_framework.response import Response
 from kb.access.models import ApiKey, KnowledgeBase
 from kb.access.services.api_keys import api_key_create, api_key_revoke, api_keys_of
 from kb.base.errors import NotVisible
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import KnowledgeBaseIdsField, StrictCharField, StrictSerializer
 from kb.web.api.lists import Flag, ListFilters, OneOf, Text
 from kb.web.api.schema import answers
@@ -61,8 +61,7 @@ class NewApiKeySerializer(ApiKeySerializer):
         read_only_fields = fields
 
     def get_key(self, _key: ApiKey) -> str:
-        secret: str = self.context["secret"]
-        return secret
+        return str(self.context["secret"])
 
 
 class ApiKeyCreateSerializer(StrictSerializer):

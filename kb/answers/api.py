@@ -23,7 +23,7 @@ from kb.web.api.errors import remedy_of
 from kb.web.api.fields import DegradationSerializer, KnowledgeBaseIdsField, StrictBooleanField, shape
 from kb.web.api.lists import Created, ListFilters, Text, Whole
 from kb.web.api.schema import answers
-from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one
+from kb.web.api.views import AnyAccept, ApiView, ApiViewSet, one, valid
 from retrieval.packing import inert
 
 
@@ -187,8 +187,7 @@ class AskView(ApiView):
     content_negotiation_class = AnyAccept
 
     def post(self, request: Request) -> HttpResponseBase:
-        serializer = AskRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
+        serializer = valid(AskRequestSerializer, request.data)
         if serializer.validated_data.get("stream"):
             events = stream_answer(self.principal, serializer.to_request())
             return event_stream(events, fault=fault_event)

@@ -1,4 +1,5 @@
-from typing import Any, ClassVar
+import re
+from typing import Any, ClassVar, Final
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -7,13 +8,16 @@ from django.db.models.functions import Now
 from django.utils import timezone
 from django.utils.translation import gettext_lazy as _
 
-from kb.access.models import _EXTENSION, KnowledgeBase, ScopedQuerySet
+from kb.access.models import KnowledgeBase, ScopedQuerySet
 from kb.base.db.audit_triggers import DOCUMENT, chunk_audit_triggers
 from kb.base.db.store_triggers import chunk_store_triggers
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.db.triggers import chunk_triggers, document_triggers
 from kb.base.messages import MessageField
 from kb.base.text import validate_metadata
+
+# What is longer, or other, after the last dot is part of a name, which may be too long for a file system.
+_EXTENSION: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
 class IngestBatch(models.Model):

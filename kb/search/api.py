@@ -22,7 +22,8 @@ from kb.search.models import SearchLog, Speaker
 from kb.search.services.replay import Replay, replay
 from kb.search.services.responses import caches_invalidate, respond
 from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest, SearchResponse
-from kb.web.api.errors import Unavailable, problem_of
+from kb.web.api.callers import spend_more
+from kb.web.api.errors import ApiError, problem_of
 from kb.web.api.fields import (
     MAX_ID,
     DegradationSerializer,
@@ -35,8 +36,7 @@ from kb.web.api.fields import (
     shape,
 )
 from kb.web.api.schema import BATCH_EXAMPLES, SEARCH_EXAMPLES, answers
-from kb.web.api.throttling import spend_more
-from kb.web.api.views import ApiView, one
+from kb.web.api.views import ApiView, one, valid
 from retrieval.types import Turn
 
 MOST_SEARCHES = 20
@@ -272,10 +272,6 @@ class TraceSerializer(serializers.ModelSerializer[SearchLog]):
 BATCH_SECONDS = 60.0
 
 
-class OutOfTime(Unavailable):
-    default_code = "batch_out_of_time"
-
-
 @extend_schema_view(
     post=extend_schema(
         operation_id="search",
@@ -292,9 +288,7 @@ class SearchView(ApiView):
     post_reads = True
 
     def post(self, request: Request) -> HttpResponse:
-        serializer = SearchRequestSerializer(data=request.data)
-        serializer.is_valid(raise_exception=True)
-        found = respond(self.principal, serializer.to_request())
+        found = respond(self.principal, valid(SearchRequestSerializer, request.data).to_request())
         return HttpResponse(as_json(found), content_type="application/json")
 
 
@@ -337,10 +331,8 @@ class SearchBatchView(ApiView):
 
     def _found(self, fields: dict[str, Any], until: float) -> bytes:
         if time.monotonic() >= until:
-            raise OutOfTime(gettext("The searches before this one took too long."))
-        serializer = SearchRequestSerializer(data=fields)
-        serializer.is_valid(raise_exception=True)
-        return as_json(respond(self.principal, serializer.to_request()))
+            raise ApiError(503, "batch_out_of_time", gettext("The searches before this one took too long."))
+        return as_json(respond(self.principal, valid(SearchRequestSerializer, fields).to_request()))
 
 
 @extend_schema_view(

@@ -135,11 +135,10 @@ def external_channels(
     language = get_language() or "en"
     for source in held.live:
         if source.kind in LIVE_KINDS and tokenizer is not None:
-            live = LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language)
             yield ExternalChannel(
                 WEB,
                 kb.pk,
-                live,
+                LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language),
                 weight=config.external_weight,
                 most=config.external_top_k,
                 timeout_ms=config.external_timeout_ms,

@@ -143,8 +143,7 @@ def api_keys_of(user: User, *, asked_with: ApiKey | None = None) -> QuerySet[Api
 def api_keys_made_with(keys: Iterable[ApiKey]) -> list[ApiKey]:
     """The keys that revoking some shuts beside them: those in use that were made with them, and with those in turn."""
     begun_with = [key.pk for key in keys]
-    rows = ApiKey.objects.raw(_MADE_WITH, [begun_with, begun_with])
-    return list(rows.prefetch_related("user"))
+    return list(ApiKey.objects.raw(_MADE_WITH, [begun_with, begun_with]).prefetch_related("user"))
 
 
 def api_key_revoke(key: ApiKey) -> list[ApiKey]:
@@ -156,8 +155,7 @@ def api_key_revoke(key: ApiKey) -> list[ApiKey]:
     with transaction.atomic():
         _hold_keys_of(key.user_id)
         others = api_keys_made_with([key])
-        ids = [key.pk, *(each.pk for each in others)]
-        ApiKey.objects.filter(pk__in=ids, revoked=False).update(revoked=True)
+        ApiKey.objects.filter(pk__in=[key.pk, *(each.pk for each in others)], revoked=False).update(revoked=True)
     key.revoked = True
     return others
 
@@ -177,8 +175,7 @@ def api_key_use(secret: str) -> ApiKey | None:
     now = timezone.now()
     stale = now - LAST_USE_EVERY
     if key.last_used_at is None or key.last_used_at < stale:
-        due = Q(last_used_at=None) | Q(last_used_at__lt=stale)
-        ApiKey.objects.filter(due, pk=key.pk).update(last_used_at=now)
+        ApiKey.objects.filter(Q(last_used_at=None) | Q(last_used_at__lt=stale), pk=key.pk).update(last_used_at=now)
     return key
 
 

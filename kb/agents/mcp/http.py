@@ -143,8 +143,7 @@ def _refusal_of_key(scope: Scope) -> Response | None:
             return None
         peer = scope["client"][0] if scope.get("client") else ""
         # A proxy may write a line of its own below that of the client.
-        address = caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))
-        spent = failure_spend(network_of(address))
+        spent = failure_spend(network_of(caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))))
     except DatabaseError:
         logger.exception("the database could not answer")
         wait = {"Retry-After": str(RETRY_AFTER_S)}

@@ -160,7 +160,8 @@ class ConceptAdmin(GraphAdmin):
     ) -> "forms.ModelChoiceField[Any] | None":
         if db_field.name == "parent":
             kwargs["widget"] = ParentWidget(db_field, self.admin_site)
-        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+        field: forms.ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
+        return field
 
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:

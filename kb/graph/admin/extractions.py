@@ -19,8 +19,8 @@ from kb.base.messages import shown
 from kb.content.models import Document
 from kb.graph.models import GraphExtraction
 from kb.graph.services.writing import graph_request
-from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column
+from kb.web.admin.site import add_part
 
 Status = GraphExtraction.Status
 

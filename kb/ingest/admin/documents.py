@@ -232,7 +232,7 @@ class DocumentAdmin(ScopedModelAdmin):
         self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
     ) -> "ModelMultipleChoiceField[Any] | None":
         kwargs["widget"] = ConceptsWidget(db_field, self.admin_site)
-        field = super().formfield_for_manytomany(db_field, request, **kwargs)
+        field: ModelMultipleChoiceField[Any] | None = super().formfield_for_manytomany(db_field, request, **kwargs)
         if field is not None:
             del field.widget.attrs["class"]  # that of a plain list, set by the theme
         return field

@@ -29,7 +29,7 @@ from kb.ingest.services.batches import (
     progress_of,
 )
 from kb.ingest.services.tables import batch_describe, read_table
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import ShallowJSONParser, StrictCharField, StrictSerializer
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY
 from kb.web.api.idempotency import idempotent

@@ -35,7 +35,7 @@ from kb.ingest.services.documents import (
     error_sentence,
     remark_sentences,
 )
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import JsonObjectField, ShallowJSONParser, StrictCharField, StrictSerializer, TagsField
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, idempotent, require_match
 from kb.web.api.idempotency import PARAMETER as IDEMPOTENCY_KEY

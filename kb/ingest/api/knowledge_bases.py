@@ -14,7 +14,7 @@ from kb.content.selectors import knowledge_base_overview
 from kb.content.services import knowledge_base_create, knowledge_base_delete, knowledge_base_update
 from kb.profiles.models import RetrievalProfile
 from kb.providers.embedding_models import require_embedding_model
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import StrictBooleanField, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.web.api.idempotency import IF_MATCH, IF_NONE_MATCH, RETURNED, Etagged, conditional, require_match
 from kb.web.api.lists import Created, ListFilters, OneOf, Text

@@ -36,8 +36,8 @@ from kb.content.models import Document
 from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.restore import import_upload
 from kb.quality.models import EvalSet
-from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ReadOnlyAdmin, ScopedRelatedFilter, column, principal, signed_in
+from kb.web.admin.site import add_part
 
 
 def kind_text(kind: str) -> str:

@@ -12,7 +12,7 @@ from kb.access.models import AuditEntry, KnowledgeBase
 from kb.access.services.rate_limits import UPLOAD
 from kb.operations.services.archives.export import archive_name, export_open
 from kb.operations.services.archives.restore import import_upload
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import StrictCharField, StrictSerializer
 from kb.web.api.lists import ListFilters, Moment, OneOf, Text, Whole
 from kb.web.api.schema import answers

@@ -17,8 +17,8 @@ from rest_framework.response import Response
 from kb.base.net.client_address import is_local
 from kb.operations.services.health.readiness import Readiness, components, overall
 from kb.operations.services.monitoring import exposition
-from kb.web.api.authentication import SCHEME
-from kb.web.api.errors import Unavailable
+from kb.web.api.callers import SCHEME
+from kb.web.api.errors import ApiError
 from kb.web.api.schema import PROBLEMS
 from kb.web.api.views import AnyAccept, ApiView
 
@@ -91,7 +91,7 @@ class ReadyView(PublicView):
         state = overall(found)
         if state is Readiness.NOT_READY:
             missing = ", ".join(each.name for each in found if each.state is Readiness.NOT_READY)
-            raise Unavailable(_("Not ready (%(what)s): see `manage.py doctor`.") % {"what": missing})
+            raise ApiError(503, "unavailable", _("Not ready (%(what)s): see `manage.py doctor`.") % {"what": missing})
         status = "ready" if state is Readiness.OK else "degraded"
         return Response({"status": status, "components": [asdict(each) for each in found]})
 

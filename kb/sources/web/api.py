@@ -25,7 +25,7 @@ from kb.sources.web.services.sources import (
     web_source_request,
     web_source_update,
 )
-from kb.web.api.authentication import user_of
+from kb.web.api.callers import user_of
 from kb.web.api.fields import (
     MAX_ID,
     StrictBooleanField,

@@ -96,12 +96,11 @@ class Chart:
     def options(self) -> str:
         """As JSON of Chart.js."""
         value_axis, label_axis = ("x", "y") if self.is_horizontal else ("y", "x")
-        ticks = {"color": INK, "maxTicksLimit": 6, "format": self._number_format()}
         scales = {
             value_axis: {
                 "beginAtZero": True,
                 "stacked": self.is_stacked,
-                "ticks": ticks,
+                "ticks": {"color": INK, "maxTicksLimit": 6, "format": self._number_format()},
                 "border": {"display": False},
                 **self._bounds(),
             },

@@ -6,11 +6,9 @@ from http import HTTPStatus
 from typing import Any, Final
 
 from django.conf import settings
-from django.contrib import admin
 from django.core import signing
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
-from django.shortcuts import render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -18,6 +16,7 @@ from django.views.decorators.debug import sensitive_post_parameters
 
 from kb.access.services.rate_limits import login_spend, name_digest
 from kb.base.net.client_address import client_network
+from kb.web.admin.middleware import error_page
 
 LONGEST_NAME: Final = 150
 DEVICE_SECONDS: Final = 180 * 24 * 60 * 60
@@ -36,7 +35,7 @@ def log_in(request: HttpRequest, proceed: Callable[[], HttpResponse]) -> HttpRes
     device = _device(request, name)
     spent = login_spend(client_network(request), name, device)
     if spent is not None and not spent.allowed:
-        return _refused(request, spent.resets_in_s, {"seconds": spent.resets_in_s})
+        return _refused(request, spent.resets_in_s, seconds=spent.resets_in_s)
     response = proceed()
     if response.status_code == HTTPStatus.FOUND and request.user.is_authenticated:
         digest = name_digest(name)
@@ -56,15 +55,13 @@ def locked_out(
     request: HttpRequest, _original: HttpResponse | None, _credentials: dict[str, Any] | None
 ) -> HttpResponse:
     """The page instead of the login's, until the wait is over; 429 with Retry-After."""
-    about = {"minutes": settings.LOGIN_LOCK_MINUTES, "attempts": settings.LOGIN_ATTEMPTS}
-    return _refused(request, settings.LOGIN_LOCK_MINUTES * 60, about)
+    minutes = settings.LOGIN_LOCK_MINUTES
+    return _refused(request, minutes * 60, minutes=minutes, attempts=settings.LOGIN_ATTEMPTS)
 
 
-def _refused(request: HttpRequest, seconds: int, about: dict[str, int]) -> HttpResponse:
-    context = {**admin.site.each_context(request), "title": _("Too many failed logins"), **about}
-    response = render(request, "web/locked_out.html", context, status=HTTPStatus.TOO_MANY_REQUESTS)
-    response["Retry-After"] = str(seconds)
-    return response
+def _refused(request: HttpRequest, wait_s: int, **about: int) -> HttpResponse:
+    status, headers = HTTPStatus.TOO_MANY_REQUESTS, {"Retry-After": str(wait_s)}
+    return error_page(request, status, "web/locked_out.html", _("Too many failed logins"), headers, **about)
 
 
 def _device(request: HttpRequest, name: str) -> str:

@@ -20,7 +20,7 @@ from django.db import models
 from django.db.models import Count, IntegerField, Model, OuterRef, Q, QuerySet, Subquery
 from django.db.models.constants import LOOKUP_SEP
 from django.db.models.functions import Coalesce
-from django.forms import BaseInlineFormSet, ModelChoiceField, ModelMultipleChoiceField
+from django.forms import BaseInlineFormSet, ModelChoiceField
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern, path, reverse
 from django.utils.functional import Promise, cached_property
@@ -37,7 +37,7 @@ from unfold.views import UnfoldModelAdminViewMixin
 from kb.access.models import AuditEntry, KnowledgeBase, Principal, User, kind_of
 from kb.access.services.rate_limits import UPLOAD
 from kb.web.admin.deletion import deleted_with, left_behind_by
-from kb.web.admin.parts import added_context, added_pages
+from kb.web.admin.site import added_context, added_pages
 
 # What fits a bigint, whatever the digits are.
 ID_DIGITS = 18
@@ -119,8 +119,8 @@ def column(
                 return display_for_value(value, "")
             return empty_value if value is None else value
 
-        shown = display(description=description, ordering=ordering, label=label, empty_value=empty_value)
-        return cast(Column, shown(written))
+        as_column = display(description=description, ordering=ordering, label=label, empty_value=empty_value)
+        return cast(Column, as_column(written))
 
     return decorate
 
@@ -175,8 +175,7 @@ class RowActions:
 
     def render_delete_form(self, request: HttpRequest, context: dict[str, Any]) -> HttpResponse:
         left_behind = left_behind_by(type(context["object"]), [context["object"].pk]).items()
-        response: HttpResponse = super().render_delete_form(request, {**context, "left_behind": left_behind})  # type: ignore[misc]
-        return response
+        return cast(HttpResponse, super().render_delete_form(request, {**context, "left_behind": left_behind}))  # type: ignore[misc]
 
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """What the audit log has of an object, for who may read it there; else what was done in the admin alone."""
@@ -186,13 +185,7 @@ class RowActions:
             if visible(AuditEntry, request).filter(**logged).exists():
                 query = urlencode({"kind": logged["object_type"], "object_id": logged["object_id"]})
                 return HttpResponseRedirect(f"{reverse('admin:kb_auditentry_changelist')}?{query}")
-        response: HttpResponse = super().history_view(request, object_id, extra_context)  # type: ignore[misc]
-        return response
-
-    def _rows(self, objs: Iterable[Any]) -> QuerySet[Any]:
-        """The rows alone, without what a list asks for beside them."""
-        model: type[models.Model] = self.model  # type: ignore[attr-defined]
-        return model._default_manager.filter(pk__in=[obj.pk for obj in objs])
+        return cast(HttpResponse, super().history_view(request, object_id, extra_context))  # type: ignore[misc]
 
 
 class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
@@ -211,8 +204,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     show_facets = admin.ShowFacets.NEVER
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = super().get_queryset(request).visible_to(principal(request))
-        return rows
+        return cast("QuerySet[Any]", super().get_queryset(request).visible_to(principal(request)))
 
     def get_urls(self) -> list[URLPattern]:
         return [*added_pages(self), *super().get_urls()]
@@ -221,8 +213,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         row = kwargs.get("obj")
         if row is not None:
             context |= added_context(request, row)
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+        return cast(HttpResponse, super().render_change_form(request, context, **kwargs))
 
     def lookup_allowed(self, lookup: str, value: str, request: HttpRequest | None = None) -> bool:  # noqa: ARG002
         """Whether the query string may ask it of a list.
@@ -256,8 +247,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
     def page(self, route: str, view: Callable[..., Any], name: str) -> URLPattern:
         """The route of a page of the project's own; it is named as those that every model has: `kb_MODEL_NAME`."""
         named = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-        pattern: URLPattern = path(route, self.admin_site.admin_view(view), name=named)
-        return pattern
+        return cast(URLPattern, path(route, self.admin_site.admin_view(view), name=named))
 
     def get_form(self, request: HttpRequest, obj: Any = None, **kwargs: Any) -> Any:
         """A form that may ask who fills it in, by `self.request`."""
@@ -304,41 +294,25 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
     @staticmethod
     def granted(rows: QuerySet[Any], request: HttpRequest, grant: str) -> QuerySet[Any]:
-        granted: QuerySet[Any] = getattr(rows, grant)(principal(request))
-        return granted
+        return cast("QuerySet[Any]", getattr(rows, grant)(principal(request)))
 
-    # -- Fields show only what is visible --------------------------------------------------------------------------------
-    def formfield_for_foreignkey(
-        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
-    ) -> "ModelChoiceField[Any] | None":
-        kwargs.setdefault("queryset", visible(db_field.remote_field.model, request))
-        field: ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
-        return field
-
-    def formfield_for_manytomany(
-        self, db_field: "models.ManyToManyField[Any, Any]", request: HttpRequest, **kwargs: Any
-    ) -> "ModelMultipleChoiceField[Any] | None":
-        kwargs.setdefault("queryset", visible(db_field.remote_field.model, request))
-        field: ModelMultipleChoiceField[Any] | None = super().formfield_for_manytomany(db_field, request, **kwargs)
-        return field
+    def get_field_queryset(self, db: str | None, db_field: Any, request: HttpRequest) -> QuerySet[Any]:  # noqa: ARG002
+        """What a field may choose from."""
+        return visible(db_field.remote_field.model, request)
 
     # -- Deletion: counts, never a tree of all that goes with it ---------------------------------------------------------
     def get_deleted_objects(
         self, objs: QuerySet[Any] | Sequence[Any], request: HttpRequest
     ) -> tuple[list[Any], dict[str, int], set[Any], list[Any]]:
-        rows = self._rows(objs)
-        lacking = set()
-        if self.granted(rows, request, self.delete_grant).count() < len(objs):
-            lacking.add(self.opts.verbose_name)
-        return [str(obj) for obj in objs], deleted_with(self.model, [obj.pk for obj in objs]), lacking, []
+        ids = [obj.pk for obj in objs]
+        granted = self.granted(self.model._default_manager.filter(pk__in=ids), request, self.delete_grant)
+        lacking = {self.opts.verbose_name} if granted.count() < len(objs) else set()
+        return [str(obj) for obj in objs], deleted_with(self.model, ids), lacking, []
 
     @admin.action(description=_("Delete selected %(verbose_name_plural)s"), permissions=["delete"])
     def delete_selected(self, request: HttpRequest, queryset: QuerySet[Any]) -> HttpResponse | None:
         allowed = self.only_granted(request, queryset, self.delete_grant)
-        if allowed is None:
-            return None
-        response: HttpResponse | None = delete_selected(self, request, allowed)
-        return response
+        return None if allowed is None else delete_selected(self, request, allowed)
 
     def only_granted(self, request: HttpRequest, queryset: QuerySet[Any], grant: str) -> QuerySet[Any] | None:
         """The rows of a selection that an action may touch, and a message on those that it passes over."""
@@ -421,13 +395,10 @@ class KnowledgeBaseRowAdmin(ScopedModelAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> tuple[str, ...]:  # noqa: ARG002
         return () if obj is None else ("knowledge_base",)
 
-    def formfield_for_foreignkey(
-        self, db_field: "models.ForeignKey[Any, Any]", request: HttpRequest, **kwargs: Any
-    ) -> "ModelChoiceField[Any] | None":
+    def get_field_queryset(self, db: str | None, db_field: Any, request: HttpRequest) -> QuerySet[Any]:
         if db_field.name == "knowledge_base":
-            kwargs["queryset"] = KnowledgeBase.objects.editable_by(principal(request))
-        field: ModelChoiceField[Any] | None = super().formfield_for_foreignkey(db_field, request, **kwargs)
-        return field
+            return KnowledgeBase.objects.editable_by(principal(request))
+        return super().get_field_queryset(db, db_field, request)
 
 
 class ScopedAutocompleteForm(AutocompleteDropdownForm):  # type: ignore[misc]
@@ -473,8 +444,7 @@ class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignor
 
     @cached_property
     def writable(self) -> "QuerySet[KnowledgeBase]":
-        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.editable_by(principal(self.request))
-        return rows
+        return KnowledgeBase.objects.editable_by(principal(self.request))
 
     def get_form_kwargs(self) -> dict[str, Any]:
         return {**super().get_form_kwargs(), "writable": self.writable}

@@ -1,15 +1,19 @@
-"""The admin's site: Unfold's, with the limits of its login and with the pages that belong to no model."""
+"""The admin's site: Unfold's, with limits of requests, and with pages that features add to it and to each other's models."""
 
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from django.contrib import admin
+from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.urls import URLPattern, path
 from django.views.generic import TemplateView
 from unfold.sites import UnfoldAdminSite
 
 from kb.web.admin.login import log_in
+from kb.web.admin.middleware import limited
 
 Registered = TypeVar("Registered")
 
@@ -38,6 +42,35 @@ class AdminPage(TemplateView):
         return {**admin.site.each_context(self.request), **super().get_context_data(**kwargs)}
 
 
+Pages = Callable[[Any], Sequence[URLPattern]]
+Context = Callable[[HttpRequest, Any], Mapping[str, Any]]
+
+_ADDED_PAGES: dict[type[Model], list[Pages]] = defaultdict(list)
+_ADDED_CONTEXTS: dict[type[Model], list[Context]] = defaultdict(list)
+
+
+def add_part(model: type[Model], *, pages: Pages | None = None, context: Context | None = None) -> None:
+    """Adds a feature's part to the pages of a model, whose admin is a `ScopedModelAdmin`.
+
+    Args:
+        model: whose pages they are.
+        pages: pages below the model's own, given its admin.
+        context: what the templates around the form of a row need, given the request and the row.
+    """
+    if pages is not None:
+        _ADDED_PAGES[model].append(pages)
+    if context is not None:
+        _ADDED_CONTEXTS[model].append(context)
+
+
+def added_pages(model_admin: Any) -> list[URLPattern]:
+    return [page for pages in _ADDED_PAGES[model_admin.model] for page in pages(model_admin)]
+
+
+def added_context(request: HttpRequest, row: Model) -> dict[str, Any]:
+    return {name: value for context in _ADDED_CONTEXTS[type(row)] for name, value in context(request, row).items()}
+
+
 class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
     def get_urls(self) -> list[URLPattern]:
         pages = [
@@ -45,6 +78,9 @@ class ZhikuAdminSite(UnfoldAdminSite):  # type: ignore[misc]
             for route, view, name in _PAGES
         ]
         return [*pages, *super().get_urls()]
+
+    def admin_view(self, view: Callable[..., HttpResponseBase], cacheable: bool = False) -> Any:  # noqa: FBT001, FBT002
+        return limited(super().admin_view(view, cacheable))
 
     def login(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> HttpResponse:
         return log_in(request, lambda: super(ZhikuAdminSite, self).login(request, extra_context))

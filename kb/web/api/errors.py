@@ -21,7 +21,6 @@ from django.utils.translation import gettext_lazy
 from django.views import defaults
 from rest_framework import exceptions, status
 from rest_framework.response import Response
-from rest_framework.views import set_rollback
 
 from kb.base.errors import (
     COLLISION_SECONDS,
@@ -170,33 +169,14 @@ REJECTED_FIELD = {
 }
 
 
-class TooLarge(exceptions.APIException):
-    status_code = status.HTTP_413_REQUEST_ENTITY_TOO_LARGE
-    default_code = "too_large"
+class ApiError(exceptions.APIException):
+    """An error of the API's own; `more` are further keys of its body."""
 
-
-class LengthRequired(exceptions.APIException):
-    status_code = status.HTTP_411_LENGTH_REQUIRED
-    default_code = "length_required"
-
-
-class PreconditionFailed(exceptions.APIException):
-    """What the caller wants to change is not what the caller has read."""
-
-    status_code = status.HTTP_412_PRECONDITION_FAILED
-    default_code = "precondition_failed"
-
-    def __init__(self, detail: str, *, etag: str) -> None:
-        super().__init__(detail)
-        self.more = {"etag": etag}
-
-
-class Unavailable(exceptions.APIException):
-    """Nothing is wrong with the request; the same one may be answered later."""
-
-    status_code = status.HTTP_503_SERVICE_UNAVAILABLE
-    default_code = "unavailable"
-    wait = RETRY_AFTER_S
+    def __init__(self, status_code: int, code: str, detail: str, **more: Any) -> None:
+        super().__init__(detail, code)
+        self.status_code, self.more = status_code, more
+        if status_code == status.HTTP_503_SERVICE_UNAVAILABLE:
+            self.wait = RETRY_AFTER_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,23 +191,19 @@ class Problem:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        remedy = remedy_of(self.code, self.status)
-        body: dict[str, Any] = {"code": self.code, "detail": _encodable(self.detail), "remedy": remedy, **self.more}
-        if self.fields:
-            body["fields"] = {
-                _encodable(path): [_encodable(message) for message in messages]
-                for path, messages in self.fields.items()
-            }
-        return body
-
-    def response(self) -> Response:
-        return Response(self.body(), status=self.status, headers=dict(self.headers))
+        fields = {_encodable(path): list(map(_encodable, messages)) for path, messages in self.fields.items()}
+        return {
+            "code": self.code,
+            "detail": _encodable(self.detail),
+            "remedy": remedy_of(self.code, self.status),
+            **self.more,
+            **({"fields": fields} if fields else {}),
+        }
 
 
 def exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
-    """The response to any error; a fault of this code is logged, and its details are hidden from the client."""
-    set_rollback()
-    return problem_of(error, getattr(context.get("request"), "_request", None)).response()
+    problem = problem_of(error, getattr(context.get("request"), "_request", None))
+    return Response(problem.body(), status=problem.status, headers=dict(problem.headers))
 
 
 def problem_of(error: Exception, request: HttpRequest | None = None) -> Problem:
@@ -253,71 +229,27 @@ def fault_problem() -> Problem:
     return Problem(status.HTTP_500_INTERNAL_SERVER_ERROR, "internal_error", detail, more=more)
 
 
-def _invalid(error: exceptions.ValidationError) -> Problem:
-    return Problem(error.status_code, "invalid", _("The request is not valid: see “fields”."), flatten(error.detail))
-
-
 def _framework_error(error: exceptions.APIException) -> Problem:
     headers = {}
     if header := getattr(error, "auth_header", None):
         headers["WWW-Authenticate"] = header
     if wait := getattr(error, "wait", None):
         headers["Retry-After"] = str(ceil(wait))
-    code = getattr(error.detail, "code", error.default_code)
-    more = getattr(error, "more", {})
-    return Problem(error.status_code, str(code), str(error.detail), more=more, headers=headers)
-
-
-def _not_visible(error: Exception) -> Problem:
-    detail = str(error) if isinstance(error, NotVisible) else _("There is no such object.")
-    return Problem(status.HTTP_404_NOT_FOUND, "not_found", detail)
-
-
-def _not_allowed(error: Exception) -> Problem:
-    detail = str(error) or _("You may see this, but not change it.")
-    return Problem(status.HTTP_403_FORBIDDEN, "permission_denied", detail)
-
-
-def _already_there(error: AlreadyThere) -> Problem:
-    return Problem(status.HTTP_409_CONFLICT, "already_there", str(error), more={"document_id": error.document_id})
-
-
-def _model_changed(_error: Superseded) -> Problem:
-    detail = _("The knowledge base moved to another embedding model meanwhile: send the request again.")
-    return Problem(status.HTTP_409_CONFLICT, "model_changed", detail)
+    code = str(getattr(error.detail, "code", error.default_code))
+    return Problem(error.status_code, code, str(error.detail), more=getattr(error, "more", {}), headers=headers)
 
 
 def _rejected(error: Rejected) -> Problem:
     name = REJECTED_FIELD.get(error.code)
-    fields = {name: [str(error)]} if name else {}
     status_code = REJECTED_STATUS.get(error.code, status.HTTP_400_BAD_REQUEST)
     wait = RETRY_AFTER_S if status_code == status.HTTP_503_SERVICE_UNAVAILABLE else WAITS.get(error.code)
     headers = {"Retry-After": str(wait)} if wait else {}
-    return Problem(status_code, error.code, str(error), fields, headers=headers)
-
-
-def _invalid_configuration(error: InvalidConfiguration) -> Problem:
-    """Only a request's overrides can be at fault here.
-
-    Its own fields were checked, a profile's settings when it was made, and the environment's at the start.
-    """
-    fields = {f"overrides.{error.field}": [str(error)]}
-    return Problem(status.HTTP_400_BAD_REQUEST, "invalid", str(error), fields)
-
-
-def _no_channel(error: NoChannelAvailable) -> Problem:
-    return _not_now("no_channel_available", str(error), degraded=as_values(error.degradations))
+    return Problem(status_code, error.code, str(error), {name: [str(error)]} if name else {}, headers=headers)
 
 
 def _database_out_of_reach(error: Exception) -> Problem:
     logger.error("the database could not answer", exc_info=error)
     return _not_now("unavailable", _("The database is out of reach or overloaded: try again later."))
-
-
-def _body_not_read(_error: UnreadablePostError) -> Problem:
-    """The client has gone, in which case nobody reads this, or it has stopped in the middle."""
-    detail = _("The body did not arrive: send the request again.")
-    return Problem(status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", detail)
 
 
 def _files_out_of_reach(error: FilesUnavailable) -> Problem:
@@ -326,21 +258,62 @@ def _files_out_of_reach(error: FilesUnavailable) -> Problem:
 
 
 def _not_now(code: str, detail: str, seconds: int = RETRY_AFTER_S, **more: Any) -> Problem:
-    headers = {"Retry-After": str(seconds)}
-    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, code, detail, more=more, headers=headers)
+    return Problem(status.HTTP_503_SERVICE_UNAVAILABLE, code, detail, more=more, headers={"Retry-After": str(seconds)})
 
 
+# The first that fits counts.
 DESCRIPTIONS: tuple[tuple[tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
-    ((exceptions.ValidationError,), _invalid),
+    (
+        (exceptions.ValidationError,),
+        lambda error: Problem(
+            error.status_code, "invalid", _("The request is not valid: see “fields”."), flatten(error.detail)
+        ),
+    ),
     ((exceptions.APIException,), _framework_error),
-    ((NotVisible, Http404, ObjectDoesNotExist), _not_visible),  # the last: gone since it was found
-    ((NotAllowed, PermissionDenied), _not_allowed),
-    ((AlreadyThere,), _already_there),
-    ((Superseded,), _model_changed),
-    ((UnreadablePostError,), _body_not_read),
+    ((NotVisible,), lambda error: Problem(status.HTTP_404_NOT_FOUND, "not_found", str(error))),
+    (
+        (Http404, ObjectDoesNotExist),  # the latter: deleted since it was found
+        lambda _error: Problem(status.HTTP_404_NOT_FOUND, "not_found", _("There is no such object.")),
+    ),
+    (
+        (NotAllowed, PermissionDenied),
+        lambda error: Problem(
+            status.HTTP_403_FORBIDDEN, "permission_denied", str(error) or _("You may see this, but not change it.")
+        ),
+    ),
+    (
+        (AlreadyThere,),
+        lambda error: Problem(
+            status.HTTP_409_CONFLICT, "already_there", str(error), more={"document_id": error.document_id}
+        ),
+    ),
+    (
+        (Superseded,),
+        lambda _error: Problem(
+            status.HTTP_409_CONFLICT,
+            "model_changed",
+            _("The knowledge base moved to another embedding model meanwhile: send the request again."),
+        ),
+    ),
+    (
+        (UnreadablePostError,),  # the client has gone, in which case nobody reads this, or it has stopped in the middle
+        lambda _error: Problem(
+            status.HTTP_408_REQUEST_TIMEOUT, "request_timeout", _("The body did not arrive: send the request again.")
+        ),
+    ),
     ((Rejected,), _rejected),
-    ((InvalidConfiguration,), _invalid_configuration),
-    ((NoChannelAvailable,), _no_channel),
+    (
+        # Of a request's overrides: its own fields were checked, a profile's settings when it was made, the environment's
+        # at the start.
+        (InvalidConfiguration,),
+        lambda error: Problem(
+            status.HTTP_400_BAD_REQUEST, "invalid", str(error), {f"overrides.{error.field}": [str(error)]}
+        ),
+    ),
+    (
+        (NoChannelAvailable,),
+        lambda error: _not_now("no_channel_available", str(error), degraded=as_values(error.degradations)),
+    ),
     (DATABASE_OUT_OF_REACH, _database_out_of_reach),
     ((FilesUnavailable,), _files_out_of_reach),
     (
@@ -362,8 +335,7 @@ def flatten(detail: Any, path: str = "") -> dict[str, list[str]]:
     elif isinstance(detail, list) and any(isinstance(value, Mapping | list) for value in detail):
         items = [(str(position), value) for position, value in enumerate(detail) if value]
     else:
-        messages = detail if isinstance(detail, list) else [detail]
-        return {path or "non_field_errors": [str(message) for message in messages]}
+        return {path or "non_field_errors": [str(each) for each in (detail if isinstance(detail, list) else [detail])]}
     flat: dict[str, list[str]] = {}
     for key, value in items:
         flat |= flatten(value, f"{path}.{key}" if path else key)

@@ -4,7 +4,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import partial, wraps
+from functools import wraps
 from typing import Any, ClassVar
 
 from django.core.files.uploadedfile import UploadedFile
@@ -21,8 +21,8 @@ from rest_framework.response import Response
 
 from kb.access.models import ApiKey
 from kb.base.files import sha256_of
-from kb.web.api.authentication import user_of
-from kb.web.api.errors import PreconditionFailed
+from kb.web.api.callers import user_of
+from kb.web.api.errors import ApiError
 from kb.web.models import IdempotencyKey
 from kb.web.services import Answer, answer_once
 
@@ -59,34 +59,28 @@ def idempotent(before: Callable[[Any, Request], Any] | None = None) -> Callable[
             def prepare() -> tuple[Any, ...]:
                 return () if before is None else (before(view, request),)
 
-            return _answer(request, partial(method, view, request, *args), prepare)
+            key = request.headers.get(HEADER)
+            if key is None:
+                return method(view, request, *args, *prepare())
+            if not _KEY.fullmatch(key):
+                message = _("Give from 1 to %(most)s visible ASCII characters, such as a UUID.")
+                raise ValidationError({HEADER: [message % {"most": MOST_CHARACTERS}]})
+            made: list[Response] = []
+
+            def answer(*prepared: Any) -> Answer:
+                made.append(method(view, request, *args, *prepared))
+                return Answer(made[0].status_code, JSONRenderer().render(made[0].data).decode())
+
+            answered, is_replayed = answer_once(_asked(request, key), answer, before=prepare)
+            if not is_replayed:
+                return made[0]
+            return HttpResponse(
+                answered.body, status=answered.status, content_type="application/json", headers={REPLAYED: "true"}
+            )
 
         return call
 
     return decorate
-
-
-def _answer(
-    request: Request, make: Callable[..., Response], prepare: Callable[[], tuple[Any, ...]]
-) -> HttpResponseBase:
-    key = request.headers.get(HEADER)
-    if key is None:
-        return make(*prepare())
-    if not _KEY.fullmatch(key):
-        message = _("Give from 1 to %(most)s visible ASCII characters, such as a UUID.") % {"most": MOST_CHARACTERS}
-        raise ValidationError({HEADER: [message]})
-    made: list[Response] = []
-
-    def answer(*prepared: Any) -> Answer:
-        made.append(make(*prepared))
-        return Answer(made[0].status_code, JSONRenderer().render(made[0].data).decode())
-
-    answered, is_replayed = answer_once(_asked(request, key), answer, before=prepare)
-    if not is_replayed:
-        return made[0]
-    return HttpResponse(
-        answered.body, status=answered.status, content_type="application/json", headers={REPLAYED: "true"}
-    )
 
 
 def _asked(request: Request, key: str) -> IdempotencyKey:
@@ -94,8 +88,7 @@ def _asked(request: Request, key: str) -> IdempotencyKey:
     digest = hashlib.sha256()
     for part in (request.method or "", request.get_full_path(), *_parts(request.data)):
         digest.update(f"{len(part)}:{part}".encode(errors="backslashreplace"))
-    fingerprint = digest.hexdigest()
-    return IdempotencyKey(user=user_of(request), credential=credential, key=key, fingerprint=fingerprint)
+    return IdempotencyKey(user=user_of(request), credential=credential, key=key, fingerprint=digest.hexdigest())
 
 
 def _parts(data: Any) -> Iterator[str]:
@@ -103,9 +96,8 @@ def _parts(data: Any) -> Iterator[str]:
     if not isinstance(data, QueryDict):
         yield json.dumps(data, sort_keys=True)
         return
-    fields: Mapping[str, list[Any]] = dict(data.lists())
-    for name in sorted(fields):
-        for value in fields[name]:
+    for name, values in sorted(data.lists()):
+        for value in values:
             yield name
             yield f"{value.name} {sha256_of(value)}" if isinstance(value, UploadedFile) else str(value)
 
@@ -168,7 +160,7 @@ def require_match(request: Request, data: Mapping[str, Any]) -> None:
     """Refuses to change what is not as the caller has read it; the row must be locked.
 
     Raises:
-        PreconditionFailed: it is another.
+        ApiError: it is another (412).
     """
     wanted = request.headers.get("If-Match")
     if wanted is None:
@@ -176,4 +168,4 @@ def require_match(request: Request, data: Mapping[str, Any]) -> None:
     known, etag = parse_etags(wanted), str(data[Etagged.ETAG])
     if etag not in known and "*" not in known:
         message = _("It has changed since you read it, and nothing was done.")
-        raise PreconditionFailed(message, etag=etag)
+        raise ApiError(status.HTTP_412_PRECONDITION_FAILED, "precondition_failed", message, etag=etag)

@@ -22,7 +22,7 @@ from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible
 from kb.base.filter_values import InvalidFilter, read_time
 from kb.base.text import storable
-from kb.web.api.authentication import principal_of
+from kb.web.api.callers import principal_of
 from kb.web.api.fields import MAX_ID
 
 CURSOR, PAGE_SIZE = "cursor", "page_size"
@@ -99,7 +99,6 @@ class Cursors(BasePagination):
         }
 
     def get_schema_operation_parameters(self, view: Any) -> list[dict[str, Any]]:  # noqa: ARG002 - likewise
-        size = {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE}
         return [
             {
                 "name": CURSOR,
@@ -113,7 +112,7 @@ class Cursors(BasePagination):
                 "in": "query",
                 "required": False,
                 "description": "How many results a page has.",
-                "schema": size,
+                "schema": {"type": "integer", "minimum": 1, "maximum": MOST_ROWS, "default": DEFAULT_PAGE_SIZE},
             },
         ]
 
@@ -222,8 +221,7 @@ class Flag(_Described, django_filters.TypedChoiceFilter):  # type: ignore[misc]
     schema = {"type": "boolean"}
 
     def __init__(self, **kwargs: Any) -> None:
-        choices = [("true", "true"), ("false", "false")]
-        super().__init__(choices=choices, coerce=lambda value: value == "true", **kwargs)
+        super().__init__(choices=[("true", "true"), ("false", "false")], coerce=lambda value: value == "true", **kwargs)
 
 
 class Related(Whole):
@@ -282,8 +280,7 @@ def listed(filters: type[ListFilters], rows: QuerySet[Any], request: Request) ->
         ValidationError: a parameter is unknown, given twice, blank, or has a value that it does not take.
         NotVisible: one names an object that the caller may not see.
     """
-    names = [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE]
-    require_known(request, names)
+    require_known(request, [*filters.base_filters, ORDERING, CURSOR, PAGE_SIZE])
     ordering = request.query_params.get(ORDERING, filters.orders[0])
     if ordering not in filters.orders:
         message = _("It cannot be sorted by this: choose from %(known)s.")

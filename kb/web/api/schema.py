@@ -48,7 +48,7 @@ def answers(success: dict[Any, Any], *problems: int) -> dict[Any, Any]:
 
 
 class ApiKeyScheme(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    target_class = "kb.web.api.authentication.ApiKeyAuthentication"
+    target_class = "kb.web.api.callers.ApiKeyAuthentication"
     name = "apiKey"
 
     def get_security_definition(self, auto_schema: Any) -> dict[str, str]:  # noqa: ARG002 - the library's interface

@@ -1,4 +1,4 @@
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 from uuid import UUID
 
 from django.db.models import Model, QuerySet
@@ -14,12 +14,12 @@ from rest_framework.viewsets import GenericViewSet
 
 from kb.access.models import Principal, ScopedQuerySet
 from kb.base.errors import NotAllowed, NotVisible
-from kb.web.api.authentication import principal_of
+from kb.web.api.callers import count_failure, principal_of, too_many
 from kb.web.api.fields import ShallowJSONParser
 from kb.web.api.lists import ListFilters, Order, listed
-from kb.web.api.throttling import count_failure, rate_limit_headers, too_many
 
 M = TypeVar("M", bound=Model)
+S = TypeVar("S", bound=Serializer[Any])
 
 
 class AnyAccept(DefaultContentNegotiation):
@@ -56,10 +56,12 @@ class ApiView(APIView):
         raise too_many(request.rate_limit)  # type: ignore[attr-defined]
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        spent = getattr(request, "rate_limit", None)
-        if spent is not None:
-            for name, value in rate_limit_headers(spent).items():
-                response.headers[name] = value
+        """Adds headers as in draft-ietf-httpapi-ratelimit-headers: what is allowed, what is left, and for how many seconds."""
+        if spent := getattr(request, "rate_limit", None):
+            response.headers["RateLimit-Policy"] = f"{spent.limit};w={spent.seconds}"
+            response.headers["RateLimit-Limit"] = str(spent.limit)
+            response.headers["RateLimit-Remaining"] = str(spent.remaining)
+            response.headers["RateLimit-Reset"] = str(spent.resets_in_s)
         return super().finalize_response(request, response, *args, **kwargs)
 
     def checked(self, serializer_class: type[Serializer[Any]], *, partial: bool = False) -> dict[str, Any]:
@@ -68,10 +70,7 @@ class ApiView(APIView):
         Raises:
             ValidationError: some are not valid.
         """
-        serializer = serializer_class(data=self.request.data, partial=partial)
-        serializer.is_valid(raise_exception=True)
-        fields: dict[str, Any] = serializer.validated_data
-        return fields
+        return cast(dict[str, Any], valid(serializer_class, self.request.data, partial=partial).validated_data)
 
 
 class ApiViewSet(ApiView, GenericViewSet[Any]):
@@ -102,7 +101,7 @@ class ApiViewSet(ApiView, GenericViewSet[Any]):
             NotAllowed: the caller may see it, but not change it.
         """
         found = one(visible, pk)
-        rows: ScopedQuerySet = type(found)._default_manager.all()  # type: ignore[assignment]
+        rows = cast(ScopedQuerySet, type(found)._default_manager.all())
         if not rows.editable_by(self.principal).filter(pk=pk).exists():
             raise NotAllowed(gettext("You may see this, but not change it: ask its owner to make you an editor."))
         return found
@@ -120,13 +119,17 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
     return found
 
 
-def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
-    """The parameters of the URL.
+def valid(serializer_class: type[S], data: Any, *, partial: bool = False) -> S:
+    """The serializer of what was sent.
 
     Raises:
-        ValidationError: some are not valid.
+        ValidationError: some of the fields are not valid.
     """
-    serializer = serializer_class(data=request.query_params)
+    serializer = serializer_class(data=data, partial=partial)
     serializer.is_valid(raise_exception=True)
-    fields: dict[str, Any] = serializer.validated_data
-    return fields
+    return serializer
+
+
+def asked(serializer_class: type[Serializer[Any]], request: Request) -> dict[str, Any]:
+    """The parameters of the URL; raises as `valid`."""
+    return cast(dict[str, Any], valid(serializer_class, request.query_params).validated_data)

@@ -31,9 +31,8 @@ from kb.quality.models import MAX_GRADE, EvalQuery, EvalSet
 from kb.search.admin.labels import degradation_heading
 from kb.search.models import SearchLog
 from kb.search.services.search_log import WITHHELD
-from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import ConditionFilter, ReadOnlyAdmin, column, principal, row_id, visible
-from kb.web.admin.site import page
+from kb.web.admin.site import add_part, page
 
 SESSION_KEY = "judge_eval_set"
 TAKEN_BACK = "none"

@@ -47,9 +47,8 @@ from kb.quality.profiles.services import (
     profile_overviews,
     state_of,
 )
-from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import principal, row_id
-from kb.web.admin.site import AdminPage, page
+from kb.web.admin.site import AdminPage, add_part, page
 
 ENVIRONMENT = "environment"
 

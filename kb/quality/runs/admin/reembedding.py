@@ -31,8 +31,8 @@ from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.admin.pages import compare_url
 from kb.quality.runs.admin.report import three_decimals
 from kb.quality.runs.services.reembedding import evaluate_both, reembedding_state
-from kb.web.admin.parts import add_part
 from kb.web.admin.scoped import KnowledgeBasePage, principal, visible
+from kb.web.admin.site import add_part
 
 RUNS_SHOWN = 6
 METRICS = ("recall@5", "ndcg@10")
