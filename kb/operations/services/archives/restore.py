@@ -2,9 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +17,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from kb.access.models import KnowledgeBase, Principal, User
+from kb.base.db.connections import fetch_all
 from kb.base.errors import NotAllowed, Rejected
 from kb.base.files import FilesUnavailable, delete_folder
 from kb.content.models import Document, documents_folder, upload_path
@@ -28,7 +29,7 @@ from kb.operations.services.archives.format import FILE_LIST, TABLES, file_part,
 from kb.operations.services.archives.reading import Archive, damaged, open_archive
 from kb.operations.services.archives.rows import Profiles
 from kb.operations.services.archives.tables import TableWriter
-from kb.operations.services.archives.vectors import Staged, len_of_chunks, stage
+from kb.operations.services.archives.vectors import chunk_count, stage, staged
 from kb.profiles.services import configuration_of, starting_profile
 from kb.providers.embedding_models import embedder, require_embedding_model
 from kb.providers.tokenizers import options_of, tokenizer
@@ -40,27 +41,11 @@ OnProgress = Callable[[int, int], None]
 _PIECE = 1024**2
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What a caller waits for; None: anything.
-
-    Attributes:
-        rows: of all tables.
-        json_bytes: of all tables, by what the manifest says.
-        unpacked_bytes: of the whole archive.
-        embedded_chunks: that have no vectors which can be used.
-        embedded_texts: with the questions and keywords of those chunks.
-        characters: of what is tokenised.
-        longest: characters of a chunk or a parent, which one call of the tokenizer takes.
-    """
-
-    rows: int | None = None
-    json_bytes: int | None = None
-    unpacked_bytes: int | None = None
-    embedded_chunks: int | None = None
-    embedded_texts: int | None = None
-    characters: int | None = None
-    longest: int | None = None
+# What a caller waits for, of each at most; what is not named is not bounded.
+# rows: of all tables; json_bytes: of all tables, by what the manifest says; unpacked_bytes: of the whole archive;
+# embedded_chunks: that have no vectors which can be used; embedded_texts: with the questions and keywords of those chunks;
+# characters: of what is tokenised; longest: characters of a chunk or a parent, which one call of the tokenizer takes.
+Bounds = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +90,7 @@ def restore_kb(
         wanted.fields["name"] = name.strip()[:120] or wanted.fields["name"]
         refuse_taken_name(owner, wanted.fields["name"])
         model_id = require_embedding_model(embedding_model or wanted.embedding_model)
-        restoring = _Restoring(archive, wanted, model_id, bounds or Bounds())
-        restoring.refuse_stated()
-        return restoring.run(owner, Path(folder), on_progress)
+        return _Restoring(archive, wanted, model_id, bounds or {}, on_progress).run(owner, Path(folder))
 
 
 def refuse_taken_name(owner: User, name: str) -> None:
@@ -124,70 +107,63 @@ def refuse_taken_name(owner: User, name: str) -> None:
 class _Restoring:
     """One archive on its way into the database."""
 
-    def __init__(self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds) -> None:
-        self._archive, self._wanted, self._bounds = archive, wanted, bounds
+    def __init__(
+        self, archive: Archive, wanted: Settings, model_id: str, bounds: Bounds, on_progress: OnProgress
+    ) -> None:
+        self._archive, self._wanted, self._bounds, self._on_progress = archive, wanted, bounds, on_progress
         self._model = embedder(model_id)
         self._cutter = JiebaTokenizer(options_of(wanted.tokenizer))
         self._files: dict[int, str] = {}
-        self._done = self._total = 0
-        self._on_progress: OnProgress = lambda _done, _total: None
+        self._rows = {table.name: archive.rows_in(table.part) for table in TABLES}
+        self._done = 0
+        self._total = 2 * sum(self._rows.values()) + chunk_count(archive) + archive.rows_in(FILE_LIST)
+        self._embeds = not self._takes_vectors()
 
-    def refuse_stated(self) -> None:
-        """Returns where the archive, by what its manifest says, is within bounds.
-
-        Raises:
-            Rejected: it is not.
-        """
-        archive, bounds = self._archive, self._bounds
-        _refuse_more(sum(archive.rows_in(table.part) for table in TABLES), bounds.rows)
-        _refuse_more(
-            sum(archive.bytes_in(part) for part in (*(table.part for table in TABLES), FILE_LIST)), bounds.json_bytes
-        )
-        _refuse_more(archive.unpacked_bytes, bounds.unpacked_bytes)
-        _refuse_more(0 if self._takes_vectors() else len_of_chunks(archive), bounds.embedded_chunks)
-
-    def _refuse_read(self, contents: Contents) -> None:
-        """As `refuse_stated`, by what its rows hold."""
-        embedded = contents.questions + contents.keyword_chunks + len_of_chunks(self._archive)
-        _refuse_more(0 if self._takes_vectors() else embedded, self._bounds.embedded_texts)
-        _refuse_more(contents.characters, self._bounds.characters)
-        _refuse_more(contents.longest, self._bounds.longest)
-
-    def run(self, owner: User, folder: Path, on_progress: OnProgress) -> Restored:
+    def run(self, owner: User, folder: Path) -> Restored:
         archive = self._archive
-        rows = {table.name: archive.rows_in(table.part) for table in TABLES}
-        self._on_progress = on_progress
-        self._total = 2 * sum(rows.values()) + len_of_chunks(archive) + archive.rows_in(FILE_LIST)
+        self._refuse_more(
+            rows=sum(self._rows.values()),
+            json_bytes=sum(archive.bytes_in(part) for part in (*(table.part for table in TABLES), FILE_LIST)),
+            unpacked_bytes=archive.unpacked_bytes,
+            embedded_chunks=chunk_count(archive) if self._embeds else 0,
+        )
         contents = check_rows(archive, partial(self._advance, 1))
-        self._refuse_read(contents)
-        staged = self._staged(contents, folder)
+        embedded = contents.questions + contents.keyword_chunks + chunk_count(archive)
+        self._refuse_more(
+            embedded_texts=embedded if self._embeds else 0,
+            characters=contents.characters,
+            longest=contents.longest,
+        )
+        self._stage(contents, folder)
         kb_id = _reserved_id()
         try:
             storage = Document._meta.get_field("file").storage
-            for original in originals(self._archive):
-                name = upload_path(
-                    Document(knowledge_base_id=kb_id, sha256=original.sha256), f"original.{original.suffix or 'bin'}"
-                )
-                part = file_part(original.document, original.suffix)
-                with self._archive.entry(part, size=original.size, sha256=original.sha256) as stream:
-                    self._files[original.document] = storage.save(name, _Original(stream))
+            for line, suffix, size, sha256 in originals(archive):
+                name = upload_path(Document(knowledge_base_id=kb_id, sha256=sha256), f"original.{suffix or 'bin'}")
+                with archive.entry(file_part(line, suffix), size=size, sha256=sha256) as stream:
+                    self._files[line] = storage.save(name, _Original(stream))
                 self._advance(1)
-            kb = self._write(kb_id, owner, staged)
+            kb = self._write(kb_id, owner, folder)
         except BaseException:
             with suppress(FilesUnavailable):  # what went wrong first is what the caller is told
                 delete_folder(documents_folder(kb_id))
             raise
-        return Restored(kb, rows, tuple(self._all_notes(kb)))
+        return Restored(kb, self._rows, tuple(self._all_notes(kb)))
 
-    def _staged(self, contents: Contents, folder: Path) -> Staged:
+    def _refuse_more(self, **found: int) -> None:
+        if any(count > self._bounds.get(name, count) for name, count in found.items()):
+            message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
+            raise Rejected("too_large", message)
+
+    def _stage(self, contents: Contents, folder: Path) -> None:
         try:
-            return stage(
+            stage(
                 self._archive,
                 contents,
                 folder,
                 cutter=self._cutter,
                 model=self._model,
-                embeds=not self._takes_vectors(),
+                embeds=self._embeds,
                 keyword_vectors=self._wanted.fields["keyword_vectors"],
                 on_chunks=self._advance,
             )
@@ -205,19 +181,21 @@ class _Restoring:
         except RetrievalError as error:
             raise Rejected("model_unavailable", str(error)) from error
 
-    def _write(self, kb_id: int, owner: User, staged: Staged) -> KnowledgeBase:
+    def _write(self, kb_id: int, owner: User, folder: Path) -> KnowledgeBase:
         """Everything in one transaction, in which no model runs.
 
         Raises:
             Rejected: rows contradict each other, or the name was taken meanwhile.
         """
         try:
-            with transaction.atomic():
+            indexes = staged(self._archive, folder, self._model.dimension, embeds=self._embeds)
+            with transaction.atomic(), closing(indexes):
                 kb = self._new_kb(kb_id, owner)
                 profiles = Profiles(kb)
-                writer = TableWriter(self._archive, kb, staged, self._files, profiles)
+                writer = TableWriter(self._archive, kb, indexes, self._files, profiles)
                 for table in TABLES:
                     writer.write(table, self._advance)
+                next(indexes, None)  # refuses vectors of chunks that are not there
                 kb.profile = profiles.chosen(self._wanted.profile)
                 kb.save(update_fields=["profile"])
                 connection.check_constraints()  # those that wait for the end of the transaction
@@ -272,12 +250,6 @@ class _Restoring:
         self._on_progress(self._done, self._total)
 
 
-def _refuse_more(count: int, most: int | None) -> None:
-    if most is not None and count > most:
-        message = _("The archive holds more than can be imported while somebody waits: use “manage.py import_kb”.")
-        raise Rejected("too_large", message)
-
-
 class _Original(File):  # type: ignore[type-arg]
     """A file that is read once, from its beginning, in pieces."""
 
@@ -292,20 +264,17 @@ class _Original(File):  # type: ignore[type-arg]
 
 def _reserved_id() -> int:
     """The id of a knowledge base to come, under which its originals are stored before it is there."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")
-        (kb_id,) = cursor.fetchone()
-    return int(kb_id)
+    return int(fetch_all("SELECT nextval(pg_get_serial_sequence('kb_knowledgebase', 'id'))")[0][0])
 
 
-AT_ONCE = Bounds(
-    rows=20_000,
-    json_bytes=20 * 1024**2,
-    embedded_chunks=500,
-    embedded_texts=2_000,
-    characters=4_000_000,
-    longest=TEXT_CHARACTERS,
-)
+AT_ONCE: Bounds = {
+    "rows": 20_000,
+    "json_bytes": 20 * 1024**2,
+    "embedded_chunks": 500,
+    "embedded_texts": 2_000,
+    "characters": 4_000_000,
+    "longest": TEXT_CHARACTERS,
+}
 """Some seconds of checking, of tokenising and of a local model; the command knows no such bounds."""
 
 
@@ -332,7 +301,7 @@ def import_upload(principal: Principal, owner: User, file: "File[Any]", name: st
             shutil.copyfileobj(file, copy)
         try:
             return restore_kb(
-                path, owner=owner, name=name, bounds=replace(AT_ONCE, unpacked_bytes=settings.MAX_ZIP_BYTES)
+                path, owner=owner, name=name, bounds={**AT_ONCE, "unpacked_bytes": settings.MAX_ZIP_BYTES}
             )
         except Rejected as error:
             if error.code == "too_large":

@@ -1,8 +1,8 @@
 """The second pass over an archive: its rows into the database, their references with them."""
 
 from array import array
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from itertools import islice
 from typing import Any
 
 from kb.access.models import KnowledgeBase
@@ -12,22 +12,34 @@ from kb.index.models import ChunkEmbedding
 from kb.index.preparing import ROWS_A_STATEMENT, write_postings, write_vectors
 from kb.operations.services.archives.checking import rows_of
 from kb.operations.services.archives.format import VECTOR_KINDS, Table
-from kb.operations.services.archives.reading import Archive, damaged
-from kb.operations.services.archives.rows import Profiles, WrongRow
-from kb.operations.services.archives.vectors import Staged, VectorsInOrder, in_pieces, numbered
+from kb.operations.services.archives.reading import Archive
+from kb.operations.services.archives.rows import Profiles
+from kb.operations.services.archives.vectors import Indexes, in_pieces
 from kb.profiles.models import RetrievalProfile
 from kb.quality.models import Judgment
 from kb.sources.models import WebSource
-from retrieval.postings import Postings
 
 
 class TableWriter:
-    """Writes one table after the other; belongs inside the transaction that makes the knowledge base."""
+    """Writes one table after the other; belongs inside the transaction that makes the knowledge base.
+
+    Args:
+        archive: whose rows have been checked.
+        kb: the knowledge base.
+        indexes: postings and vectors of each chunk, as `vectors.staged` gives them.
+        files: by the line of its document, the name of each original.
+        profiles: what names the retrieval profiles.
+    """
 
     def __init__(
-        self, archive: Archive, kb: KnowledgeBase, staged: Staged, files: dict[int, str], profiles: Profiles
+        self,
+        archive: Archive,
+        kb: KnowledgeBase,
+        indexes: Indexes,
+        files: dict[int, str],
+        profiles: Profiles,
     ) -> None:
-        self._archive, self._kb, self._staged = archive, kb, staged
+        self._archive, self._kb, self._indexes = archive, kb, indexes
         self._files, self._profiles = files, profiles
         self._ids: dict[str, array[int]] = {}
 
@@ -38,42 +50,24 @@ class TableWriter:
             Rejected: a row is wrong after all.
         """
         ids: array[int] = array("q")
-        wider: list[tuple[int, int]] = []
-
-        def resolve(into: str, line: int) -> int:
-            if into == table.name:
-                return line  # of a row that may not be there yet
-            if not 0 <= line < len(self._ids[into]):
-                raise WrongRow(into)
-            return self._ids[into][line]
-
-        is_chunks = table.model is Chunk
-        with self._chunk_indexes() if is_chunks else nullcontext() as indexes:
-            for lines, rows in numbered(in_pieces(rows_of(self._archive, table, resolve, self._kb.pk))):
-                if table.model is Concept:
-                    # Takes the wider concepts, which may come later, out of rows; returns the lines of both
-                    taken = [
-                        (line, row.parent_id)
-                        for line, row in zip(lines, rows, strict=True)
-                        if row.parent_id is not None
-                    ]
-                    for row in rows:
-                        row.parent_id = None
-                    wider += taken
-                ids.extend(self._created(table, lines, rows))
-                if indexes is not None:
-                    indexes.write(lines, rows)
-                on_rows(len(rows))
+        wider: dict[int, int] = {}
+        for rows in in_pieces(rows_of(self._archive, table, ids=self._ids, kb_id=self._kb.pk)):
+            if table.model is Concept:  # a wider one may come later: it is known by its line until then
+                wider |= {line: row.parent_id for line, row in enumerate(rows, len(ids)) if row.parent_id is not None}
+                for row in rows:
+                    row.parent_id = None
+            ids.extend(self._created(table, len(ids), rows))
+            if table.model is Chunk:
+                self._index(rows)
+            on_rows(len(rows))
         self._ids[table.name] = ids
-        if not all(0 <= line < len(ids) for _narrow, line in wider):
-            raise damaged("a concept has no such wider one")
-        concepts = [Concept(pk=ids[narrow], parent_id=ids[line]) for narrow, line in wider]
+        concepts = [Concept(pk=ids[narrow], parent_id=ids[line]) for narrow, line in wider.items()]
         Concept.objects.bulk_update(concepts, ["parent"], batch_size=ROWS_A_STATEMENT)
 
-    def _created(self, table: Table, lines: range, rows: Sequence[Any]) -> list[int]:
-        """Inserts rows; returns their ids."""
+    def _created(self, table: Table, start: int, rows: Sequence[Any]) -> list[int]:
+        """Inserts rows, the first of which is at a line; returns their ids."""
         moments = [(row, row.created_at) for row in rows] if table.model is Document else []
-        for line, row in zip(lines, rows, strict=True):
+        for line, row in enumerate(rows, start):
             if isinstance(row, RetrievalProfile):
                 self._profiles.rename(row)
             if isinstance(row, RetrievalProfile | Document | Judgment | WebSource):
@@ -88,31 +82,10 @@ class TableWriter:
             Document.objects.bulk_update(rows, ["created_at"], batch_size=ROWS_A_STATEMENT)
         return [row.pk for row in rows]
 
-    @contextmanager
-    def _chunk_indexes(self) -> Iterator["_ChunkIndexes"]:
-        with ExitStack() as stack:
-            vectors = {kind: stack.enter_context(self._staged.vectors(self._archive, kind)) for kind in VECTOR_KINDS}
-            postings = stack.enter_context(self._staged.postings())
-            indexes = _ChunkIndexes(self._kb, postings, vectors)
-            yield indexes
-            indexes.finish()
-
-
-class _ChunkIndexes:
-    """Writes postings and vectors of chunks as they come."""
-
-    def __init__(self, kb: KnowledgeBase, postings: Iterator[Postings], vectors: dict[str, VectorsInOrder]) -> None:
-        self._kb, self._postings, self._vectors = kb, postings, vectors
-
-    def write(self, lines: range, chunks: Sequence[Chunk]) -> None:
-        tokenizer_id = self._kb.tokenizer_id
-        write_postings((chunk, {tokenizer_id: next(self._postings)}) for chunk in chunks)
-        for kind, vectors in self._vectors.items():
-            of_kind = [
-                (chunk, vector) for line, chunk in zip(lines, chunks, strict=True) for vector in vectors.of_chunk(line)
-            ]
-            write_vectors(of_kind, self._kb.embedding_model, ChunkEmbedding.Kind(kind))
-
-    def finish(self) -> None:
-        for vectors in self._vectors.values():
-            vectors.finish()
+    def _index(self, chunks: Sequence[Chunk]) -> None:
+        made = list(zip(chunks, islice(self._indexes, len(chunks)), strict=True))
+        tokenizer_id, model = self._kb.tokenizer_id, self._kb.embedding_model
+        write_postings((chunk, {tokenizer_id: postings}) for chunk, (postings, _) in made)
+        for place, kind in enumerate(VECTOR_KINDS):
+            of_kind = [(chunk, vector) for chunk, (_, vectors) in made for vector in vectors[place]]
+            write_vectors(of_kind, model, ChunkEmbedding.Kind(kind))

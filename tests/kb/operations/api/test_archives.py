@@ -48,11 +48,10 @@ def test_a_taken_name_and_a_wrong_file_are_told(as_owner, kb):
 
 def test_what_takes_too_long_is_refused_with_the_command_that_does_it(as_owner, kb, monkeypatch):
     from kb.operations.services.archives import restore as uploads
-    from kb.operations.services.archives.restore import Bounds
 
     make_document(kb, "a", "b")
     data = exported(as_owner, kb)
-    monkeypatch.setattr(uploads, "AT_ONCE", Bounds(embedded_chunks=1))
+    monkeypatch.setattr(uploads, "AT_ONCE", {"embedded_chunks": 1})
     response = as_owner.post(IMPORT, {"file": upload(data), "name": "copy"})
     assert response.status_code == 413
     assert "import_kb" in response.json()["detail"]
