@@ -3,6 +3,8 @@
 import hashlib
 import json
 import logging
+import re
+import shutil
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,8 +98,7 @@ def archive_folder() -> Path:
 
 def archive_name(kb: KnowledgeBase) -> str:
     """The file name of a download."""
-    name = "".join("-" if character in '/\\:*?"<>|' else character for character in kb.name)
-    return f"{name}.zhiku.zip"
+    return re.sub(r'[/\\:*?"<>|]', "-", kb.name) + ".zhiku.zip"
 
 
 def archive_rows(kb: KnowledgeBase, *, vectors: bool = False) -> int:
@@ -188,17 +189,13 @@ class _Writer:
                 line = self._line(document.pk, "documents")
                 suffix = PurePosixPath(str(document.file.name)).suffix.lstrip(".").lower()
                 suffix = suffix[:SUFFIX_CHARACTERS] if suffix.isascii() and suffix.isalnum() else ""
-                written = self._original(document, file_part(int(line or 0), suffix))
-                if written is not None:
-                    size, digest = written
-                    entry = {"document": line, "suffix": suffix, "size": size, "sha256": digest}
-                    listed.write(_json_line(entry))
+                if entry := self._original(document, file_part(int(line or 0), suffix)):
+                    listed.write(_json_line({"document": line, "suffix": suffix, **entry}))
                     count += 1
                 self._on_progress(1)
             listed.seek(0)
             with self._part(FILE_LIST) as part:
-                while piece := listed.read(_PIECE):
-                    part.write(piece)
+                shutil.copyfileobj(listed, part, _PIECE)
                 part.rows = count
 
     def vectors(self, kb: KnowledgeBase, kind: str) -> None:
@@ -243,28 +240,23 @@ class _Writer:
             "configuration": configuration_of(profile.settings).as_dict(),
             "parts": self.parts,
         }
-        data = json.dumps(manifest, ensure_ascii=False, indent=1, default=_plain).encode()
+        data = json.dumps(manifest, ensure_ascii=False, indent=1, default=datetime.isoformat).encode()
         if len(data) > self._allowed.manifest_bytes:
             raise _too_large()
         self._archive.writestr(_entry(MANIFEST, zipfile.ZIP_DEFLATED), data)
 
-    def _original(self, document: Document, name: str) -> tuple[int, str] | None:
-        """Size and hash of what was written; None where the file has gone."""
+    def _original(self, document: Document, name: str) -> dict[str, int | str] | None:
+        """Size and hash of what was written; None where the file was deleted."""
         try:
             source = document.file.open("rb")
         except FileNotFoundError:
             logger.warning("the file of document %s is not there and was left out of the archive", document.pk)
             self.missing_files += 1
             return None
-        digest, size = hashlib.sha256(), 0
         # Not packed: most are packed already, and a file of zeros would look like a bomb.
-        entry = _entry(name, zipfile.ZIP_STORED)
-        with source, self._archive.open(entry, "w", force_zip64=True) as stream:
-            while piece := source.read(_PIECE):
-                digest.update(piece)
-                size += len(piece)
-                stream.write(piece)
-        return size, digest.hexdigest()
+        with source, self._entry(name, zipfile.ZIP_STORED) as part:
+            shutil.copyfileobj(source, part, _PIECE)
+        return {"size": part.size, "sha256": part.digest.hexdigest()}
 
     def _line(self, key: int | None, table: str) -> int | None:
         """The line of a row by its id; None where it is not there."""
@@ -282,15 +274,19 @@ class _Writer:
         part.rows += 1
 
     @contextmanager
-    def _part(self, name: str, compression: int = zipfile.ZIP_DEFLATED) -> Iterator["_Part"]:
+    def _entry(self, name: str, compression: int) -> Iterator["_Part"]:
         with self._archive.open(_entry(name, compression), "w", force_zip64=True) as stream:
-            part = _Part(stream)
+            yield _Part(stream)
+
+    @contextmanager
+    def _part(self, name: str, compression: int = zipfile.ZIP_DEFLATED) -> Iterator["_Part"]:
+        with self._entry(name, compression) as part:
             yield part
         self.parts[name] = {"sha256": part.digest.hexdigest(), "bytes": part.size, "rows": part.rows}
 
 
 class _Part:
-    """A part of an archive while it is written."""
+    """An entry of an archive while it is written."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self.digest, self.size, self.rows = hashlib.sha256(), 0, 0
@@ -322,13 +318,7 @@ def _entry(name: str, compression: int) -> zipfile.ZipInfo:
 
 
 def _json_line(row: dict[str, Any]) -> bytes:
-    return (json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=_plain) + "\n").encode()
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat()
-    raise TypeError(f"{type(value).__name__} cannot be written to an archive")
+    return (json.dumps(row, ensure_ascii=False, separators=(",", ":"), default=datetime.isoformat) + "\n").encode()
 
 
 def _without_secrets(value: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -36,6 +37,7 @@ _REQUIRED = frozenset((*(table.part for table in TABLES), FILE_LIST))
 # What zipfile raises for an archive that is damaged, or made in a way that it does not know.
 _DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, OSError, ValueError)
 _MOST_ROWS = 2**31
+_FILE = re.compile(rf"{FILES}[0-9]+(\.[A-Za-z0-9]*)?")
 
 
 def damaged(reason: str) -> Rejected:
@@ -149,15 +151,13 @@ class Archive:
             raise damaged(_("“%(name)s” has another number of rows than the manifest says") % {"name": name})
 
     def _read_manifest(self) -> dict[str, Any]:
-        entry = self._entries.get(MANIFEST)
-        if entry is None:
-            message = _("This ZIP file is no archive of a knowledge base: choose one that Zhiku has exported.")
-            raise Rejected("not_an_archive", message)
-        try:
-            with self._archive.open(entry) as stream:
-                data = stream.read(self._allowed.manifest_bytes + 1)
-        except _DAMAGED as error:
-            raise damaged(_("“%(name)s” cannot be read") % {"name": MANIFEST}) from error
+        data = b""
+        if entry := self._entries.get(MANIFEST):
+            try:
+                with self._archive.open(entry) as stream:
+                    data = stream.read(self._allowed.manifest_bytes + 1)
+            except _DAMAGED as error:
+                raise damaged(_("“%(name)s” cannot be read") % {"name": MANIFEST}) from error
         manifest = _parsed(data) if len(data) <= self._allowed.manifest_bytes else None
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             message = _("This ZIP file is no archive of a knowledge base: choose one that Zhiku has exported.")
@@ -176,12 +176,12 @@ class Archive:
         if not isinstance(parts, dict) or not set(parts) >= _REQUIRED or not set(parts) <= _PARTS:
             raise damaged(_("the manifest names other parts than a knowledge base has"))
         for name, stated in parts.items():
-            if not isinstance(stated, dict) or not all(
-                (
-                    _is_count(stated.get("bytes")),
-                    _is_count(stated.get("rows")) and stated["rows"] < _MOST_ROWS,
-                    is_sha256(stated.get("sha256")),
-                )
+            if not (
+                isinstance(stated, dict)
+                and _is_count(stated.get("bytes"))
+                and _is_count(stated.get("rows"))
+                and stated["rows"] < _MOST_ROWS
+                and is_sha256(stated.get("sha256"))
             ):
                 raise damaged(_("the manifest does not say what “%(name)s” is") % {"name": name})
         for kind in VECTOR_KINDS:
@@ -239,25 +239,16 @@ def _checked_entries(entries: list[zipfile.ZipInfo], allowed: Limits) -> dict[st
     if len(by_name) != len(entries):
         raise damaged(_("it names an entry twice"))
     for name, entry in by_name.items():
-        if not (name == MANIFEST or name in _PARTS or _is_file(name)):
+        if not (name == MANIFEST or name in _PARTS or _FILE.fullmatch(name)):
             message = _("The archive holds “%(name)s”, which no export writes: export the knowledge base again.")
             raise Rejected("foreign_entry", message % {"name": name[:100]})
         if entry.flag_bits & _ENCRYPTED:
             raise Rejected("encrypted", _("The archive is protected by a password: import one without."))
         if entry.file_size > max(allowed.ratio_from, allowed.ratio * entry.compress_size):
             raise damaged(_("“%(name)s” unpacks to far more than an export packs") % {"name": name})
-    total = sum(entry.file_size for entry in entries)
-    if total > allowed.total_bytes:
+    if sum(entry.file_size for entry in entries) > allowed.total_bytes:
         raise too_large(allowed.archive_bytes)
     return by_name
-
-
-def _is_file(name: str) -> bool:
-    """Whether it is `files/NUMBER` or `files/NUMBER.ENDING`."""
-    if not name.startswith(FILES) or not name.isascii():
-        return False
-    number, _dot, suffix = name.removeprefix(FILES).partition(".")
-    return number.isdecimal() and (not suffix or suffix.isalnum())
 
 
 def _parsed(data: bytes) -> Any:
@@ -284,4 +275,4 @@ def _is_sound(value: Any, depth: int) -> bool:
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return type(value) is int and value >= 0
