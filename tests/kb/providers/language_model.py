@@ -3,7 +3,6 @@
 import itertools
 from contextlib import contextmanager
 
-from kb.providers import embedding_models as providers
 from tests.servers import ModelServer
 
 _numbers = itertools.count(1)
@@ -18,11 +17,7 @@ def language_model(settings):
         settings.LLM_API_KEY = ""
         settings.LLM_MODEL = f"model-{next(_numbers)}"
         settings.LLM_SECONDS = 10.0
-        model = providers.generator()
-        try:
-            yield server
-        finally:
-            model.close()
+        yield server
 
 
 def no_language_model(settings):
