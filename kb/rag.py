@@ -10,8 +10,7 @@ from kb.answers.services.answers import AskRequest, answer
 from kb.base.errors import NotVisible
 from kb.base.shapes import as_values
 from kb.profiles.services import environment_config
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, respond
 from kb.search.services.texts import PermittedTexts
 from retrieval import packing
 

@@ -15,8 +15,7 @@ from kb.base.filter_values import MAX_CHARS, MAX_CONDITIONS, InvalidFilter
 from kb.base.shapes import as_values
 from kb.index.conditions import MAX_NAMES, Logic, Operator
 from kb.index.filters import Filters
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, respond
 from kb.web.api.callers import ApiKeyAuthentication
 from kb.web.api.errors import exception_handler
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictFloatField, StrictIntegerField

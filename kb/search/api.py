@@ -19,9 +19,16 @@ from kb.index.conditions import STRICT_OPERATORS
 from kb.index.filters import Filters
 from kb.profiles.services import MAX_REFERENCE_CHARACTERS, MAX_VERSION
 from kb.search.models import SearchLog, Speaker
+from kb.search.services.invalidation import caches_invalidate
 from kb.search.services.replay import Replay, replay
-from kb.search.services.responses import caches_invalidate, respond
-from kb.search.services.search import MAX_LATENCY_BUDGET_MS, MAX_TURN_CHARS, MAX_TURNS, SearchRequest, SearchResponse
+from kb.search.services.search import (
+    MAX_LATENCY_BUDGET_MS,
+    MAX_TURN_CHARS,
+    MAX_TURNS,
+    SearchRequest,
+    SearchResponse,
+    respond,
+)
 from kb.web.api.callers import spend_more
 from kb.web.api.errors import ApiError, problem_of
 from kb.web.api.fields import (

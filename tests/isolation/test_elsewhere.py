@@ -16,8 +16,7 @@ from kb.models import ApiKey, Chunk, Membership, SearchLog, SearchProvider
 from kb.operations.services.archives.export import export_open
 from kb.rag import RAGService
 from kb.search.services.replay import replay
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, respond
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.isolation.world import STRANGER
 from tests.kb.index.searching import find

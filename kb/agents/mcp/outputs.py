@@ -13,8 +13,7 @@ from kb.base.errors import NotVisible, Rejected
 from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
 from kb.content.selectors import knowledge_base_overview
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest
+from kb.search.services.search import SearchRequest, respond
 from retrieval.packing import inert, shorten
 
 NOTICE = (

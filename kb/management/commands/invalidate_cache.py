@@ -3,7 +3,7 @@ from typing import Any
 from kb.access.models import KnowledgeBase
 from kb.index.bm25 import BM25Store
 from kb.management.base import KnowledgeBaseCommand, argument, kb_arguments
-from kb.search.services.responses import responses_invalidate
+from kb.search.services.invalidation import responses_invalidate
 
 
 class Command(KnowledgeBaseCommand):

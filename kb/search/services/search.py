@@ -1,22 +1,28 @@
-"""The one search that the debug page, the API, the commands, RAGService and evaluation run."""
+"""The one search that the debug page, the API, the commands, RAGService and evaluation run, and the cache of its responses."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from math import inf
 from typing import Annotated, Any
 from uuid import UUID, uuid4
 
+import msgspec
 from django.conf import settings
+from django.utils.translation import get_language, gettext_noop
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_noop
 from msgspec import UNSET, UnsetType
 from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase, Principal
-from kb.base.cache import shared_cache_unavailable
+from kb.base.cache import hot_queries, shared_cache_unavailable
 from kb.base.errors import NotVisible
 from kb.base.metrics import Outcome, observe_search
+from kb.base.shapes import as_json
 from kb.base.telemetry import logs
 from kb.base.telemetry.otel import record_stages
 from kb.base.text import storable
@@ -30,9 +36,21 @@ from kb.search.services import search_log
 from kb.search.wiring import Wiring, build_pipeline, common_profile
 from retrieval.errors import NoChannelAvailable, ScopeOutdated
 from retrieval.messages import Message
+from retrieval.rerankers.cross_encoder import RETRY_AFTER_S
 from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Candidate, Fact, Hit, Result, Turn
+
+FORMAT = 3
+"""Of keys and responses: raise it when either changes, and no entry of an older release is found."""
+
+LASTING = frozenset({DegradationCode.HASHING_EMBEDDER, DegradationCode.EXTERNAL_LEFT_OUT})
+"""Degradations that follow from a choice; any other is a fault that may be over before the response expires."""
+PASSING = frozenset({DegradationCode.RERANKER_UNAVAILABLE})
+"""Faults that are tried again after a while only, and in which the next link of the chain has answered."""
+PASSING_SECONDS = RETRY_AFTER_S
+EXTERNAL_SECONDS = 60.0
+"""How long a response is kept that live or external sources had a part in: no version tells of their changes."""
 
 MAX_LATENCY_BUDGET_MS = 60_000
 MAX_TURNS, MAX_TURN_CHARS = 20, 4_000
@@ -201,6 +219,144 @@ def scope_of(principal: Principal, request: SearchRequest) -> SearchScope:
     if request.profile:
         named = find_version(principal, request.profile, request.profile_version, scope=request.knowledge_base_ids)
     return SearchScope(knowledge_bases, named, named or common_profile(knowledge_bases))
+
+
+def respond(principal: Principal, request: SearchRequest) -> SearchResponse:
+    """The response of POST /api/v1/search/: that of an earlier search where nothing that it depends on has changed.
+
+    Rights and versions are read first, in one query, so what is served again is what a search would find now. A response
+    that is served again says so, has the trace_id of the search that made it, and is counted but not logged.
+
+    Raises:
+        NotVisible: a knowledge base or the profile does not exist for this principal.
+        InvalidConfiguration: an override is unknown or out of range.
+        NoChannelAvailable: no channel could answer.
+    """
+    started = time.perf_counter()
+    scope = scope_of(principal, request)
+    # An explained search is asked for to be run, and a conversation is hardly held twice.
+    asks_to_run = request.explain or request.history or request.own_profiles or not request.log
+    key = None if asks_to_run or not settings.CACHE_ENABLED else _key_of(request, scope.knowledge_bases, scope.ruling)
+    if key is not None and (stored := cached_response(key)) is not None:
+        earlier: SearchResponse = msgspec.json.decode(stored, type=SearchResponse)
+        return dataclasses.replace(
+            earlier,
+            degraded=(*earlier.degraded, *shared_cache_notes()),
+            cached=True,
+            timings_ms={"total": round((time.perf_counter() - started) * 1_000, 3)},
+        )
+    outcome = search(principal, request, scope)
+    response = response_of(outcome)
+    if key is not None:
+        # Whether Redis is there is another matter when the response is served again.
+        lasting = tuple(each for each in response.degraded if each.code is not DegradationCode.SHARED_CACHE_UNAVAILABLE)
+        cacheable = as_json(dataclasses.replace(response, degraded=lasting))
+        most_s = EXTERNAL_SECONDS if outcome.wiring.uses_external_sources else inf
+        cache_response(key, cacheable, lasting, most_s=most_s)
+    return response
+
+
+def _key_of(request: SearchRequest, knowledge_bases: Sequence[KnowledgeBase], ruling: RetrievalProfile) -> bytes:
+    own = {kb.profile_id: kb.profile for kb in knowledge_bases}
+    profiles = [ruling] if request.profile or len(own) == 1 else [ruling, *(kb.profile for kb in knowledge_bases)]
+    return key_of(
+        query=request.query,
+        scope=knowledge_bases,
+        profile=f"{ruling.name} v{ruling.version}",
+        fingerprints=[*(json.dumps(each.settings, sort_keys=True) for each in profiles), _environment()],
+        request={
+            "kind": "search",
+            "overrides": dict(request.overrides),
+            "filters": request.filters.as_dict() if request.filters else {},
+        },
+    )
+
+
+def tier_that_answers(outcome: SearchOutcome) -> str | None:
+    """The tier that would answer if the same were asked for again, unexplained, in the language of this reader.
+
+    Reads nothing from the database, and counts nothing.
+
+    Returns:
+        "memory" (of this process), "shared" (Redis), or None where the search would be run.
+    """
+    request = outcome.request
+    if request.history or request.own_profiles or not settings.CACHE_ENABLED:
+        return None
+    entry = hot_queries().peek(_key_of(request, outcome.knowledge_bases, outcome.wiring.profile))
+    return None if entry is None else entry.tier
+
+
+def _environment() -> str:
+    servers = (settings.EMBEDDING_BASE_URL, settings.RERANK_BASE_URL, settings.RERANK_FORM, settings.LLM_BASE_URL)
+    return json.dumps([settings.RETRIEVAL, models_in_use(), servers], sort_keys=True)
+
+
+def key_of(
+    *,
+    query: str,
+    scope: Sequence[KnowledgeBase],
+    profile: str,
+    fingerprints: Sequence[str],
+    request: Mapping[str, Any],
+) -> bytes:
+    """The key of a search's response: SHA-256, 32 bytes.
+
+    It names no user. What a principal sees is a matter of whole knowledge bases, so all who may search the same ones
+    get the same response; and as the versions come from the very query that checks this permission, who has lost it
+    never has a key.
+
+    Args:
+        query: as asked.
+        scope: the knowledge bases in the order of the request, as `searchable` reads them with the permission check.
+        profile: name and version of the profile, which the response tells.
+        fingerprints: of the resolved configurations, and of whatever else the environment decides, such as which
+            reranker and which language model answer.
+        request: everything else that was asked: filters, history, kind of response; of JSON's types, or with a `str` of
+            its own.
+    """
+    bases = [
+        (
+            kb.pk,
+            kb.version_row.version,
+            kb.version_row.content_version,
+            kb.embedding_model,
+            kb.tokenizer_id,
+            kb.language,
+        )
+        for kb in scope
+    ]
+    asked = [FORMAT, query, bases, profile, list(fingerprints), request, get_language() or ""]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True, default=str).encode()).digest()
+
+
+def cached_response(key: bytes) -> bytes | None:
+    """The response of an earlier search; None where there is none, or the cache is switched off."""
+    entry = hot_queries().get(key) if settings.CACHE_ENABLED else None
+    return None if entry is None else entry.value
+
+
+def cache_response(key: bytes, response: bytes, degraded: Iterable[Degradation], *, most_s: float = inf) -> bool:
+    """Keeps a response, unless a fault has made it worse than the next one may be.
+
+    A response without the reranker that is configured is kept no longer than until that is tried again.
+
+    Args:
+        key: of the search.
+        response: what is served again.
+        degraded: what the search told of.
+        most_s: for at most so many seconds.
+
+    Returns:
+        Whether it is kept.
+    """
+    faults = {degradation.code for degradation in degraded} - LASTING
+    # A server is asked again by the very next search.
+    passing = frozenset() if settings.RERANK_BASE_URL else PASSING
+    if not settings.CACHE_ENABLED or faults - passing:
+        return False
+    hot_queries().put(key, response, min(most_s, PASSING_SECONDS) if faults else most_s)
+    return True
 
 
 def search(principal: Principal, request: SearchRequest, scope: SearchScope | None = None) -> SearchOutcome:

@@ -46,8 +46,7 @@ from kb.quality.runs.api import EvalRunDetailSerializer
 from kb.quality.runs.services.reembedding import reembedding_state
 from kb.quality.runs.services.runs import execute_run, start_run
 from kb.search.api import TraceSerializer
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest, outcome_as_log, search
+from kb.search.services.search import SearchRequest, outcome_as_log, respond, search
 from kb.sources.web.services.sources import error_text
 from retrieval.errors import ModelUnavailable, RerankerUnavailable, RetrievalError
 from retrieval.messages import Message, gettext_noop, message_of

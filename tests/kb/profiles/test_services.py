@@ -24,8 +24,7 @@ from kb.profiles.services import (
 )
 from kb.quality.profiles.services import profile_overview, profile_overviews
 from kb.search.services.replay import replay
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest, UsedProfile
+from kb.search.services.search import SearchRequest, UsedProfile, respond
 from retrieval.errors import InvalidConfiguration
 from tests.factories import make_document, make_kb, make_member, make_user, principal
 from tests.interleaving import Gate, Running

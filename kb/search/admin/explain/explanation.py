@@ -25,8 +25,7 @@ from kb.search.admin.labels import (
     stage_label,
     with_figure,
 )
-from kb.search.services.responses import tier_that_answers
-from kb.search.services.search import SearchOutcome, trace_as_json
+from kb.search.services.search import SearchOutcome, tier_that_answers, trace_as_json
 from retrieval.config import RetrievalConfig
 from retrieval.external import ExternalChannel
 from retrieval.fusion import channel_weights

@@ -6,13 +6,8 @@ from hypothesis import strategies as st
 from kb.base.errors import NotAllowed, NotVisible
 from kb.models import Document, KnowledgeBase, KnowledgeBaseVersion, Membership, Principal
 from kb.search.selectors import searchable
-from kb.search.services.responses import (
-    cache_response,
-    cached_response,
-    caches_invalidate,
-    key_of,
-    responses_invalidate,
-)
+from kb.search.services.invalidation import caches_invalidate, responses_invalidate
+from kb.search.services.search import cache_response, cached_response, key_of
 from retrieval.trace import Degradation, DegradationCode
 from tests.factories import make_document, make_kb, make_member, make_user
 from tests.fakes import HASHING_NOTE

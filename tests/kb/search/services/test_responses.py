@@ -9,9 +9,8 @@ from kb.base.shapes import as_json, as_values
 from kb.index.filters import Filters
 from kb.models import KnowledgeBase, RetrievalProfile, SearchLog
 from kb.profiles.services import publish
-from kb.search.services import responses
-from kb.search.services.responses import respond, tier_that_answers
-from kb.search.services.search import SearchRequest, search
+from kb.search.services import search as responses
+from kb.search.services.search import SearchRequest, respond, search, tier_that_answers
 from retrieval.errors import InvalidConfiguration
 from retrieval.types import Turn
 from tests.factories import make_document, make_kb, make_member, make_user, principal

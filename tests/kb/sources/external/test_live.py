@@ -2,8 +2,7 @@ import pytest
 
 from kb.base.shapes import as_values
 from kb.index.filters import Filters
-from kb.search.services.responses import respond
-from kb.search.services.search import SearchRequest, response_of, wire
+from kb.search.services.search import SearchRequest, respond, response_of, wire
 from tests.factories import make_document, make_kb, make_user, principal
 from tests.kb.sources.external.sources import codes, elsewhere, feed, find, live_feed
 from tests.web_server import ARTICLE, Page, article
@@ -157,7 +156,7 @@ def test_the_search_log_can_be_read_and_replayed_without_it(owner, kb, web):
 
 
 def test_its_response_is_kept_for_a_minute_only(owner, kb, web, monkeypatch):
-    from kb.search.services import responses as hot_queries
+    from kb.search.services import search as hot_queries
 
     feed(web, ("Archive", "The archive opens at ten today."))
     live_feed(kb, web)
