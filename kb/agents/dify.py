@@ -78,7 +78,6 @@ RRF_HALF = 1 / 61
 
 
 def records_of(response: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The records of a response of the search, in its order."""
     degraded = degradations_of(response)
     notes = {"trace_id": response["trace_id"], **({"degraded": degraded} if degraded else {})}
     return [_record(result, notes) for result in response["results"]]
@@ -153,8 +152,6 @@ _ID = re.compile(r"0*[1-9][0-9]{0,18}")
 
 
 class NamesField(serializers.Field[Any, Any, Any, Any]):
-    """A name, or a list of names."""
-
     default_error_messages = {"invalid": _("Give the name of a metadata field, or a list of up to {most} names.")}
 
     def to_internal_value(self, data: Any) -> list[str]:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from django import forms
 from django.contrib import messages
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef
 from django.http import Http404, HttpRequest, HttpResponseRedirect, JsonResponse
 from django.http.response import HttpResponseBase
 from django.template.loader import render_to_string
@@ -42,8 +42,6 @@ _NUMBER = re.compile(r"(\d+)")
 
 
 class AskForm(forms.Form):
-    """A question, to knowledge bases or in a conversation that has its own."""
-
     query = forms.CharField(
         label=gettext_lazy("Question"),
         max_length=2_000,
@@ -88,8 +86,6 @@ class AskForm(forms.Form):
 
 @page("ask/", name="ask")
 class AskView(AdminPage):
-    """What it answers from is what the user may see."""
-
     template_name = "answers/page.html"
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
@@ -97,16 +93,16 @@ class AskView(AdminPage):
         bases = _bases(caller)
         conversation = _conversation(caller, self.request.GET.get("conversation", ""))
         named = {kb.pk: kb for kb in bases}
-        chosen = [] if conversation is None else [named[kb_id] for kb_id in conversation.knowledge_base_ids]
+        chosen = [named[kb_id] for kb_id in conversation.knowledge_base_ids] if conversation else []
         return super().get_context_data(
             **kwargs,
             title=_("Ask"),
             bases=bases,
-            empty_bases=[kb for kb in chosen or bases if not getattr(kb, "has_chunks", True)],
-            has_chunks=any(getattr(kb, "has_chunks", True) for kb in bases),
+            empty_bases=[kb for kb in chosen or bases if not kb.has_chunks],
+            has_chunks=any(kb.has_chunks for kb in bases),
             chosen=chosen,
             conversation=conversation,
-            turns=[] if conversation is None else list(_turns(caller, conversation)),
+            turns=list(_turns(caller, conversation)) if conversation else [],
             conversations=_listed(caller),
             form=AskForm(bases, conversation=conversation),
             has_model=generator() is not None,
@@ -124,15 +120,12 @@ class AskStreamView(View):
         caller = principal(request)
         form = AskForm(_bases(caller), request.POST)
         if not form.is_valid():
-            sentences = [str(message) for errors in form.errors.values() for message in errors]
-            return _refusal(" ".join(sentences), 400)
+            return _refusal(" ".join(str(message) for errors in form.errors.values() for message in errors), 400)
         asked = form.request()
         try:
             events = stream_answer(caller, asked)
-        except NotVisible as error:
-            return _refusal(str(error), 404)
-        except Rejected as error:
-            return _refusal(str(error), 400)
+        except (NotVisible, Rejected) as error:
+            return _refusal(str(error), 404 if isinstance(error, NotVisible) else 400)
         except NoChannelAvailable as error:
             return _refusal(_("No channel could answer: %(reasons)s") % {"reasons": error}, 503)
         return event_stream(events, _shown(caller, asked))
@@ -140,8 +133,6 @@ class AskStreamView(View):
 
 @page("ask/<uuid:pk>/delete/", name="ask_delete")
 class DeleteConversationView(AdminPage):
-    """Asks on GET, deletes on POST."""
-
     template_name = "answers/delete.html"
 
     @cached_property
@@ -171,11 +162,9 @@ class DeleteConversationView(AdminPage):
         return HttpResponseRedirect(reverse("admin:ask"))
 
 
-def _bases(caller: Principal) -> list[KnowledgeBase]:
-    bases: QuerySet[Any] = KnowledgeBase.objects.visible_to(caller).annotate(
-        has_chunks=Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk")))
-    )
-    return list(bases)
+def _bases(caller: Principal) -> list[Any]:
+    has_chunks = Exists(Chunk.objects.filter(knowledge_base=OuterRef("pk")))
+    return list(KnowledgeBase.objects.visible_to(caller).annotate(has_chunks=has_chunks))
 
 
 def _conversation(caller: Principal, conversation_id: str) -> Conversation | None:
@@ -205,8 +194,7 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
     language = get_language()
 
     def found(data: Mapping[str, Any]) -> Mapping[str, Any]:
-        sources = list(map(_source, data["sources"]))
-        return {"html": render_to_string("answers/sources.html", {"sources": sources})}
+        return {"html": render_to_string("answers/sources.html", {"sources": list(map(_source, data["sources"]))})}
 
     def done(data: Mapping[str, Any]) -> Mapping[str, Any]:
         conversation_id = data["conversation_id"]
@@ -230,7 +218,6 @@ def _shown(caller: Principal, asked: AskRequest) -> Callable[[AnswerEvent], Mapp
 
 
 def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Each question with its answer."""
     stored = list(conversation.messages.all())
     searches = SearchLog.objects.visible_to(caller).filter(pk__in=[each.trace_id for each in stored if each.trace_id])
     feedback = dict(searches.values_list("pk", "feedback"))
@@ -247,7 +234,6 @@ def _turns(caller: Principal, conversation: Conversation) -> Iterator[tuple[str,
 
 
 def _answer(text: str, data: Mapping[str, Any], kb_ids: Iterable[int], question: str) -> dict[str, Any]:
-    """What the template shows of an answer of a stream or of a conversation."""
     sources = list(map(_source, data["sources"]))
     degraded = [Degradation.from_dict(each) for each in data["degraded"]]
     scale = sources[0]["score_scale"] if sources else ""

@@ -73,7 +73,6 @@ class AskRequestSerializer(SearchRequestSerializer):
         return {"knowledge_base_ids": [], **super().validate(attrs)}
 
     def to_request(self, **given: Any) -> AskRequest:
-        """The validated request."""
         found = super().to_request(**given)
         scope = {field.name: getattr(found, field.name) for field in dataclasses.fields(SearchRequest)}
         return AskRequest(

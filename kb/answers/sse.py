@@ -47,25 +47,21 @@ def event_stream(
         shown: what is sent of an event; None: its data.
         fault: what is sent of a failure.
     """
+
+    def encoded() -> Iterator[str]:
+        with closing(events):
+            try:
+                for event in events:
+                    yield _event(event.name, shown(event) if shown else event.data)
+                    if event.name == "delta" and draining.seconds() > settings.WEB_END_SECONDS - LAST_SECONDS:
+                        yield _event("error", fault(ServerEnds()))
+                        return
+            except Exception as error:  # the boundary of the stream, which would just break off
+                logger.exception("an answer broke off while it was sent")
+                yield _event("error", fault(error))
+
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-    return StreamingHttpResponse(_encoded(events, shown, fault), content_type="text/event-stream", headers=headers)
-
-
-def _encoded(
-    events: Generator[AnswerEvent, None, None],
-    shown: Callable[[AnswerEvent], Mapping[str, Any]] | None,
-    fault: Callable[[Exception], Mapping[str, Any]],
-) -> Iterator[str]:
-    with closing(events):
-        try:
-            for event in events:
-                yield _event(event.name, shown(event) if shown else event.data)
-                if event.name == "delta" and draining.seconds() > settings.WEB_END_SECONDS - LAST_SECONDS:
-                    yield _event("error", fault(ServerEnds()))
-                    return
-        except Exception as error:  # the boundary of the stream, which would just break off
-            logger.exception("an answer broke off while it was sent")
-            yield _event("error", fault(error))
+    return StreamingHttpResponse(encoded(), content_type="text/event-stream", headers=headers)
 
 
 def _event(name: str, data: Mapping[str, Any]) -> str:

@@ -156,7 +156,6 @@ class ProfiledSerializer(StrictSerializer):
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        """A version is one of a profile."""
         if attrs.get("profile_version") is not None and not attrs.get("profile"):
             raise serializers.ValidationError({"profile_version": [_("Name the profile that it is a version of.")]})
         return attrs

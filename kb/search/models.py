@@ -12,8 +12,6 @@ from kb.access.models import KnowledgeBase, Principal
 
 
 class Speaker(models.TextChoices):
-    """Who has said a turn of a conversation."""
-
     USER = "user", _("user")
     ASSISTANT = "assistant", _("assistant")
 

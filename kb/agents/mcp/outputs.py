@@ -27,8 +27,6 @@ DESCRIPTIONS_NOTICE = (
 
 
 class Quoting(BaseModel):
-    """An output with texts of documents."""
-
     notice: str = Field(default=NOTICE, description="How to read the texts.")
 
 
@@ -265,7 +263,6 @@ def search(principal: Principal, request: SearchRequest) -> SearchOutput:
 
 
 def ask(principal: Principal, request: AskRequest) -> AnswerOutput:
-    """An answer, whose sources have the numbers that it cites."""
     return AnswerOutput.model_validate(as_values(answer(principal, request)))
 
 

@@ -157,7 +157,6 @@ TOOLS: Sequence[tuple[Callable[..., CallToolResult], str]] = (
 
 
 def build_server() -> MCPServer[Any]:
-    """A server with the tools, for either transport."""
     server: MCPServer[Any] = MCPServer(
         "zhiku", title="Zhiku 知库", instructions=INSTRUCTIONS, version=version("zhiku"), subscriptions=False
     )

@@ -14,7 +14,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
 from typing_extensions import Doc
 
-from kb.access.models import KnowledgeBase, Principal
+from kb.access.models import Principal
 from kb.answers.models import Conversation
 from kb.answers.services.conversations import conversation_get, conversation_history, turn_add
 from kb.base.errors import Rejected
@@ -129,12 +129,7 @@ _WITHOUT_MODEL = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question with everything that its answer can be made of.
-
-    Attributes:
-        nothing: the sentence for a question without an answer.
-        base_language: of the first knowledge base; what the model writes is in the question's.
-    """
+    """A question with everything that its answer can be made of."""
 
     principal: Principal
     request: AskRequest
@@ -142,30 +137,22 @@ class Question:
     context: Context
     sources: tuple[Source, ...]
     conversation: Conversation | None
-    nothing: str
-    base_language: str
     started: float
 
     @property
     def numbers(self) -> list[int]:
         return [source.number for source in self.sources]
 
-    @property
-    def language(self) -> str:
-        return self.outcome.result.analysis.language
-
     def prompt(self) -> list[Turn]:
-        return build_prompt(
-            self.request.query,
-            self.context,
-            self.request.history,
-            self.language,
-            facts=self.outcome.result.facts,
-        )
+        request, result = self.request, self.outcome.result
+        return build_prompt(request.query, self.context, request.history, result.analysis.language, facts=result.facts)
 
     def nothing_found(self, model: str | None = None) -> Answer:
-        """Nothing was found, or what was found does not answer the question."""
-        return self._answer(self.nothing, sources=(), hit=False, confidence=0.0, model=model)
+        """Nothing was found, or what was found does not answer the question: the sentence that its knowledge bases share."""
+        bases = self.outcome.knowledge_bases
+        sentences = {" ".join(kb.no_answer.split()) for kb in bases}
+        own = sentences.pop() if len(sentences) == 1 else ""
+        return self._answer(own or fallback_for(bases[0].language), sources=(), hit=False, confidence=0.0, model=model)
 
     def written(self, checked: CheckedAnswer, model: str) -> Answer:
         if declines(checked.text):
@@ -178,7 +165,7 @@ class Question:
         degradation = Degradation("answer", error.code, message_of(error))
         DEGRADATIONS.labels(degradation.stage, degradation.code.value).inc()
         sentences = _NOT_CONFIGURED if error.code is DegradationCode.LLM_NOT_CONFIGURED else _WITHOUT_MODEL
-        sentence = sentences.get(self.base_language, sentences["en"])
+        sentence = sentences.get(self.outcome.knowledge_bases[0].language, sentences["en"])
         text = self._with_sources(f"{sentence}\n\n{self.context.text}", self.numbers)
         return self._answer(text, degraded=(*self.outcome.result.degraded, degradation))
 
@@ -203,41 +190,38 @@ class Question:
         return dataclasses.replace(answer, conversation_id=conversation_id)
 
     def _with_sources(self, text: str, cited: Sequence[int]) -> str:
-        most = self.outcome.wiring.config.max_source_count
-        return f"{text.rstrip()}\n\n{sources_line(self.context.citations, cited, most, self.language)}"
+        outcome, citations = self.outcome, self.context.citations
+        most, language = outcome.wiring.config.max_source_count, outcome.result.analysis.language
+        return f"{text.rstrip()}\n\n{sources_line(citations, cited, most, language)}"
 
     def _answer(self, text: str, **fields: Any) -> Answer:
         result = self.outcome.result
         total = round((time.perf_counter() - self.started) * 1_000, 3)
         writing = max(0.0, round(total - result.timings_ms["total"], 3))
-        default = {
-            "sources": self.sources,
-            "hit": True,
-            "confidence": confidence(result.hits),
-            "degraded": result.degraded,
-            "removed_citations": (),
-            "model": None,
-        }
-        return Answer(
+        full = Answer(
             answer=inert(storable(text)),
+            sources=self.sources,
+            hit=True,
+            confidence=confidence(result.hits),
             trace_id=self.outcome.trace_id,
             conversation_id=None,
             profile=UsedProfile.of(self.outcome.wiring.profile),
+            degraded=result.degraded,
             facts=result.facts,
             timings_ms={**result.timings_ms, "answer": writing, "total": total},
-            **{**default, **fields},
+            removed_citations=(),
+            model=None,
         )
+        return dataclasses.replace(full, **fields)
 
 
 def prepare(principal: Principal, request: AskRequest) -> Question:
-    """Searches, and packs what was found."""
     started = time.perf_counter()
     conversation = None if request.conversation_id is None else conversation_get(principal, request.conversation_id)
     if conversation is not None:
         scope, history = _scope(conversation, request), conversation_history(conversation)
         request = dataclasses.replace(request, knowledge_base_ids=scope, history=history)
     outcome = search(principal, request)
-    language = outcome.knowledge_bases[0].language
     # The results under the budget; an estimate of the tokens is the same whichever models are loaded
     config = outcome.wiring.config
     context = pack(
@@ -255,8 +239,6 @@ def prepare(principal: Principal, request: AskRequest) -> Question:
         context=context,
         sources=_sources(outcome, context),
         conversation=conversation,
-        nothing=_no_answer(outcome.knowledge_bases) or fallback_for(language),
-        base_language=language,
         started=started,
     )
 
@@ -268,15 +250,8 @@ def _scope(conversation: Conversation, request: AskRequest) -> Sequence[int]:
     return list(conversation.knowledge_base_ids)
 
 
-def _no_answer(knowledge_bases: Sequence[KnowledgeBase]) -> str:
-    """The sentence of the knowledge bases' own, on one line; blank where they have none, or several."""
-    sentences = {" ".join(kb.no_answer.split()) for kb in knowledge_bases}
-    return sentences.pop() if len(sentences) == 1 else ""
-
-
 def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
     hits = {hit.passage.chunk_id: hit for hit in outcome.result.hits}
-    packed = [(citation, hits[citation.chunk_id]) for citation in context.citations if citation.chunk_id in hits]
     return tuple(
         Source(
             number=citation.number,
@@ -291,7 +266,8 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
             score=hit.score,
             score_scale=ScoreScale(hit.score_scale),
         )
-        for citation, hit in packed
+        for citation in context.citations
+        if (hit := hits.get(citation.chunk_id))
     )
 
 

@@ -24,8 +24,8 @@ TITLE_CHARACTERS = 80
 
 def conversation_overview(principal: Principal) -> QuerySet[Any]:
     """The principal's conversations with `message_count`, the one continued last first."""
-    rows: QuerySet[Any] = Conversation.objects.visible_to(principal).annotate(message_count=Count("messages"))
-    return rows.order_by("-updated_at", "pk")
+    rows = Conversation.objects.visible_to(principal)
+    return rows.annotate(message_count=Count("messages")).order_by("-updated_at", "pk")
 
 
 def conversation_get(principal: Principal, conversation_id: UUID) -> Conversation:
@@ -79,13 +79,12 @@ def turn_add(
         if conversation is None:
             title = shorten(" ".join(question.split()), TITLE_CHARACTERS)
             user = cast(User, principal.user)  # an anonymous one finds nothing to ask
-            row = Conversation.objects.create(user=user, knowledge_base_ids=list(knowledge_base_ids), title=title)
+            conversation = Conversation.objects.create(user=user, knowledge_base_ids=[*knowledge_base_ids], title=title)
         else:
-            locked = Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
-            if locked is None:
+            conversation = Conversation.objects.select_for_update().filter(pk=conversation.pk).first()
+            if conversation is None:
                 return None
-            row = locked
-            row.save(update_fields=["updated_at"])
-        row.messages.create(role=Message.Role.USER, text=question)
-        row.messages.create(role=Message.Role.ASSISTANT, **answer)
-    return row.pk
+            conversation.save(update_fields=["updated_at"])
+        conversation.messages.create(role=Message.Role.USER, text=question)
+        conversation.messages.create(role=Message.Role.ASSISTANT, **answer)
+    return conversation.pk

@@ -224,7 +224,6 @@ def _results(principal: Principal, logged: Mapping[str, Any], now: Mapping[str, 
 
 
 def _change(before: tuple[int, float] | None, after: tuple[int, float] | None) -> Change:
-    """Between rank and score in two searches."""
     if before is None:
         return Change.NEW
     if after is None:
@@ -235,7 +234,6 @@ def _change(before: tuple[int, float] | None, after: tuple[int, float] | None) -
 
 
 def _placed(results: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
-    """Rank and score by chunk."""
     placed = ((rank, each) for rank, each in enumerate(results, start=1))
     return {each["chunk_id"]: (rank, each["score"]) for rank, each in placed if each["chunk_id"] is not None}
 
@@ -256,7 +254,6 @@ CHANGES = {
 
 
 def as_text(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
-    """The lines of the report."""
     yield f"replay of {replay.trace_id} under profile {replay.profile.name} v{replay.profile.version}: {replay.query}"
     yield ""
     yield _summary(replay)

@@ -569,7 +569,6 @@ def _candidate_as_json(candidate: Candidate) -> dict[str, Any]:
 
 
 def outcome_as_log(outcome: SearchOutcome) -> dict[str, Any]:
-    """The fields of the search log's entry."""
     result, profile = outcome.result, outcome.wiring.profile
     return {
         "id": outcome.trace_id,

@@ -55,7 +55,6 @@ class PermittedTexts:
     profile_version: int | None = None
 
     def check(self) -> None:
-        """Tells at once what every method would."""
         principal = self.principal()
         self._visible(principal)
         if self.profile:

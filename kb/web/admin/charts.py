@@ -75,7 +75,6 @@ class Chart:
 
     @property
     def data(self) -> str:
-        """As JSON of Chart.js."""
         look: dict[str, Any] = {"borderRadius": 3, "maxBarThickness": 26}
         if self.is_line:
             look = {"borderWidth": 2, "pointRadius": 2.5, "tension": 0.25, "spanGaps": True}
@@ -94,7 +93,6 @@ class Chart:
 
     @property
     def options(self) -> str:
-        """As JSON of Chart.js."""
         value_axis, label_axis = ("x", "y") if self.is_horizontal else ("y", "x")
         scales = {
             value_axis: {

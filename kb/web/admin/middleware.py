@@ -33,7 +33,6 @@ def error_page(
     headers: Mapping[str, str] | None = None,
     **context: Any,
 ) -> HttpResponse:
-    """A page in the admin's frame."""
     context = {**admin.site.each_context(request), "title": title, **context}
     return HttpResponse(render_to_string(template, context, request), status=status, headers=headers)
 

@@ -44,7 +44,6 @@ ID_DIGITS = 18
 
 
 def row_id(text: str) -> int | None:
-    """The id of a row, as far as a text is one."""
     plain = text.strip()
     return int(plain) if plain.isascii() and plain.isdecimal() and len(plain) <= ID_DIGITS else None
 
@@ -297,7 +296,6 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return cast("QuerySet[Any]", getattr(rows, grant)(principal(request)))
 
     def get_field_queryset(self, db: str | None, db_field: Any, request: HttpRequest) -> QuerySet[Any]:  # noqa: ARG002
-        """What a field may choose from."""
         return visible(db_field.remote_field.model, request)
 
     # -- Deletion: counts, never a tree of all that goes with it ---------------------------------------------------------
@@ -329,8 +327,6 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
 
 class ReadOnlyAdmin(ScopedModelAdmin):
-    """Rows that nobody adds, changes or deletes by hand."""
-
     def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
         return False
 

@@ -113,7 +113,6 @@ def _spend(request: Request, **how: Any) -> Spent | None:
 
 
 def too_many(spent: Spent | None, detail: str = "") -> Throttled:
-    """The error for a caller who has used up an allowance."""
     return Throttled(
         wait=spent.resets_in_s if spent else None, detail=detail or _("Too many requests: wait as Retry-After says.")
     )

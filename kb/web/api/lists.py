@@ -210,8 +210,6 @@ class Moment(_Described, django_filters.Filter):  # type: ignore[misc]
 
 
 class OneOf(_Described, django_filters.ChoiceFilter):  # type: ignore[misc]
-    """One of the values; `choices` are their names for programs."""
-
     def __init__(self, values: Iterable[str], **kwargs: Any) -> None:
         self.schema = {"type": "string", "enum": list(values)}
         super().__init__(choices=[(value, value) for value in self.schema["enum"]], null_label=None, **kwargs)
