@@ -267,7 +267,7 @@ def _sources(outcome: SearchOutcome, context: Context) -> tuple[Source, ...]:
             score_scale=ScoreScale(hit.score_scale),
         )
         for citation in context.citations
-        if (hit := hits.get(citation.chunk_id))
+        if citation.chunk_id is not None and (hit := hits.get(citation.chunk_id))
     )
 
 
