@@ -6,8 +6,7 @@ what the other pages say; a document goes only where a later run finds the same,
 
 import hashlib
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, Final
 
 from django.conf import settings
@@ -20,8 +19,8 @@ from kb.base.net.errors import FetchCode, FetchError
 from kb.base.text import storable
 from kb.content.models import Document
 from kb.ingest.services.documents import documents_delete
-from kb.sources.models import WebPage, WebPageChange, WebSource
-from kb.sources.web.services.pages import Found, PageWriter, error_fields, save_page
+from kb.sources.models import WebPage, WebPageChange
+from kb.sources.web.services.pages import Run, error_fields, save_page
 
 SHARE: Final = 0.25
 """Of the pages with a document: fewer than that, and fewer than two, may turn into one text or go in one run."""
@@ -32,18 +31,11 @@ EXCERPT_CHARACTERS: Final = 80
 
 
 class Changes:
-    """Decides on the changes of one run.
+    """Decides on the changes of one run."""
 
-    Args:
-        source: what is read.
-        pages: writes what is decided.
-        counts: of the run, by what became of its addresses.
-        alive: is called before each decision.
-    """
-
-    def __init__(self, source: WebSource, pages: PageWriter, counts: Counter[str], alive: Callable[[], None]) -> None:
-        self._source, self._pages, self._counts, self._alive = source, pages, counts, alive
-        self._known = WebPage.objects.filter(source=source, document__isnull=False).count()
+    def __init__(self, run: Run) -> None:
+        self._run, self._source = run, run.source
+        self._known = WebPage.objects.filter(source=run.source, document__isnull=False).count()
         self._many = max(2, math.ceil(self._known * SHARE))
 
     def check(self, text: str, text_key: str) -> None:
@@ -81,12 +73,12 @@ class Changes:
         for pk in accepted_gone if is_too_much else gone | accepted_gone:
             self._delete(pk)
         if is_too_much:
-            self._counts["gone"] += len(gone)
+            self._run.counts["gone"] += len(gone)
             raise FetchError(FetchCode.MANY_GONE, count=losses, known=self._known)
 
     def shows_several(self) -> bool:
         """Whether the site has shown more than one text in this run; one alone may be its answer to every address."""
-        return bool(self._counts["unchanged"]) or self._held().values("text_key").distinct().count() > 1
+        return bool(self._run.counts["unchanged"]) or self._held().values("text_key").distinct().count() > 1
 
     def _held(self) -> QuerySet[WebPageChange]:
         return WebPageChange.objects.filter(page__source=self._source)
@@ -112,31 +104,29 @@ class Changes:
         Returns:
             What it was counted as; None: an earlier run has found the same, and it is still held.
         """
-        self._alive()
-        with self._pages.hold():
+        self._run.report()
+        with self._run.holding():
             change = WebPageChange.objects.select_related("page").filter(pk=pk).first()
             if change is None or change.page.document_id is None:
                 return ""  # a curator has deleted the document: it comes again with the next run
-            page = self._pages.locked(change.page.url)
+            page = self._run.locked(change.page.url)
             is_accepted = change.text_key in self._source.accepted_keys
             name = None if is_accepted else name
             since = page.gone_at if _shows(page, change.text_key) else None
-            if name is not None and is_confirmed is None and since and since <= self._pages.gone_before:
+            if name is not None and is_confirmed is None and since and since <= self._run.gone_before:
                 return None  # an earlier run, long enough ago, has found the same
             outcome = "duplicate"
             if name is None or is_confirmed:
-                found = Found(**change.details)
+                gives_way = name is not None or is_accepted
                 try:
-                    outcome = self._pages.replace(
-                        page, found, bytes(change.data), gives_way=name is not None or is_accepted
-                    )
+                    outcome = self._run.replace(page, change.details, bytes(change.data), gives_way=gives_way)
                 except AlreadyThere as error:
                     name = str(error)
             if outcome == "duplicate":
                 _note_same_text(page, change.text_key, str(name))  # others are compared with it until the run has ended
             else:
                 change.delete()
-        self._counts[outcome] += 1
+        self._run.counts[outcome] += 1
         return outcome
 
     def _others_name(self, change: WebPageChange) -> str | None:
@@ -160,21 +150,21 @@ class Changes:
         found_now = missing.filter(fetched_at__gte=self._source.started_at, gone_at__lt=self._source.started_at)
         accepted_at = self._source.accepted_at
         accepted = set(_pks(found_now.filter(gone_at__lte=accepted_at))) if accepted_at else set()
-        return set(_pks(found_now.filter(gone_at__lte=self._pages.gone_before))) - accepted, accepted
+        return set(_pks(found_now.filter(gone_at__lte=self._run.gone_before))) - accepted, accepted
 
     def _delete(self, page_id: int) -> None:
-        self._alive()
-        with self._pages.hold():
+        self._run.report()
+        with self._run.holding():
             page = WebPage.objects.select_for_update().filter(pk=page_id, state=WebPage.State.GONE).first()
             if page is None:
                 return
             documents_delete(Document.objects.filter(pk=page.document_id))
-        self._counts["deleted"] += 1
+        self._run.counts["deleted"] += 1
 
     def _drop(self, alike: QuerySet[WebPageChange], error: FetchError) -> None:
         """Leaves the pages as they were; those with the one text say so, which starts no time after which they go."""
         fields = {**error_fields(error), "state": WebPage.State.DUPLICATE, "gone_at": None}
-        with self._pages.hold():
+        with self._run.holding():
             WebPage.objects.filter(change__in=alike).update(shown_key=alike[0].text_key, **fields)
             self._held().delete()
 

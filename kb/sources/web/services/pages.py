@@ -1,17 +1,22 @@
-"""What became of one address of a web source: its row, and the document that it is kept as."""
+"""What a run notes of the addresses of a web source, each with the document that it is kept as; a page read at once."""
 
 import hashlib
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
-from datetime import datetime
-from typing import Any, Final
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, cast
 
 from django.conf import settings
 from django.core.files.base import ContentFile
 from django.db import transaction
+from django.db.models import F, Q
+from django.db.models.functions import Coalesce
 from django.utils import timezone
 
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import AlreadyThere, Rejected
 from kb.base.net.addresses import parse_url
 from kb.base.net.backend import Deadline
@@ -23,77 +28,60 @@ from kb.content.models import Document
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.services.documents import document_add, document_replace_file, documents_delete
+from kb.jobs.leases import Job, LeaseLost
 from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page
 from kb.sources.connectors.kinds import listing_of
 from kb.sources.connectors.listing import Candidate
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
-from kb.sources.web.services.sources import error_of
+from kb.sources.web.services.sources import WEB_SOURCES, error_of, next_run
 from retrieval.messages import message_of
 
 TITLE_CHARACTERS = 500
-Hold = Callable[[], AbstractContextManager[None]]
-"""A transaction in which the run is still this worker's; leaves with an exception where it is not."""
+_NO_ERROR: dict[str, Any] = {"error": "", "error_code": "", "error_params": {}, "gone_at": None, "shown_key": ""}
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What was read of an address.
+class Run(Job[WebSource]):
+    """One worker's hold on a source, with the counts of what became of its addresses; it writes what is known of them.
 
     Attributes:
-        name: of the file.
-        published: ISO 8601; blank: unknown.
-        text_hash: and `text_key`: as of `PageContent`.
-        etag: and `last_modified`, `version`: as of `WebPage`.
-    """
-
-    name: str
-    title: str
-    published: str
-    text_hash: str
-    text_key: str
-    etag: str
-    last_modified: str
-    version: str
-
-    @classmethod
-    def of(cls, candidate: Candidate, content: PageContent, fetched: Fetched) -> "Found":
-        published = candidate.published or content.published
-        return cls(
-            name=content.name,
-            title=storable(candidate.title or content.title)[:TITLE_CHARACTERS],
-            published=published.isoformat(timespec="seconds") if published else "",
-            text_hash=content.text_hash,
-            text_key=content.text_key,
-            etag=storable(fetched.etag),
-            last_modified=storable(fetched.last_modified),
-            version=candidate.version,
-        )
-
-    @property
-    def seen(self) -> dict[str, Any]:
-        """The fields of a page that was read without a fault."""
-        validators = {"etag": self.etag, "last_modified": self.last_modified, "version": self.version}
-        return {**_NO_ERROR, "fetched_at": timezone.now(), **validators}
-
-
-@dataclass(frozen=True, slots=True)
-class PageWriter:
-    """Writes what a run has found out about addresses.
-
-    Attributes:
-        hold: see `Hold`.
         gone_before: a page that has been gone since then loses its document.
     """
 
-    source: WebSource
-    hold: Hold
-    gone_before: datetime
+    def __init__(self, source: WebSource, lease: uuid.UUID) -> None:
+        super().__init__(WEB_SOURCES, source, lease)
+        self.source = source
+        self.counts = Counter[str](source.counts)
+        grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
+        self.started_at = cast(datetime, source.started_at)  # the claim has set it
+        self.gone_before = max(filter(None, (self.started_at - grace, source.accepted_at)))
 
-    def find(self, url: str) -> WebPage | None:
-        rows = WebPage.objects.select_related("document")
-        found: WebPage | None = rows.filter(source=self.source, url_hash=hash_of(url)).first()
-        return found
+    @classmethod
+    def claim(cls, source_id: int) -> "Run | None":
+        """Takes a source that waits for a worker; None if it does not."""
+        job = WEB_SOURCES.claim(Q(pk=source_id), started_at=Coalesce(F("started_at"), timezone.now()))
+        return cls(job.row, job.lease) if job else None
+
+    def report(self) -> None:
+        """Writes how far the run is, and renews the lease; raises `LeaseLost` where the run is no longer this worker's."""
+        self.renew(counts=dict(self.counts))
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """A transaction in which nobody else has the run; raises as `report`. The knowledge base is locked first."""
+        with transaction.atomic():
+            lock_knowledge_bases([self.source.knowledge_base_id])
+            if not self.own.select_for_update(no_key=True).exists():
+                raise LeaseLost
+            yield
+
+    def end(self, status: WebSource.Status, **fields: Any) -> None:
+        source = WebSource.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
+        if source is None:
+            raise LeaseLost
+        ended = {"counts": dict(self.counts), "finished_at": timezone.now(), "next_run_at": next_run(source)}
+        self.leave(status, attempts=0, **ended, **fields)
+        WebPageChange.objects.filter(page__source=self.source.pk).delete()
 
     def keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
         """Keeps what was read; of a page whose text has not changed, only that it was read.
@@ -102,35 +90,46 @@ class PageWriter:
             What to count it as: "added", "unchanged", "duplicate" or "failed"; None: the change of a document is held, and
             decided on when the run ends.
         """
-        found = Found.of(candidate, content, fetched)
-        with self.hold():
+        published = candidate.published or content.published
+        found = {
+            "name": content.name,
+            "title": storable(candidate.title or content.title)[:TITLE_CHARACTERS],
+            "published": published.isoformat(timespec="seconds") if published else "",
+            "text_hash": content.text_hash,
+            "text_key": content.text_key,
+            "etag": storable(fetched.etag),
+            "last_modified": storable(fetched.last_modified),
+            "version": candidate.version,
+        }
+        with self.holding():
             page = self.locked(candidate.url)
             if page.document_id is None:
                 return self._add(page, found, content.data)
-            if page.content_hash == found.text_hash:
-                save_page(page, state=WebPage.State.UNCHANGED, text_key=found.text_key, **found.seen)
+            if page.content_hash == content.text_hash:
+                save_page(page, state=WebPage.State.UNCHANGED, text_key=content.text_key, **_seen(found))
                 return "unchanged"
-            values = {"text_key": found.text_key, "data": content.data, "details": asdict(found)}
+            values = {"text_key": content.text_key, "data": content.data, "details": found}
             WebPageChange.objects.update_or_create(page=page, defaults=values)
             save_page(page, fetched_at=timezone.now())
         return None
 
     def unchanged(self, candidate: Candidate, fetched: Fetched | None = None) -> str:
         """Notes that a page is as it was; `fetched` None: it was not even asked for."""
-        fields: dict[str, Any] = _NO_ERROR | {"fetched_at": timezone.now(), "version": candidate.version}
+        fields = {**_NO_ERROR, "version": candidate.version}
         if fetched is not None:
             fields |= {"etag": storable(fetched.etag), "last_modified": storable(fetched.last_modified)}
-        with self.hold():
-            save_page(self.locked(candidate.url), state=WebPage.State.UNCHANGED, **fields)
-        return "unchanged"
+        return self._note(candidate, WebPage.State.UNCHANGED, fields)
 
     def fail(self, candidate: Candidate, error: FetchError | ParseError) -> str | None:
         """Notes why a page could not be read; the document stays as it was, unless the page is gone."""
         if isinstance(error, FetchError) and error.code == FetchCode.GONE:
             return self.gone(candidate.url, error)
         state = WebPage.State.REFUSED if error.code == FetchCode.ROBOTS else WebPage.State.FAILED
-        with self.hold():
-            save_page(self.locked(candidate.url), state=state, fetched_at=timezone.now(), **error_fields(error))
+        return self._note(candidate, state, error_fields(error))
+
+    def _note(self, candidate: Candidate, state: WebPage.State, fields: Mapping[str, Any]) -> str:
+        with self.holding():
+            save_page(self.locked(candidate.url), state=state, fetched_at=timezone.now(), **fields)
         return state.value
 
     def gone(self, url: str, error: FetchError | None = None) -> str | None:
@@ -139,7 +138,7 @@ class PageWriter:
         Returns:
             "gone"; None: it has been gone for so long that its document goes when the run ends.
         """
-        with self.hold():
+        with self.holding():
             page = self.locked(url)
             since = page.gone_at if page.state == WebPage.State.GONE and page.gone_at else timezone.now()
             WebPageChange.objects.filter(page=page).delete()
@@ -149,18 +148,16 @@ class PageWriter:
         return None if page.document_id is not None and since <= self.gone_before else "gone"
 
     def locked(self, url: str) -> WebPage:
-        page: WebPage
-        page, _created = WebPage.objects.select_for_update().get_or_create(
-            source=self.source, url_hash=hash_of(url), defaults={"url": url}
-        )
+        pages = WebPage.objects.select_for_update()
+        page: WebPage = pages.get_or_create(source=self.source, url_hash=hash_of(url), defaults={"url": url})[0]
         return page
 
-    def replace(self, page: WebPage, found: Found, data: bytes, *, gives_way: bool) -> str:
+    def replace(self, page: WebPage, found: Mapping[str, str], data: bytes, *, gives_way: bool) -> str:
         """Gives the document of a page its new text.
 
         Args:
             page: locked, in a transaction of the run.
-            found: what it says now.
+            found: the details of its change.
             data: the file.
             gives_way: whether the document is deleted where another of the knowledge base has the same text already.
 
@@ -171,71 +168,75 @@ class PageWriter:
             AlreadyThere: another document has the text, and this one does not give way.
         """
         document = Document.objects.select_for_update().get(pk=page.document_id)
-        changes: dict[str, Any] = {"metadata": document.metadata | self._metadata(page, found)}
+        changes: dict[str, Any] = {"metadata": document.metadata | metadata_of(page.url, found["published"])}
         if document.title == page.title:  # a curator's own title stays
-            changes["title"] = found.title
+            changes["title"] = found["title"]
         try:
             with transaction.atomic():
-                document_replace_file(document=document, file=ContentFile(data), name=found.name, **changes)
+                document_replace_file(document=document, file=ContentFile(data), name=found["name"], **changes)
         except AlreadyThere as error:
             if not gives_way:
                 raise
             documents_delete(Document.objects.filter(pk=document.pk))
             page.document = None
-            self._refuse(page, error, found)
+            _refuse(page, error, found)
             return "deleted"
         except Rejected as error:
-            self._refuse(page, error, found)
-            return "failed"
-        self._kept(page, found)
+            return _refuse(page, error, found)
+        _save_kept(page, found)
         return "changed"
 
-    def _add(self, page: WebPage, found: Found, data: bytes) -> str:
+    def _add(self, page: WebPage, found: Mapping[str, str], data: bytes) -> str:
         try:
             with transaction.atomic():
                 page.document = document_add(
                     knowledge_base=self.source.knowledge_base,
                     file=ContentFile(data),
-                    name=found.name,
+                    name=found["name"],
                     user=self.source.created_by,
-                    title=found.title,
-                    metadata=self._metadata(page, found),
+                    title=found["title"],
+                    metadata=metadata_of(page.url, found["published"]),
                     tags=list(self.source.tags),
                     source_type=Document.SourceType.WEB,
                 )
         except (AlreadyThere, Rejected) as error:
-            self._refuse(page, error, found)
-            return "duplicate" if isinstance(error, AlreadyThere) else "failed"
-        self._kept(page, found)
+            return _refuse(page, error, found)
+        _save_kept(page, found)
         return "added"
 
-    def _metadata(self, page: WebPage, found: Found) -> dict[str, str]:
-        metadata = {"url": page.url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
-        return metadata | ({"published": found.published} if found.published else {})
 
-    def _kept(self, page: WebPage, found: Found) -> None:
-        fields = {"content_hash": found.text_hash, "text_key": found.text_key, "title": found.title}
-        save_page(page, state=WebPage.State.KEPT, **fields, **found.seen)
+def _save_kept(page: WebPage, found: Mapping[str, str]) -> None:
+    fields = {"content_hash": found["text_hash"], "text_key": found["text_key"], "title": found["title"]}
+    save_page(page, state=WebPage.State.KEPT, **fields, **_seen(found))
 
-    def _refuse(self, page: WebPage, error: AlreadyThere | Rejected, found: Found) -> None:
-        """Notes why what a page holds is not kept."""
-        if isinstance(error, AlreadyThere):
-            other = Document.objects.filter(pk=error.document_id).first()
-            state, reason = (
-                WebPage.State.DUPLICATE,
-                error_fields(FetchError(FetchCode.DUPLICATE, title=str(other or ""))),
-            )
-        else:
-            reason = {"error": message_of(error), "error_code": error.code, "error_params": {}}
-            state = WebPage.State.FAILED
-        save_page(page, state=state, **(found.seen | reason))
+
+def _refuse(page: WebPage, error: AlreadyThere | Rejected, found: Mapping[str, str]) -> str:
+    """Notes why what a page holds is not kept; returns what to count it as."""
+    if isinstance(error, AlreadyThere):
+        other = Document.objects.filter(pk=error.document_id).first()
+        state = WebPage.State.DUPLICATE
+        reason = error_fields(FetchError(FetchCode.DUPLICATE, title=str(other or "")))
+    else:
+        state = WebPage.State.FAILED
+        reason = {"error": message_of(error), "error_code": error.code, "error_params": {}}
+    save_page(page, state=state, **(_seen(found) | reason))
+    return state.value
+
+
+def _seen(found: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of a page that was read without a fault."""
+    validators = {name: found[name] for name in ("etag", "last_modified", "version")}
+    return {**_NO_ERROR, "fetched_at": timezone.now(), **validators}
+
+
+def metadata_of(url: str, published: str) -> dict[str, str]:
+    """The metadata of the document of a page that was read now; `published`: ISO 8601, blank for unknown."""
+    metadata = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
+    return metadata | ({"published": published} if published else {})
 
 
 def hash_of(url: str) -> str:
     return hashlib.sha256(url.encode()).hexdigest()
-
-
-_NO_ERROR: dict[str, Any] = {"error": "", "error_code": "", "error_params": {}, "gone_at": None, "shown_key": ""}
 
 
 def error_fields(error: FetchError | ParseError) -> dict[str, Any]:
@@ -280,16 +281,14 @@ def page_read(
         content = _content(Candidate(url), client, Robots(client, deadline), deadline)
     except (FetchError, ParseError) as error:
         raise Rejected("url_refused", error_of(error)) from error
-    found = {"url": url, "fetched_at": timezone.now().isoformat(timespec="seconds")}
-    if content.published:
-        found["published"] = content.published.isoformat(timespec="seconds")
+    published = content.published.isoformat(timespec="seconds") if content.published else ""
     return {
         "source_type": Document.SourceType.WEB,
         **details,
         "file": ContentFile(content.data),
         "name": content.name,
         "title": title or content.title,
-        "metadata": {**(metadata or {}), **found},
+        "metadata": {**(metadata or {}), **metadata_of(url, published)},
     }
 
 
@@ -380,8 +379,7 @@ def _look(
 
 
 def _content(candidate: Candidate, client: WebClient, robots: Robots, deadline: Deadline) -> PageContent:
-    fetched = None
-    if candidate.content is None:
-        fetched = client.fetch(candidate.url, Ask(types=READABLE, before_hop=robots.check, deadline=deadline))
+    ask = Ask(types=READABLE, before_hop=robots.check, deadline=deadline)
+    fetched = client.fetch(candidate.url, ask) if candidate.content is None else None
     limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=deadline.remaining(candidate.url))
     return content_of_entry(candidate, limits) if fetched is None else content_of_page(fetched, limits)

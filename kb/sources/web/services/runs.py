@@ -1,42 +1,36 @@
 """One run of a web source: every address asked, at most as often as the site wants, by one worker at a time."""
 
+import io
 import logging
 import time
-import uuid
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
-from datetime import datetime, timedelta
-from typing import Any, Final, cast
+from contextlib import closing, suppress
+from typing import Any, Final
 
 from django.conf import settings
-from django.db import OperationalError, transaction
-from django.db.models import F, Q
-from django.db.models.functions import Coalesce
-from django.utils import timezone, translation
+from django.db import OperationalError
+from django.utils import translation
 from django.utils.translation import gettext_noop
 
-from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.net.client import Ask, Fetched, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 from kb.base.net.settings import web_client
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits
 from kb.ingest.parser.warm_parser import WarmParser
-from kb.jobs.leases import Job, LeaseLost
+from kb.jobs.leases import LeaseLost
 from kb.sources.connectors.content import READABLE, PageContent, content_of_entry, content_of_page, links_in
 from kb.sources.connectors.kinds import ONE_SITE, listing_of
 from kb.sources.connectors.listing import Candidate, site_of
 from kb.sources.connectors.robots import Robots
 from kb.sources.models import WebPage, WebPageChange, WebSource
 from kb.sources.web.services.changes import Changes
-from kb.sources.web.services.pages import PageWriter
-from kb.sources.web.services.sources import WEB_SOURCES, next_run
+from kb.sources.web.services.pages import Run, error_fields, hash_of
 
 logger = logging.getLogger(__name__)
 
 SLICE_S: Final = 600.0
 MAX_ATTEMPTS: Final = 3
+FAILED: Final = WebSource.Status.FAILED
 MAX_SILENT: Final = 5
 """So many addresses in a row without an answer end a run: the site is out of reach."""
 SILENT: Final = frozenset(
@@ -56,52 +50,6 @@ INTERNAL_ERROR = gettext_noop(
     "Something unexpected went wrong; what was read until then stays. The worker’s log says what: mend it, then run the "
     "source again."
 )
-
-
-class Run(Job[WebSource]):
-    """One worker's hold on a source, with the counts of what became of its addresses."""
-
-    def __init__(self, source: WebSource, lease: uuid.UUID) -> None:
-        super().__init__(WEB_SOURCES, source, lease)
-        self.source = source
-        self.counts = Counter[str](source.counts)
-
-    @classmethod
-    def claim(cls, source_id: int) -> "Run | None":
-        """Takes a source that waits for a worker; None if it does not."""
-        job = WEB_SOURCES.claim(Q(pk=source_id), started_at=Coalesce(F("started_at"), timezone.now()))
-        return cls(job.row, job.lease) if job else None
-
-    def report(self) -> None:
-        """Writes how far the run is, and renews the lease; raises `LeaseLost` where the run is no longer this worker's."""
-        self.renew(counts=dict(self.counts))
-
-    @contextmanager
-    def holding(self) -> Iterator[None]:
-        """A transaction in which nobody else has the run; raises as `report`. The knowledge base is locked first."""
-        with transaction.atomic():
-            lock_knowledge_bases([self.source.knowledge_base_id])
-            if not self.own.select_for_update(no_key=True).exists():
-                raise LeaseLost
-            yield
-
-    def pause(self) -> None:
-        """Lets go of the source for a while; the run goes on with the next claim."""
-        self.wait(attempts=0, counts=dict(self.counts))
-
-    def finish(self) -> None:
-        self._end(WebSource.Status.DONE, accepted_keys=[])
-
-    def fail(self, message: str, code: str = "", params: Any = None) -> None:
-        self._end(WebSource.Status.FAILED, error=message, error_code=code, error_params=dict(params or {}))
-
-    def _end(self, status: WebSource.Status, **fields: Any) -> None:
-        source = WebSource.objects.filter(pk=self.source.pk).first()  # its schedule may have been changed meanwhile
-        if source is None:
-            raise LeaseLost
-        ended = {"counts": dict(self.counts), "finished_at": timezone.now(), "next_run_at": next_run(source)}
-        self.leave(status, attempts=0, **ended, **fields)
-        WebPageChange.objects.filter(page__source=self.source.pk).delete()
 
 
 def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: float = SLICE_S) -> bool:
@@ -129,19 +77,19 @@ def run_web_source(source_id: int, *, client: WebClient | None = None, slice_s: 
 def _run(run: Run, client: WebClient, slice_s: float) -> bool:
     try:
         if run.source.attempts > MAX_ATTEMPTS:
-            run.fail(WORKER_LOST)
+            run.end(FAILED, error=WORKER_LOST)
             return False
         return Reader(run, client).read(slice_s)
     except LeaseLost:
         raise
     except FetchError as error:
-        run.fail(str(error), error.code, error.params)
+        run.end(FAILED, **error_fields(error))
     except OperationalError as error:
         logger.warning("web source %s waits for the database: %s", run.source.pk, error)
         run.wait()
     except Exception:
         logger.exception("web source %s could not be read", run.source.pk)
-        run.fail(INTERNAL_ERROR)
+        run.end(FAILED, error=INTERNAL_ERROR)
     return False
 
 
@@ -151,13 +99,9 @@ class Reader:
     def __init__(self, run: Run, client: WebClient) -> None:
         self._run = run
         self._source = run.source
-        self._started_at = cast(datetime, run.source.started_at)  # the claim has set it
         self._client = client
         self._robots = Robots(client)
-        grace = timedelta(hours=settings.WEB_DELETE_AFTER_HOURS)
-        gone_before = max(filter(None, (self._started_at - grace, run.source.accepted_at)))
-        self._pages = PageWriter(run.source, run.holding, gone_before)
-        self._changes = Changes(run.source, self._pages, run.counts, run.report)
+        self._changes = Changes(run)
         self._limits = Limits(memory_bytes=settings.PARSE_MEMORY_BYTES, seconds=settings.PARSE_SECONDS)
         self._parser = WarmParser(self._limits)
         self._parsed_site = ""
@@ -183,21 +127,22 @@ class Reader:
                     self._changes.settle()
             raise
         if has_more:
-            self._run.pause()
+            self._run.wait(attempts=0, counts=dict(self._run.counts))  # it goes on with the next claim
             return True
         self._changes.settle()
-        self._run.finish()
+        self._run.end(WebSource.Status.DONE, accepted_keys=[])
         return False
 
     def _ask_all(self, ends_at: float) -> bool:
         """Asks until the time is over; returns whether addresses are left."""
         has_asked = False
-        kept = WebPage.objects.filter(source=self._source, document__isnull=False).order_by("pk")
+        pages = WebPage.objects.filter(source=self._source).select_related("document")
+        kept = pages.filter(document__isnull=False).order_by("pk")
         known = tuple(kept.values_list("url", flat=True))
         listing = listing_of(self._source, self._client, known=known, alive=self._run.report)
         for candidate in listing:
-            page = self._pages.find(candidate.url)
-            if page is not None and page.fetched_at is not None and page.fetched_at >= self._started_at:
+            page = pages.filter(url_hash=hash_of(candidate.url)).first()
+            if page is not None and page.fetched_at is not None and page.fetched_at >= self._run.started_at:
                 self._links = self._stored_links(page)  # asked before this run was interrupted
             else:
                 # A listing that takes longer than a slice would else be read again and again.
@@ -208,8 +153,8 @@ class Reader:
             listing.met(candidate, self._links)
         if listing.is_complete:
             # Pages that the source had and that it does not lead to any more
-            for url in list(kept.filter(fetched_at__lt=self._started_at).values_list("url", flat=True)):
-                self._count(self._pages.gone(url))
+            for url in list(kept.filter(fetched_at__lt=self._run.started_at).values_list("url", flat=True)):
+                self._count(self._run.gone(url))
         return False
 
     def _count(self, outcome: str | None) -> None:
@@ -223,41 +168,38 @@ class Reader:
         try:
             outcome = self._take(candidate, page)
         except ParseError as error:
-            outcome = self._pages.fail(candidate, error)
+            outcome = self._run.fail(candidate, error)
         except FetchError as error:
             if error.code in {FetchCode.TOO_MANY_REQUESTS, FetchCode.SLOW_PATTERN, FetchCode.ONE_TEXT}:
                 raise
-            outcome = self._pages.fail(candidate, error)
-            self._silent = self._silent + 1 if error.code in SILENT else 0
-            if self._silent == MAX_SILENT:
-                raise
-            return outcome
+            outcome = self._run.fail(candidate, error)
+            if error.code in SILENT:
+                self._silent += 1
+                if self._silent == MAX_SILENT:
+                    raise
+                return outcome
         self._silent = 0
         return outcome
 
     def _take(self, candidate: Candidate, page: WebPage | None) -> str | None:
-        has_document = page is not None and page.document_id is not None
-        if page is not None and has_document and candidate.version and candidate.version == page.version:
-            return self._pages.unchanged(candidate)
+        held = page if page is not None and page.document_id is not None else None
+        if held is not None and candidate.version and candidate.version == held.version:
+            return self._run.unchanged(candidate)
         if candidate.content is not None:
             content = content_of_entry(candidate, self._limits, self._parser_of(self._source.url))
             return self._keep(candidate, content, Fetched(candidate.url))
-        ask = Ask(
-            types=READABLE,
-            before_hop=self._before_hop,
-            etag=page.etag if page is not None and has_document else "",
-            last_modified=page.last_modified if page is not None and has_document else "",
-        )
+        etag, last_modified = (held.etag, held.last_modified) if held is not None else ("", "")
+        ask = Ask(types=READABLE, before_hop=self._before_hop, etag=etag, last_modified=last_modified)
         fetched = self._client.fetch(candidate.url, ask)
         if page is not None and fetched.not_modified:
             self._links = self._stored_links(page)
-            return self._pages.unchanged(candidate, fetched)
+            return self._run.unchanged(candidate, fetched)
         content = content_of_page(fetched, self._limits, self._parser_of(fetched.url))
         self._links = content.links
         return self._keep(candidate, content, fetched)
 
     def _keep(self, candidate: Candidate, content: PageContent, fetched: Fetched) -> str | None:
-        outcome = self._pages.keep(candidate, content, fetched)
+        outcome = self._run.keep(candidate, content, fetched)
         if outcome is None:
             self._changes.check(content.text, content.text_key)
         return outcome
@@ -281,11 +223,8 @@ class Reader:
             return ()
         change = WebPageChange.objects.filter(page=page).first()
         try:
-            if change is not None:
-                data = bytes(change.data)
-            else:
-                with document.file.open("rb") as file:
-                    data = file.read()
+            with io.BytesIO(change.data) if change is not None else document.file.open("rb") as file:
+                data = file.read()
             return links_in(data, page.url, self._limits, self._parser_of(page.url))
         except (FileNotFoundError, ParseError):
             return ()

@@ -64,7 +64,7 @@ def test_a_run_that_is_interrupted_leaves_no_child(site, web, started, monkeypat
     def broken(*_arguments):
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(runs.PageWriter, "keep", broken)
+    monkeypatch.setattr(runs.Run, "keep", broken)
     assert run(site, web).status == "failed"
     assert len(started) == 1
 

@@ -40,7 +40,7 @@ class TestARun:
         web_source_cancel(source)
         assert source.status == "cancelled"
         with pytest.raises(LeaseLost):
-            held.finish()
+            held.end("done")
         with pytest.raises(LeaseLost), held.holding():
             pass
 
@@ -161,7 +161,7 @@ class TestChangesDuringARun:
         run_under_way = Run.claim(source.pk)
         web_source_update(WebSource.objects.get(pk=source.pk), every_minutes=None)
 
-        run_under_way.finish()
+        run_under_way.end("done")
 
         source.refresh_from_db()
         assert (source.status, source.next_run_at) == ("done", None)
@@ -171,7 +171,7 @@ class TestChangesDuringARun:
         run_under_way = Run.claim(source.pk)
         web_source_delete(source, keep_documents=True)
         with pytest.raises(LeaseLost):
-            run_under_way.finish()
+            run_under_way.end("done")
 
 
 def test_a_run_whose_listing_takes_longer_than_a_slice_comes_to_an_end(kb, web):
