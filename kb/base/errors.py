@@ -1,4 +1,4 @@
-from typing import Final
+from typing import Any, Final
 
 from django.db import IntegrityError, InterfaceError, OperationalError
 from psycopg.errors import ForeignKeyViolation
@@ -42,14 +42,14 @@ class AlreadyThere(ServiceError):
 
 
 class Rejected(ServiceError):
-    """The content itself cannot be taken.
+    """The content itself cannot be taken; the values are those that the message has fields for.
 
     Attributes:
         code: stable, for callers that branch on it.
     """
 
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, code: str, message: str, **values: Any) -> None:
+        super().__init__(message % values if values else message)
         self.code = code
 
 

@@ -174,7 +174,6 @@ class GraphViewSet(ApiViewSet):
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     def visible(self) -> QuerySet[Any]:
-        """The rows that the caller may see."""
         rows: QuerySet[Any] = self.queryset.model.objects.visible_to(self.principal).prefetch_related(*self.related)
         return rows
 

@@ -183,7 +183,6 @@ class Entity(GraphRow):
 
     @property
     def keys(self) -> set[str]:
-        """Of all its names."""
         return {name.key for name in self.names.all()}
 
 
@@ -257,7 +256,6 @@ class GraphFact(GraphRow):
         super().save(*args, **kwargs)
 
     def is_stated_already(self) -> bool:
-        """Whether another row of the knowledge base is this fact."""
         same = GraphFact.objects.filter(
             knowledge_base=self.knowledge_base_id,
             subject_key=normalized_key(self.subject),

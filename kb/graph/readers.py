@@ -74,7 +74,6 @@ class SearchedText:
         return sorted(found, key=lambda span: (span.start, span.end))
 
     def written(self, span: Span) -> str:
-        """The name as the text writes it."""
         first, last = (bisect_right(self._ends, at) for at in (span.start, span.end - 1))
         return "".join(self._pieces[first : last + 1])
 

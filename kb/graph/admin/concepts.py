@@ -165,8 +165,7 @@ class ConceptAdmin(GraphAdmin):
 
     @column(gettext_lazy("synonyms and abbreviations"))
     def other_names(self, concept: Concept) -> str:
-        terms = " · ".join(term.text for term in concept.other_terms)
-        return Truncator(terms).chars(TERMS_CHARACTERS) or "-"
+        return Truncator(" · ".join(term.text for term in concept.other_terms)).chars(TERMS_CHARACTERS) or "-"
 
 
 def require_key(text: str) -> str:
@@ -194,10 +193,9 @@ class FactForm(forms.ModelForm):  # type: ignore[type-arg]
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
         kb = values.get("knowledge_base") or (self.instance.pk and self.instance.knowledge_base)
-        if kb and values.keys() >= {"subject", "predicate", "object"}:
-            fact = GraphFact(**{"pk": self.instance.pk, "knowledge_base": kb, **values})
-            if fact.is_stated_already():
-                self.add_error(None, _("The knowledge base holds this fact already: change it or go back."))
+        fact = GraphFact(**{"pk": self.instance.pk, "knowledge_base": kb or None, **values})
+        if kb and values.keys() >= {"subject", "predicate", "object"} and fact.is_stated_already():
+            self.add_error(None, _("The knowledge base holds this fact already: change it or go back."))
         return values
 
 

@@ -44,12 +44,11 @@ MOST_FACTS = 200
 
 
 FACTS_A_PAGE = 25
+# Of one neighbour, in its label; the table has all of them.
 MOST_RELATIONS = 20
-"""Of one neighbour, in its label; the table has all of them."""
 
 
 def entity_context(request: HttpRequest, entity: Entity) -> dict[str, Any]:
-    """What the page of an entity shows of its surroundings."""
     neighbours = neighbours_of(entity)
     found = FactSource.objects.exclude(chunk=None).select_related("document", "chunk").order_by("pk")
     facts = facts_of(entity).select_related("source_chunk__document").prefetch_related(Prefetch("sources", found))

@@ -75,7 +75,6 @@ class GraphExtractionAdmin(ReadOnlyAdmin):
 
 
 def state_cell(extraction: GraphExtraction) -> SafeString:
-    """How far the reading of a document is, with what went wrong and what comes next."""
     return format_html(
         '<span class="kb-state" data-status="{}">{}{}</span>',
         extraction.status,

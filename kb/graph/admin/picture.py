@@ -8,12 +8,12 @@ from itertools import accumulate
 from typing import Any
 
 MOST_DRAWN = 40
+# Of a label's two lines, the name and its relations.
 ROW = 44.0
-"""Of a label's two lines, the name and its relations."""
 MARGIN = 14.0
 NAME_SIZE, RELATION_SIZE = 14.0, 12.0
+# Between a dot and its label.
 GAP = 12.0
-"""Between a dot and its label."""
 _NARROW_CHARACTER, _WIDE_CHARACTER = 0.58, 1.0
 _LEAST_BEND = 0.35
 

@@ -114,15 +114,18 @@ def entity_split(entity: Entity, alias: str, fact_ids: Collection[int] = ()) -> 
         _lock(entity)
         row = entity.names.filter(key=key).first()
         if row is None or key == normalized_key(entity.name):
-            message = _("“%(name)s” is no other name of “%(entity)s”: choose one of its aliases.")
-            raise Rejected("no_alias", message % {"name": alias, "entity": entity.name})
+            raise Rejected(
+                "no_alias",
+                _("“%(name)s” is no other name of “%(entity)s”: choose one of its aliases."),
+                name=alias,
+                entity=entity.name,
+            )
         keys = entity.keys
         facts = list(facts_with(entity.knowledge_base_id, keys).filter(pk__in=list(fact_ids)))
         part = Entity.objects.create(knowledge_base_id=entity.knowledge_base_id, name=row.text, kind=entity.kind)
         EntityName.objects.filter(pk=row.pk).update(entity=part)
         for fact in facts:
-            end = "subject" if fact.subject_key in keys else "object"
-            setattr(fact, end, part.name)
+            setattr(fact, "subject" if fact.subject_key in keys else "object", part.name)
             if not fact.is_stated_already():  # one that the part has already stays where it is
                 fact.save()
     return part
@@ -141,11 +144,11 @@ def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
             raise Rejected("blank_name", _("An entity needs a name: type some visible characters."))
         if len(text) > NAME_CHARACTERS:
             message = _("“%(name)s…” is longer than %(most)d characters: shorten it.")
-            raise Rejected("name_too_long", message % {"name": text[:40], "most": NAME_CHARACTERS})
+            raise Rejected("name_too_long", message, name=text[:40], most=NAME_CHARACTERS)
         unique.setdefault(key, text)
     if len(unique) > max(MAX_ALIASES + 1, held):
         message = _("An entity can have %(most)d other names at most: leave some out.")
-        raise Rejected("too_many_names", message % {"most": MAX_ALIASES})
+        raise Rejected("too_many_names", message, most=MAX_ALIASES)
     return list(unique.values())
 
 
@@ -155,8 +158,12 @@ def _refuse_taken(entity: Entity, texts: Sequence[str]) -> None:
     )
     taken = rows.exclude(entity=entity.pk).select_related("entity").first()
     if taken is not None:
-        message = _("“%(name)s” is a name of the entity “%(entity)s” already: merge the two, or choose another name.")
-        raise Rejected("name_taken", message % {"name": taken.text, "entity": taken.entity.name})
+        raise Rejected(
+            "name_taken",
+            _("“%(name)s” is a name of the entity “%(entity)s” already: merge the two, or choose another name."),
+            name=taken.text,
+            entity=taken.entity.name,
+        )
 
 
 def _write_names(entity: Entity, texts: Sequence[str]) -> None:
@@ -173,8 +180,8 @@ def _write_names(entity: Entity, texts: Sequence[str]) -> None:
         EntityName(entity=entity, text=text).save()
 
 
+# Of an entity with more, a picture counts these.
 MOST_FACTS = 2_000
-"""Of an entity with more, a picture counts these."""
 
 COUNTS = """
 SELECT name.entity_id, count(DISTINCT fact.id)
@@ -209,7 +216,6 @@ def fact_counts(entity_ids: Collection[int]) -> Mapping[int, int]:
 
 
 def facts_of(entity: Entity) -> QuerySet[GraphFact]:
-    """The facts that name an entity, by whichever of its names."""
     return facts_with(entity.knowledge_base_id, entity.keys).order_by("predicate", "subject", "object", "pk")
 
 
@@ -275,8 +281,9 @@ def _add_terms(concept: Concept, kind: ConceptTerm.Kind, texts: Sequence[str]) -
         if not key:
             raise Rejected("blank_name", _("A word for a concept needs visible characters."))
         if key in taken:
-            message = _("“%(term)s” is a term of this concept already: leave one of the two out.")
-            raise Rejected("term_known", message % {"term": text})
+            raise Rejected(
+                "term_known", _("“%(term)s” is a term of this concept already: leave one of the two out."), term=text
+            )
         taken.add(key)
         ConceptTerm(concept=concept, text=text, kind=kind).save()
 
@@ -286,8 +293,11 @@ def _check(concept: Concept) -> None:
         raise Rejected("blank_name", _("A concept needs a name with visible characters."))
     others = Concept.objects.filter(knowledge_base=concept.knowledge_base_id).exclude(pk=concept.pk)
     if others.filter(name=concept.name).exists():
-        message = _("The knowledge base has a concept named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": concept.name})
+        raise Rejected(
+            "name_taken",
+            _("The knowledge base has a concept named “%(name)s” already: choose another name."),
+            name=concept.name,
+        )
     if concept.parent_id is not None and not others.filter(pk=concept.parent_id).exists():
         raise Rejected("invalid_parent", _("Choose a wider concept of the same knowledge base."))
     try:
@@ -313,8 +323,9 @@ def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
             with transaction.atomic():
                 fact.save()
         except IntegrityError as error:
-            message = _("The knowledge base holds this fact already: change it or go back.")
-            raise Rejected("fact_known", message) from error
+            raise Rejected(
+                "fact_known", _("The knowledge base holds this fact already: change it or go back.")
+            ) from error
     return fact
 
 

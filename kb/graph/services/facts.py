@@ -106,8 +106,7 @@ def plan_rewriting(kb_id: int, keys: Collection[str], name: str) -> Rewriting:
     keys = {*keys, key}
     renamed, united, circular = [], [], []
     held: dict[Identity, GraphFact] = {}
-    facts = sorted(facts_with(kb_id, keys), key=lambda fact: (_PRECEDENCE[Origin(fact.origin)], fact.pk))
-    for fact in facts:
+    for fact in sorted(facts_with(kb_id, keys), key=lambda fact: (_PRECEDENCE[Origin(fact.origin)], fact.pk)):
         before = (fact.subject, fact.object)
         was_circular = fact.subject_key == fact.object_key
         if fact.subject_key in keys:

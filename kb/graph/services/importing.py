@@ -49,8 +49,8 @@ class PlannedRow:
     message: str = ""
 
 
+# What the rows of a file do, and what does it.
 Plan = tuple[list[PlannedRow], Callable[[], None]]
-"""What the rows of a file do, and what does it."""
 
 
 def _first_error(*checks: tuple[bool, str, Mapping[str, Any]]) -> str:
@@ -298,8 +298,6 @@ _PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], Plan]] = {
 
 @dataclass(frozen=True, slots=True)
 class ImportPlan:
-    """What a file would do, row by row."""
-
     table: Table
     rows: Sequence[PlannedRow]
 
@@ -341,7 +339,8 @@ def graph_import(kb: KnowledgeBase, table: Table, text: str, *, skip_errors: boo
         plan = ImportPlan(table, planned)
         if plan.errors and not skip_errors:
             first = plan.errors[0]
-            message = _("Line %(line)d: %(error)s Nothing was imported.")
-            raise Rejected("bad_lines", message % {"line": first.line, "error": first.message})
+            raise Rejected(
+                "bad_lines", _("Line %(line)d: %(error)s Nothing was imported."), line=first.line, error=first.message
+            )
         apply()
     return plan

@@ -317,8 +317,7 @@ class GraphReader:
                 reason = "the answer was empty"
             except UnusableAnswer as error:
                 reason = message_of(error)
-            again = Turn("user", _AGAIN.format(reason=reason))
-            prompt = (*prompt, Turn("assistant", answer[:4_000] or "-"), again)
+            prompt = (*prompt, Turn("assistant", answer[:4_000] or "-"), Turn("user", _AGAIN.format(reason=reason)))
         return None
 
 

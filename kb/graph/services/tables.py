@@ -78,8 +78,9 @@ def read_bytes(data: bytes) -> str:
         Rejected: it is too large, or in another encoding.
     """
     if len(data) > MAX_BYTES:
-        message = _("The file is larger than %(megabytes)d MB: split it.")
-        raise Rejected("too_large", message % {"megabytes": MAX_BYTES // 1024**2})
+        raise Rejected(
+            "too_large", _("The file is larger than %(megabytes)d MB: split it."), megabytes=MAX_BYTES // 1024**2
+        )
     try:
         return decode(data)
     except ParseError as error:
@@ -92,15 +93,17 @@ def read_table(text: str, table: Table) -> list[Row]:
     Raises:
         Rejected: a column is missing or not known, there are no rows or too many, or it is no CSV.
     """
-    first = text.partition("\n")[0]
-    delimiter = max(",;\t", key=first.count)
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text), delimiter=max(",;\t", key=text.partition("\n")[0].count), strict=True)
     try:
         columns = _columns(next(reader, []), table)
         rows = list(_rows(reader, columns))
     except csv.Error as error:
-        message = _("Line %(line)d is no CSV (%(reason)s): check its quotation marks.")
-        raise Rejected("no_csv", message % {"line": reader.line_num, "reason": error}) from error
+        raise Rejected(
+            "no_csv",
+            _("Line %(line)d is no CSV (%(reason)s): check its quotation marks."),
+            line=reader.line_num,
+            reason=error,
+        ) from error
     if not rows:
         raise Rejected("no_rows", _("The file has no rows below its header: add some."))
     return rows
@@ -114,15 +117,14 @@ def _columns(header: Sequence[str], table: Table) -> list[str]:
     if missing or unknown:
         message = _("The first line has to name the columns: %(columns)s. %(wrong)s does not fit.")
         wrong = ", ".join(f"“{name}”" for name in (missing or unknown)[:5])
-        raise Rejected("bad_header", message % {"columns": ", ".join(COLUMNS[table]), "wrong": wrong})
+        raise Rejected("bad_header", message, columns=", ".join(COLUMNS[table]), wrong=wrong)
     return columns
 
 
 def _rows(reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
     for count, cells in enumerate(reader, start=1):
         if count > MAX_ROWS:
-            message = _("The file has more than %(most)d rows: split it.")
-            raise Rejected("too_many_rows", message % {"most": MAX_ROWS})
+            raise Rejected("too_many_rows", _("The file has more than %(most)d rows: split it."), most=MAX_ROWS)
         texts = [cell.strip() for cell in cells]
         texts = [text[1:] if text.startswith(("'=", "'+", "'-", "'@")) else text for text in texts]
         values = {column: text for column, text in zip(columns, texts, strict=False) if column}

@@ -122,11 +122,11 @@ def _write_entities(kb_id: int, found: Sequence[FoundEntity]) -> None:
             rewrite_facts(kb_id, new, entity.name)
 
 
+# Of a document's title, headings and beginning.
 CONCEPT_CHARACTERS = 6_000
-"""Of a document's title, headings and beginning."""
 MOST_OFFERED = 200
+# That one document can add to a taxonomy.
 MOST_NEW = 3
-"""That one document can add to a taxonomy."""
 
 
 def assign_concepts(document: Document, found: Sequence[FoundConcept], before: Collection[int]) -> list[int]:

@@ -168,5 +168,4 @@ def file_name(url: str, extension: str) -> str:
     parsed = httpx.URL(url)
     path = PurePosixPath(parsed.path)
     path = path.with_suffix("") if path.suffix.lower() in {".html", ".htm", *EXTENSIONS.values()} else path
-    words = _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")
-    return words[:_NAME_CHARACTERS] + extension
+    return _UNSAFE.sub("_", f"{parsed.host}{path}").strip("_.")[:_NAME_CHARACTERS] + extension

@@ -14,8 +14,8 @@ from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
 from kb.sources.connectors.listing import Candidate, Listing, normal
 
+# For what is read of a feed that has come; a proper one takes a small part of that.
 SECONDS: Final = 20.0
-"""For what is read of a feed that has come; a proper one takes a small part of that."""
 
 
 class FeedListing(Listing):

@@ -22,8 +22,7 @@ def feed_job(file: BinaryIO, media_type: str, charset: str, url: str, *, texts: 
         url: where it was found.
         texts: of how many entries, the first ones, the text is wanted too.
     """
-    stated = f"{media_type}; charset={charset}" if charset else media_type
-    headers = {"content-type": stated, "content-location": url}
+    headers = {"content-type": f"{media_type}; charset={charset}" if charset else media_type, "content-location": url}
     parsed = feedparser.parse(file, response_headers=headers)
     if not parsed.get("version"):
         return None

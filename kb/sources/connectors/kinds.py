@@ -53,8 +53,6 @@ class CrawlListing(Listing):
 
 
 class PageListing(Listing):
-    """The one candidate that the address itself is."""
-
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = True
         yield Candidate(self._order.url)

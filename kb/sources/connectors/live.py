@@ -40,10 +40,10 @@ from retrieval.types import Analysis, ExternalHit
 TTL_S: Final = 300.0
 SOURCES: Final = 200
 MAX_ENTRIES: Final = 100
+# Entries of a feed, of which those count that the source wants.
 LOOKED_AT: Final = 500
-"""Entries of a feed, of which those count that the source wants."""
+# What is kept in memory of what a source says.
 ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
-"""What is kept in memory of what a source says."""
 LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
 
 
@@ -132,8 +132,8 @@ def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limi
     return (Candidate(fetched.url, title, text=content.text[:PAGE_CHARACTERS], published=content.published),)
 
 
+# How long a source is read although its search has gone on without it: what it says then serves the next.
 READ_SECONDS: Final = 15.0
-"""How long a source is read although its search has gone on without it: what it says then serves the next."""
 MOST_PASSAGES: Final = 300
 RRF_K: Final = 60
 KEPT_SEARCHES: Final = 100
@@ -215,8 +215,7 @@ class LiveSearch:
         if not lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._fault(FetchError(FetchCode.TIMEOUT, host=self.name, seconds=max(1, round(READ_SECONDS))))
         try:
-            seconds = max(deadline - time.monotonic(), READ_SECONDS)
-            return live_entries(self._source, self._client, seconds=seconds)
+            return live_entries(self._source, self._client, seconds=max(deadline - time.monotonic(), READ_SECONDS))
         except (FetchError, ParseError) as error:
             raise self._fault(error) from error
         finally:

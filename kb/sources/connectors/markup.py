@@ -125,5 +125,4 @@ def text_of(markup: str) -> str:
     reader = _Text()
     reader.feed(markup)
     reader.close()
-    lines = (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))
-    return "\n".join(filter(None, lines))
+    return "\n".join(filter(None, (" ".join(line.split()) for line in "".join(reader.pieces).split("\n"))))

@@ -13,8 +13,8 @@ from kb.base.net.errors import FetchCode, FetchError
 MAX_DELAY_S: Final = 30.0
 
 
+# Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them.
 SITES: Final = 100
-"""Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them."""
 
 
 _MAX_BYTES: Final = MIB

@@ -15,8 +15,8 @@ from kb.sources.connectors.listing import Candidate, Listing, normal
 
 MAX_SITEMAPS: Final = 500
 MAX_BYTES: Final = 50 * MIB
+# Of one file, as the protocol says.
 MAX_ADDRESSES: Final = 50_000
-"""Of one file, as the protocol says."""
 
 
 @dataclass(frozen=True, slots=True)

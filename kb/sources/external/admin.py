@@ -128,7 +128,6 @@ class SearchProviderAdmin(SourceAdmin):
         return response
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
-        """What the form's source answers; nothing is saved."""
         form = self.tested_form(request, object_id, name="?")
         query = request.POST.get("test_query", "").strip()[:MOST_QUERY_CHARACTERS]
         if not form.is_valid():

@@ -57,8 +57,11 @@ def external_source_check(source: SearchProvider) -> None:
             raise Rejected(f"{name}_invalid", " ".join(error.messages)) from error
     named = SearchProvider.objects.filter(knowledge_base=source.knowledge_base, name=source.name)
     if named.exclude(pk=source.pk).exists():
-        message = _("This knowledge base has an external source named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": source.name})
+        raise Rejected(
+            "name_taken",
+            _("This knowledge base has an external source named “%(name)s” already: choose another name."),
+            name=source.name,
+        )
 
 
 def external_source_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> SearchProvider:

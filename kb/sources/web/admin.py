@@ -233,7 +233,6 @@ class WebSourceAdmin(SourceAdmin):
         return render(request, "sources/web/progress.html", context)
 
     def _panel(self, request: HttpRequest, source: WebSource) -> dict[str, Any]:
-        """What the buttons above the form depend on."""
         return {
             "source": source,
             "is_unfinished": source.status in UNFINISHED,
@@ -243,7 +242,6 @@ class WebSourceAdmin(SourceAdmin):
         }
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
-        """What the form's source would take; nothing is saved."""
         form = self.tested_form(request, object_id, name=uuid.uuid4().hex)
         context: dict[str, Any] = {"form": form}
         if form.is_valid():
@@ -294,11 +292,9 @@ class WebSourceAdmin(SourceAdmin):
     def save_model(self, request: HttpRequest, obj: WebSource, form: Any, change: Any) -> None:
         values = form.cleaned_data
         if change:
-            stored = WebSource.objects.get(pk=obj.pk)
-            web_source_update(stored, **{name: values[name] for name in form.changed_data})
+            web_source_update(WebSource.objects.get(pk=obj.pk), **{name: values[name] for name in form.changed_data})
             return
-        created = web_source_create(user=signed_in(request), **values)
-        obj.pk, obj._state.adding = created.pk, False
+        obj.pk, obj._state.adding = web_source_create(user=signed_in(request), **values).pk, False
 
     def delete_model(self, request: HttpRequest, obj: WebSource) -> None:
         web_source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
@@ -348,8 +344,6 @@ class WebSourceAdmin(SourceAdmin):
 
 @admin.register(WebPage)
 class WebPageAdmin(ReadOnlyAdmin):
-    """Pages with their states, to read only: their source keeps them."""
-
     list_display = ("address", "state_label", "kept_as", "fetch_outcome", "fetched_at", "source")
     list_display_links = None
     list_filter = (("source", ScopedRelatedFilter), ("state", ChoicesDropdownFilter))

@@ -124,7 +124,6 @@ class WebSourceChangeSerializer(StrictSerializer):
     tags = TagsField(required=False, help_text="Of its documents.")
 
     def validate_kind(self, kind: str) -> str:
-        """One of the kinds there are."""
         if kind not in WebSource.Kind.values:
             self.fields["kind"].fail("invalid")
         return kind
@@ -261,8 +260,7 @@ class WebSourceViewSet(ApiViewSet):
         return Response(self._described(pk))
 
     def partial_update(self, request: Request, pk: int) -> Response:  # noqa: ARG002 - the framework's interface
-        source = self._editable(pk)
-        web_source_update(source, **self.checked(WebSourceChangeSerializer, partial=True))
+        web_source_update(self._editable(pk), **self.checked(WebSourceChangeSerializer, partial=True))
         return Response(self._described(pk))
 
     def destroy(self, request: Request, pk: int) -> Response:

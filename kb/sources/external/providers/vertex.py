@@ -114,8 +114,7 @@ def _of_chunk(result: Any) -> ExternalHit:
 def _passage(derived: Mapping[str, Any]) -> str:
     """Segments are whole passages, answers the sentences in them."""
     for name in ("extractive_segments", "extractive_answers"):
-        parts = [_cleaned(part.get("content")) for part in _parts(derived, name)]
-        if text := "\n\n".join(filter(None, parts)):
+        if text := "\n\n".join(filter(None, [_cleaned(part.get("content")) for part in _parts(derived, name)])):
             return text
     return ""
 
@@ -254,13 +253,13 @@ def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
             "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
             "PROJECT/STORE@OWNER."
         )
-        raise Rejected("project_invalid", message % {"project": values["project"]})
+        raise Rejected("project_invalid", message, project=values["project"])
     if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
         message = _(
             "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
             "VERTEX_ENDPOINTS."
         )
-        raise Rejected("endpoint_invalid", message % {"endpoint": values["endpoint"]})
+        raise Rejected("endpoint_invalid", message, endpoint=values["endpoint"])
 
 
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
@@ -274,7 +273,6 @@ def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:
 
 
 def googles(location: str) -> str:
-    """Google's endpoint of a location."""
     return GOOGLE if location == "global" else f"{location}-{GOOGLE}"
 
 
@@ -294,7 +292,6 @@ class VertexSearch:
 
     @property
     def serving_config(self) -> str:
-        """The full name of what answers."""
         values = self._values
         held = f"engines/{values['engine']}" if values["engine"] else f"dataStores/{values['data_store']}"
         parent = f"projects/{values['project']}/locations/{values['location']}/collections/{values['collection']}"

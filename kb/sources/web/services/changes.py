@@ -22,17 +22,15 @@ from kb.ingest.services.documents import documents_delete
 from kb.sources.models import WebPage, WebPageChange
 from kb.sources.web.services.pages import Run, error_fields, save_page
 
+# Of the pages with a document: fewer than that, and fewer than two, may turn into one text or go in one run.
 SHARE: Final = 0.25
-"""Of the pages with a document: fewer than that, and fewer than two, may turn into one text or go in one run."""
+# So many pages with one text end a run whatever their share is, so that not the whole site is asked.
 MOST_ALIKE: Final = 100
-"""So many pages with one text end a run whatever their share is, so that not the whole site is asked."""
 MOST_HELD: Final = 200
 EXCERPT_CHARACTERS: Final = 80
 
 
 class Changes:
-    """Decides on the changes of one run."""
-
     def __init__(self, run: Run) -> None:
         self._run, self._source = run, run.source
         self._known = WebPage.objects.filter(source=run.source, document__isnull=False).count()
@@ -89,8 +87,7 @@ class Changes:
         if count < MOST_HELD or count % (MOST_HELD // 2):
             return
         for pk in list(_pks(self._held()))[: MOST_HELD // 2]:
-            change = WebPageChange.objects.select_related("page").get(pk=pk)
-            if self._others_name(change) is None:
+            if self._others_name(WebPageChange.objects.select_related("page").get(pk=pk)) is None:
                 self._decide(pk, None)
 
     def _decide(self, pk: int, name: str | None, *, is_confirmed: bool | None = None) -> str | None:
@@ -179,7 +176,5 @@ def _shows(page: WebPage, text_key: str) -> bool:
 
 def _note_same_text(page: WebPage, text_key: str, title: str) -> None:
     since = page.gone_at if _shows(page, text_key) and page.gone_at else timezone.now()
-    hours = int(settings.WEB_DELETE_AFTER_HOURS)
-    error = FetchError(FetchCode.SAME_TEXT, title=title, hours=hours)
-    fields = {**error_fields(error), "gone_at": since, "shown_key": text_key}
-    save_page(page, state=WebPage.State.DUPLICATE, **fields)
+    error = FetchError(FetchCode.SAME_TEXT, title=title, hours=int(settings.WEB_DELETE_AFTER_HOURS))
+    save_page(page, state=WebPage.State.DUPLICATE, **{**error_fields(error), "gone_at": since, "shown_key": text_key})

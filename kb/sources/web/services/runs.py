@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 SLICE_S: Final = 600.0
 MAX_ATTEMPTS: Final = 3
 FAILED: Final = WebSource.Status.FAILED
+# So many addresses in a row without an answer end a run: the site is out of reach.
 MAX_SILENT: Final = 5
-"""So many addresses in a row without an answer end a run: the site is out of reach."""
 SILENT: Final = frozenset(
     {
         FetchCode.UNREACHABLE,
@@ -94,8 +94,6 @@ def _run(run: Run, client: WebClient, slice_s: float) -> bool:
 
 
 class Reader:
-    """Asks the addresses of one run."""
-
     def __init__(self, run: Run, client: WebClient) -> None:
         self._run = run
         self._source = run.source

@@ -63,11 +63,11 @@ def web_source_check(source: WebSource) -> None:
                     "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for "
                     "themselves."
                 )
-                raise Rejected(f"{field}_invalid", message % {"pattern": pattern, "reason": error.msg}) from error
+                raise Rejected(f"{field}_invalid", message, pattern=pattern, reason=error.msg) from error
     named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
     if named.exists():
         message = _("This knowledge base has a web source named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message % {"name": source.name})
+        raise Rejected("name_taken", message, name=source.name)
 
 
 def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fields: Any) -> WebSource:
