@@ -138,7 +138,7 @@ def external_channels(
             yield ExternalChannel(
                 WEB,
                 kb.pk,
-                LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors, language=language),
+                LiveSearch(source, kb, web_client(), tokenizer, vectors=vectors),
                 weight=config.external_weight,
                 most=config.external_top_k,
                 timeout_ms=config.external_timeout_ms,

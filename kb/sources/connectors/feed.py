@@ -25,12 +25,11 @@ class FeedListing(Listing):
     """
 
     def __iter__(self) -> Iterator[Candidate]:
-        deadline = self._order.deadline
-        entries = read_feed(self._client.fetch(self._order.url, Ask(deadline=deadline)), deadline=deadline)
-        kept = [entry for entry in entries if self._order.scope.accepts(entry.url)]
+        entries = read_feed(self.client.fetch(self.url, Ask(deadline=self.deadline)), deadline=self.deadline)
+        kept = [entry for entry in entries if self.scope.accepts(entry.url)]
         if not kept:
             raise FetchError(FetchCode.EMPTY_LISTING)
-        yield from kept[: self._order.max_pages]
+        yield from kept[: self.max_pages]
 
 
 def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int = 0) -> list[Candidate]:
@@ -66,9 +65,8 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
     except (ParseError, KeyError, TypeError, ValueError) as error:
         raise FetchError(FetchCode.SLOW_FEED) from error
     entries: dict[str, Candidate] = {}
-    for candidate in found:
-        if candidate is not None:
-            entries.setdefault(candidate.url, candidate)
+    for candidate in filter(None, found):
+        entries.setdefault(candidate.url, candidate)
     return list(entries.values())
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from kb.base.net.backend import Deadline
 from kb.base.net.client import WebClient
 from kb.sources.connectors.feed import FeedListing
-from kb.sources.connectors.listing import Candidate, Listing, Order, Scope, normal, site_of
+from kb.sources.connectors.listing import Candidate, Listing, Scope, normal, site_of
 from kb.sources.connectors.sitemap import SitemapListing
 from kb.sources.models import WebSource
 
@@ -19,16 +19,15 @@ class CrawlListing(Listing):
     It is complete where no page was left out for their number.
     """
 
-    def __init__(self, client: WebClient, order: Order) -> None:
-        super().__init__(client, order)
-        first = normal(order.url) or order.url
+    def __post_init__(self) -> None:
+        first = normal(self.url) or self.url
         self._waiting = deque([Candidate(first)])
         self._met = {first}
 
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = True
         for count, candidate in enumerate(self._candidates()):
-            if count == self._order.max_pages:
+            if count == self.max_pages:
                 self.is_complete = False
                 return
             yield candidate
@@ -36,18 +35,18 @@ class CrawlListing(Listing):
     def _candidates(self) -> Iterator[Candidate]:
         while self._waiting:
             yield self._waiting.popleft()
-        for url in self._order.known:
-            if url not in self._met and self._order.scope.accepts(url):
-                yield Candidate(url, depth=self._order.max_depth)
+        for url in self.known:
+            if url not in self._met and self.scope.accepts(url):
+                yield Candidate(url, depth=self.max_depth)
 
     def met(self, candidate: Candidate, links: Iterable[str]) -> None:
         """Queues the links of a page, if it is not as deep as the crawl goes; of more than are read, the first to come."""
-        if candidate.depth >= self._order.max_depth:
+        if candidate.depth >= self.max_depth:
             return
         for url in links:
-            if len(self._met) > self._order.max_pages:  # one more than is read tells that it is not complete
+            if len(self._met) > self.max_pages:  # one more than is read tells that it is not complete
                 return
-            if url not in self._met and self._order.scope.accepts(url):
+            if url not in self._met and self.scope.accepts(url):
                 self._met.add(url)
                 self._waiting.append(Candidate(url, depth=candidate.depth + 1))
 
@@ -55,7 +54,7 @@ class CrawlListing(Listing):
 class PageListing(Listing):
     def __iter__(self) -> Iterator[Candidate]:
         self.is_complete = True
-        yield Candidate(self._order.url)
+        yield Candidate(self.url)
 
 
 LISTINGS: Final[dict[str, type[Listing]]] = {
@@ -83,6 +82,6 @@ def listing_of(
     deadline: Deadline | None = None,
     alive: Callable[[], None] = lambda: None,
 ) -> Listing:
-    """The candidates of a source, saved or not; the other arguments as in `Order`."""
-    order = Order(source.url, scope_of(source), source.max_pages, source.max_depth, known, deadline, alive)
-    return LISTINGS[source.kind](client, order)
+    """The candidates of a source, saved or not; the other arguments as in `Listing`."""
+    limits = (source.max_pages, source.max_depth)
+    return LISTINGS[source.kind](client, source.url, scope_of(source), *limits, known, deadline, alive)

@@ -83,16 +83,18 @@ class Scope:
         return not self.include or any(_matches(pattern, url, self._patience) for pattern in self.include)
 
 
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What a source wants, for the listing of its kind.
+@dataclass
+class Listing(ABC):
+    """Iterates over the candidates of a source, at most as many as it may have.
 
     Attributes:
         known: addresses of it that are kept already.
         deadline: for reading the listing itself, where somebody waits.
         alive: is called before each part of a listing that is read, which may take long.
+        is_complete: after the last: whether a known address that was not among them is there no more.
     """
 
+    client: WebClient
     url: str
     scope: Scope
     max_pages: int
@@ -100,19 +102,7 @@ class Order:
     known: tuple[str, ...] = ()
     deadline: Deadline | None = None
     alive: Callable[[], None] = lambda: None
-
-
-class Listing(ABC):
-    """Iterates over the candidates of a source, at most as many as it may have.
-
-    Attributes:
-        is_complete: after the last: whether a known address that was not among them is there no more.
-    """
-
-    def __init__(self, client: WebClient, order: Order) -> None:
-        self.is_complete = False
-        self._client = client
-        self._order = order
+    is_complete: bool = False
 
     @abstractmethod
     def __iter__(self) -> Iterator[Candidate]:

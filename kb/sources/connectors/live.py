@@ -1,5 +1,6 @@
 """A live page or feed as a search: what it says at this moment, ranked against a query that waits for it."""
 
+import hashlib
 import threading
 import time
 from collections.abc import Sequence
@@ -8,6 +9,8 @@ from itertools import islice
 from typing import Any, Final
 
 import numpy as np
+from django.core.cache.backends.base import BaseCache
+from django.core.cache.backends.locmem import LocMemCache
 from django.utils.translation import gettext_noop
 from numpy.typing import NDArray
 
@@ -47,40 +50,11 @@ ENTRY_CHARACTERS, PAGE_CHARACTERS, TITLE_CHARACTERS = 20_000, 200_000, 500
 LIVE_KINDS: Final = frozenset({WebSource.Kind.PAGE, WebSource.Kind.FEED})
 
 
-class LiveCache:
-    """Pages and entries of feeds as text, for a few minutes and in this process.
-
-    Args:
-        ttl_s: for how long.
-    """
-
-    def __init__(self, ttl_s: float = TTL_S) -> None:
-        self._ttl_s = ttl_s
-        self._kept: dict[tuple[object, ...], tuple[float, tuple[Candidate, ...]]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, key: tuple[object, ...]) -> tuple[Candidate, ...] | None:
-        with self._lock:
-            at, entries = self._kept.get(key, (0.0, None))
-        return entries if entries is not None and time.monotonic() - at < self._ttl_s else None
-
-    def put(self, key: tuple[object, ...], entries: tuple[Candidate, ...]) -> None:
-        with self._lock:
-            self._kept.pop(key, None)
-            self._kept[key] = (time.monotonic(), entries)
-            while len(self._kept) > SOURCES:
-                del self._kept[next(iter(self._kept))]
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-
-
-CACHE: Final = LiveCache()
+CACHE: Final = LocMemCache("live sources", {"TIMEOUT": TTL_S, "OPTIONS": {"MAX_ENTRIES": SOURCES}})
 
 
 def live_entries(
-    source: WebSource, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: LiveCache = CACHE
+    source: WebSource, client: WebClient, *, seconds: float, limits: Limits | None = None, cache: BaseCache = CACHE
 ) -> tuple[Candidate, ...]:
     """The present entries of a page or a feed; of other kinds none, which cannot be read while somebody waits.
 
@@ -97,16 +71,14 @@ def live_entries(
     """
     if source.kind not in LIVE_KINDS:
         return ()
-    key = (source.kind, source.url, tuple(source.include), tuple(source.exclude), source.max_pages)
-    kept = cache.get(key)
-    if kept is not None:
-        return kept
-    deadline = Deadline(seconds)
-    if source.kind == WebSource.Kind.PAGE:
-        entries = _page(source, client, deadline, limits)
-    else:
-        entries = _feed(source, client, deadline)
-    cache.put(key, entries)
+    what = (source.kind, source.url, source.include, source.exclude, source.max_pages)
+    key = hashlib.sha256(repr(what).encode()).hexdigest()
+    entries: tuple[Candidate, ...] | None = cache.get(key)
+    if entries is None:
+        deadline = Deadline(seconds)
+        is_page = source.kind == WebSource.Kind.PAGE
+        entries = _page(source, client, deadline, limits) if is_page else _feed(source, client, deadline)
+        cache.set(key, entries)
     return entries
 
 
@@ -124,10 +96,9 @@ def _feed(source: WebSource, client: WebClient, deadline: Deadline) -> tuple[Can
 
 
 def _page(source: WebSource, client: WebClient, deadline: Deadline, limits: Limits | None) -> tuple[Candidate, ...]:
-    robots = Robots(client, deadline)
-    fetched = client.fetch(source.url, Ask(types=READABLE, deadline=deadline, before_hop=robots.check))
-    limits = limits or Limits(seconds=deadline.remaining(source.url))
-    content = content_of_page(fetched, limits)
+    ask = Ask(types=READABLE, deadline=deadline, before_hop=Robots(client, deadline).check)
+    fetched = client.fetch(source.url, ask)
+    content = content_of_page(fetched, limits or Limits(seconds=deadline.remaining(source.url)))
     title = (content.title or source.name)[:TITLE_CHARACTERS]
     return (Candidate(fetched.url, title, text=content.text[:PAGE_CHARACTERS], published=content.published),)
 
@@ -163,7 +134,6 @@ class LiveSearch:
         client: reads the source.
         tokenizer: of the knowledge base.
         vectors: None: keywords alone rank.
-        language: of the sentences that say why it could not be read.
     """
 
     def __init__(
@@ -174,7 +144,6 @@ class LiveSearch:
         tokenizer: Tokenizer,
         *,
         vectors: TextVectors | None = None,
-        language: str = "en",
     ) -> None:
         self.kind = str(source.kind)
         self.name = source.name
@@ -184,7 +153,6 @@ class LiveSearch:
         self._client = client
         self._tokenizer: Any = tokenizer  # the cache wants to know that it is hashable
         self._vectors = vectors
-        self._language = language
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         passages, index = _indexed(self._read(deadline), self._tokenizer, self._cut)

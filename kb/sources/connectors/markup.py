@@ -4,7 +4,6 @@ What reads it takes far longer than its length over pieces that were made for th
 """
 
 import re
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from html.parser import HTMLParser
@@ -22,47 +21,37 @@ _DATES: Final = frozenset(
 )
 
 
-@dataclass(slots=True)
-class Markup:
-    """What was found.
+class Markup(HTMLParser):
+    """What is read of a page.
 
     Attributes:
         links: normalised, in their order, each once.
     """
 
-    links: dict[str, None] = field(default_factory=dict)
-    published: datetime | None = None
-
-
-class _Reader(HTMLParser):
     def __init__(self, base: str) -> None:
         super().__init__(convert_charrefs=True)
-        self.found = Markup()
+        self.links: dict[str, None] = {}
+        self.published: datetime | None = None
         self._base = base
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
-        if tag == "a" and "href" in values:
-            self._link(values)
+        if tag == "a" and "href" in values and "nofollow" not in values.get("rel", "").lower().split():
+            if len(self.links) < MAX_LINKS and (url := normal(values["href"], self._base)) is not None:
+                self.links[url] = None
         elif tag == "base" and values.get("href"):
             self._base = normal(values["href"], self._base) or self._base
-        elif tag == "meta" and self.found.published is None:
+        elif tag == "meta" and self.published is None:
             name = values.get("property") or values.get("name") or values.get("itemprop") or ""
             if name.lower() in _DATES:
-                self.found.published = moment(values.get("content", ""))
-
-    def _link(self, values: dict[str, str]) -> None:
-        if "nofollow" in values.get("rel", "").lower().split() or len(self.found.links) >= MAX_LINKS:
-            return
-        if (url := normal(values["href"], self._base)) is not None:
-            self.found.links[url] = None
+                self.published = moment(values.get("content", ""))
 
 
 def read_markup(page: str, url: str) -> Markup:
     """The links and the date of a page that lies at `url`."""
-    reader = _Reader(url)
+    reader = Markup(url)
     reader.feed(page)
-    return reader.found
+    return reader
 
 
 def moment(words: str) -> datetime | None:
@@ -107,13 +96,11 @@ class _Text(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - its interface
         self._hidden += tag in _HIDDEN
-        if _BLOCKS.fullmatch(tag):
-            self.pieces.append("\n")
+        self.pieces += ["\n"] if _BLOCKS.fullmatch(tag) else []
 
     def handle_endtag(self, tag: str) -> None:
         self._hidden = max(0, self._hidden - (tag in _HIDDEN))
-        if _BLOCKS.fullmatch(tag):
-            self.pieces.append("\n")
+        self.pieces += ["\n"] if _BLOCKS.fullmatch(tag) else []
 
     def handle_data(self, data: str) -> None:
         if not self._hidden:

@@ -38,9 +38,9 @@ class SitemapListing(Listing):
         self.is_complete = True
         seen: set[str] = set()
         for url in self._addresses():
-            if url in seen or not self._order.scope.accepts(url):
+            if url in seen or not self.scope.accepts(url):
                 continue
-            if len(seen) == self._order.max_pages:
+            if len(seen) == self.max_pages:
                 self.is_complete = False
                 return
             seen.add(url)
@@ -49,30 +49,27 @@ class SitemapListing(Listing):
             raise FetchError(FetchCode.EMPTY_LISTING)
 
     def _addresses(self) -> Iterator[str]:
-        waiting, known = deque([self._order.url]), {self._order.url}
+        waiting, known = deque([self.url]), {self.url}
         while waiting:
             url = waiting.popleft()
             try:
                 sitemap = self._read(url)
             except FetchError:
-                if url == self._order.url:
+                if url == self.url:
                     raise
                 self.is_complete = False
                 continue
             self.is_complete &= not sitemap.is_cut
             yield from sitemap.pages
-            for further in sitemap.sitemaps:
-                if further in known:
-                    continue
-                if len(known) == MAX_SITEMAPS:
-                    self.is_complete = False
-                    break
-                known.add(further)
-                waiting.append(further)
+            further = [each for each in dict.fromkeys(sitemap.sitemaps) if each not in known]
+            taken = further[: MAX_SITEMAPS - len(known)]
+            self.is_complete &= len(taken) == len(further)
+            known.update(taken)
+            waiting.extend(taken)
 
     def _read(self, url: str) -> Sitemap:
-        self._order.alive()
-        fetched = self._client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self._order.deadline))
+        self.alive()
+        fetched = self.client.fetch(url, Ask(max_bytes=MAX_BYTES, deadline=self.deadline))
         content = gunzip(fetched.content, MAX_BYTES)
         is_plain = fetched.media_type == "text/plain" and not content.lstrip().startswith(b"<")
         return plain_sitemap(content) if is_plain else xml_sitemap(content, fetched.url)

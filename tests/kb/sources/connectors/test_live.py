@@ -1,13 +1,20 @@
+import uuid
+
 import pytest
+from django.core.cache.backends.locmem import LocMemCache
 
 from kb.base.net.errors import FetchCode, FetchError
 from kb.models import WebSource
-from kb.sources.connectors.live import LiveCache, live_entries
+from kb.sources.connectors.live import live_entries
 from tests.web_server import ARTICLE, Page, article, client_for
 
 
 def source(web, kind, path="/"):
     return WebSource(kind=kind, url=web.url(path), name="site")
+
+
+def cache(**settings):
+    return LocMemCache(uuid.uuid4().hex, settings)
 
 
 def feed(web, *titles):
@@ -20,40 +27,40 @@ def feed(web, *titles):
 
 def test_entries_of_a_feed_are_those_of_this_moment(web):
     web.pages["/feed"] = feed(web, "First")
-    [entry] = live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=LiveCache())
+    [entry] = live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=cache())
     assert (entry.title, entry.text, entry.url) == ("First", "About First", web.url("/1"))
 
 
 def test_a_page_is_read_as_it_is_ingested(web):
     web.pages["/"] = Page(article("Hours"))
-    [entry] = live_entries(source(web, "page"), client_for(web), seconds=30, cache=LiveCache())
+    [entry] = live_entries(source(web, "page"), client_for(web), seconds=30, cache=cache())
     assert entry.title == "Hours"
     assert ARTICLE[:60] in entry.text
 
 
 def test_a_second_query_asks_nobody(web):
     web.pages["/feed"] = feed(web, "First")
-    cache = LiveCache()
+    kept = cache()
     for _ in range(2):
-        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=cache)
+        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=kept)
     assert web.paths == ["/feed"]
 
 
 def test_what_was_said_too_long_ago_is_asked_again(web):
     web.pages["/feed"] = feed(web, "First")
-    cache = LiveCache(ttl_s=0)
+    kept = cache(TIMEOUT=0)
     for _ in range(2):
-        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=cache)
+        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=10, cache=kept)
     assert web.paths == ["/feed", "/feed"]
 
 
 def test_a_source_that_takes_too_long_is_given_up(web):
     web.pages["/feed"] = Page("x" * 100, hang_after=10)
     with pytest.raises(FetchError) as refusal:
-        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=0.2, cache=LiveCache())
+        live_entries(source(web, "feed", "/feed"), client_for(web), seconds=0.2, cache=cache())
     assert refusal.value.code == FetchCode.TIMEOUT
 
 
 def test_a_crawl_cannot_be_asked_while_somebody_waits(web):
-    assert live_entries(source(web, "crawl"), client_for(web), seconds=1, cache=LiveCache()) == ()
+    assert live_entries(source(web, "crawl"), client_for(web), seconds=1, cache=cache()) == ()
     assert web.asked == []

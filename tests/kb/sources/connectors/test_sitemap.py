@@ -8,7 +8,7 @@ import pytest
 
 from kb.base.net.errors import FetchCode, FetchError
 from kb.sources.connectors import sitemap
-from kb.sources.connectors.listing import Order, Scope, site_of
+from kb.sources.connectors.listing import Scope, site_of
 from kb.sources.connectors.sitemap import SitemapListing, plain_sitemap, xml_sitemap
 from tests.web_server import Page, client_for
 
@@ -18,7 +18,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(Path(__file__).resolve().parents[4
 
 def listing(web, path="/sitemap.xml", *, max_pages=100):
     client = client_for(web)
-    return SitemapListing(client, Order(web.url(path), Scope(site_of(web.url(path))), max_pages))
+    return SitemapListing(client, web.url(path), Scope(site_of(web.url(path))), max_pages)
 
 
 def urls(web, *paths):
@@ -128,6 +128,5 @@ def test_whoever_reads_many_files_is_heard_of_before_each(web):
     web.pages["/sitemap.xml"] = Page(f"<sitemapindex><sitemap><loc>{web.url('/1')}</loc></sitemap></sitemapindex>")
     web.pages["/1"] = Page(urls(web, "/a"))
     client = client_for(web)
-    order = Order(web.url("/sitemap.xml"), Scope(), 10, alive=lambda: heard.append(len(web.paths)))
-    list(SitemapListing(client, order))
+    list(SitemapListing(client, web.url("/sitemap.xml"), Scope(), 10, alive=lambda: heard.append(len(web.paths))))
     assert heard == [0, 1]

@@ -10,7 +10,7 @@ from kb.base.errors import Rejected
 from kb.jobs.leases import LeaseLost
 from kb.models import Document, WebPage, WebSource
 from kb.sources.connectors.kinds import CrawlListing
-from kb.sources.connectors.listing import Order, Scope
+from kb.sources.connectors.listing import Scope
 from kb.sources.web.services.runs import MAX_ATTEMPTS, Run, run_web_source
 from kb.sources.web.services.sources import (
     LEASE,
@@ -191,8 +191,7 @@ def test_a_run_whose_listing_takes_longer_than_a_slice_comes_to_an_end(kb, web):
 def test_a_page_of_thousands_of_links_queues_no_more_than_are_read(kb, web):
     links = tuple(f"/{number}" for number in range(3_000))
     web.pages["/"] = Page(article("Start", links=links))
-    scope = Order(web.url("/"), Scope(), max_pages=5, max_depth=3)
-    listing = CrawlListing(client_for(web), scope)
+    listing = CrawlListing(client_for(web), web.url("/"), Scope(), max_pages=5, max_depth=3)
     met = []
     for candidate in listing:
         met.append(candidate.url)
