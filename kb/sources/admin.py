@@ -3,7 +3,7 @@
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
-from django.urls import URLPattern
+from django.urls import URLPattern, reverse
 from django.views.decorators.http import require_POST
 
 from kb.web.admin.scoped import KnowledgeBaseRowAdmin
@@ -18,6 +18,13 @@ class SourceAdmin(KnowledgeBaseRowAdmin):
             self.page("<int:object_id>/test/", require_POST(self.test_view), "test_again"),
             *super().get_urls(),
         ]
+
+    def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
+        source = kwargs.get("obj")
+        name, of_source = ("test", []) if source is None else ("test_again", [source.pk])
+        if source is None or self.has_change_permission(request, source):
+            context["test_url"] = reverse(f"admin:kb_{self.opts.model_name}_{name}", args=of_source)
+        return super().render_change_form(request, context, **kwargs)
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
         """What the form's source would give; nothing is saved."""

@@ -7,7 +7,6 @@ from django.conf import settings
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils.functional import lazy
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -22,7 +21,6 @@ from kb.sources.external.providers.fields import Field
 from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
     external_source_check,
-    external_source_create,
     external_source_test,
     external_source_update,
     state_text,
@@ -112,40 +110,22 @@ class SearchProviderAdmin(SourceAdmin):
         (gettext_lazy("Where it is"), {"fields": tuple(SETTING_FIELDS)}),
     )
 
-    def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        context = {"allowed_kinds": _allowed(), **(extra_context or {})}
-        response: HttpResponse = super().changelist_view(request, context)
-        return response
-
-    def changeform_view(
-        self, request: HttpRequest, object_id: str | None = None, form_url: str = "", extra_context: Any = None
-    ) -> HttpResponse:
-        name = "admin:kb_searchprovider_test" if object_id is None else "admin:kb_searchprovider_test_again"
-        may_test = object_id is None or object_id.isdecimal()
-        url = reverse(name, args=[] if object_id is None else [int(object_id)]) if may_test else ""
-        context = {"test_url": url, "allowed_kinds": _allowed(), **(extra_context or {})}
-        response: HttpResponse = super().changeform_view(request, object_id, form_url, context)
-        return response
+    @property
+    def allowed_kinds(self) -> set[str]:
+        return set(KINDS) & set(settings.EXTERNAL_PROVIDERS)
 
     def test_view(self, request: HttpRequest, object_id: int | None = None) -> HttpResponse:
         form = self.tested_form(request, object_id, name="?")
-        query = request.POST.get("test_query", "").strip()[:MOST_QUERY_CHARACTERS]
-        if not form.is_valid():
-            context: dict[str, Any] = {"form": form}
-        elif not query:
-            context = {"refusal": _("Give a query to test with.")}
-        else:
+        context: dict[str, Any] = {"form": form}
+        if form.is_valid():
+            query = request.POST.get("test_query", "").strip()[:MOST_QUERY_CHARACTERS]
             form.instance.settings = form.cleaned_data["settings"]
-            context = {"tested": external_source_test(form.instance, query)}
+            tested = external_source_test(form.instance, query) if query else None
+            context = {"tested": tested, "refusal": "" if query else _("Give a query to test with.")}
         return render(request, "sources/external/tested.html", context)
 
     def save_model(self, request: HttpRequest, obj: SearchProvider, form: Any, change: Any) -> None:  # noqa: ARG002
-        values = {name: form.cleaned_data[name] for name in (*OF_MODEL[1:], "settings")}
-        if change:
-            external_source_update(source=obj, **values)
-            return
-        created = external_source_create(knowledge_base=form.cleaned_data["knowledge_base"], **values)
-        obj.pk, obj._state.adding = created.pk, False
+        external_source_update(source=obj, **{name: form.cleaned_data[name] for name in (*OF_MODEL[1:], "settings")})
 
     # -- Columns ---------------------------------------------------------------------------------------------------------
     @column(gettext_lazy("name"), ordering="name")
@@ -157,15 +137,10 @@ class SearchProviderAdmin(SourceAdmin):
     def is_asked(self, source: SearchProvider) -> SafeString:
         if not source.enabled:
             return format_html("<span>{}</span>", _("switched off"))
-        problem = state_text(source)
-        if problem:
+        if problem := state_text(source):
             return format_html('<span class="kb-error kb-block">{}</span>', problem)
         return format_html("<span>{}</span>", _("yes"))
 
     @column(gettext_lazy("weight"), ordering="weight")
     def share(self, source: SearchProvider) -> str:
         return _("the profile’s") if source.weight is None else f"{source.weight:g}"
-
-
-def _allowed() -> list[str]:
-    return [str(kind.label) for name, kind in KINDS.items() if name in settings.EXTERNAL_PROVIDERS]

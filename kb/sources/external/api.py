@@ -8,7 +8,6 @@ from rest_framework.response import Response
 from kb.access.models import KnowledgeBase
 from kb.sources.external.providers.kinds import KINDS
 from kb.sources.external.services import (
-    external_source_create,
     external_source_test,
     external_source_update,
     state_text,
@@ -126,8 +125,8 @@ class ExternalSourceViewSet(ApiViewSet):
         return self.page(rows, ExternalSourceSerializer, ExternalSourceFilters)
 
     def create(self, request: Request, kb_id: int) -> Response:  # noqa: ARG002
-        kb = self._kb(kb_id)
-        source = external_source_create(knowledge_base=kb, **self.checked(ExternalSourceChangeSerializer))
+        source = SearchProvider(knowledge_base=self._kb(kb_id))
+        external_source_update(source=source, **self.checked(ExternalSourceChangeSerializer))
         return Response(ExternalSourceSerializer(source).data, status=status.HTTP_201_CREATED)
 
     def retrieve(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
@@ -151,16 +150,14 @@ class ExternalSourceViewSet(ApiViewSet):
     )
     def test(self, request: Request, kb_id: int, source_id: int) -> Response:  # noqa: ARG002
         source = self._source(kb_id, source_id)
-        query = self.checked(ExternalSourceTestSerializer)["query"]
-        return Response(ExternalTestSerializer(external_source_test(source, query)).data)
+        tested = external_source_test(source, self.checked(ExternalSourceTestSerializer)["query"])
+        return Response(ExternalTestSerializer(tested).data)
 
     def _kb(self, kb_id: int) -> KnowledgeBase:
         found: KnowledgeBase = self.editable(KnowledgeBase.objects.visible_to(self.principal), kb_id)
         return found
 
     def _source(self, kb_id: int, source_id: int) -> SearchProvider:
-        kb = self._kb(kb_id)
-        found: SearchProvider = one(
-            SearchProvider.objects.visible_to(self.principal).filter(knowledge_base=kb), source_id
-        )
+        visible = SearchProvider.objects.visible_to(self.principal)
+        found: SearchProvider = one(visible.filter(knowledge_base=self._kb(kb_id)), source_id)
         return found

@@ -12,7 +12,6 @@ from django.db import transaction
 from django.utils.translation import get_language, override
 from django.utils.translation import gettext as _
 
-from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
 from kb.base.findings import Finding, State
 from kb.sources.external.providers.kinds import KINDS, checked_settings, not_allowed, not_installed, provider_of
@@ -64,36 +63,27 @@ def external_source_check(source: SearchProvider) -> None:
         )
 
 
-def external_source_create(*, knowledge_base: KnowledgeBase, **fields: Any) -> SearchProvider:
-    """Creates a source.
+def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
+    """Changes a source, or stores a new one.
+
+    Switching one off needs no check, so that it works where the kind is no longer allowed.
 
     Args:
-        knowledge_base: the caller has checked that the user may write there.
-        fields: of the model.
-
-    Raises:
-        Rejected: as `external_source_check`.
-    """
-    source = SearchProvider(knowledge_base=knowledge_base, **fields)
-    external_source_check(source)
-    source.save()
-    return source
-
-
-def external_source_update(*, source: SearchProvider, **changes: Any) -> None:
-    """Changes a source; switching one off needs no check, so that it works where the kind is no longer allowed.
+        source: the caller has checked that the user may write to its knowledge base.
+        changes: of the model's fields.
 
     Raises:
         ObjectDoesNotExist: it is gone.
         Rejected: as `external_source_check`.
     """
     with transaction.atomic():
-        source.refresh_from_db(from_queryset=SearchProvider.objects.select_for_update(no_key=True))
+        if source.pk is not None:
+            source.refresh_from_db(from_queryset=SearchProvider.objects.select_for_update(no_key=True))
         for name, value in changes.items():
             setattr(source, name, value)
         if set(changes) != {"enabled"} or source.enabled:
             external_source_check(source)
-        source.save(update_fields=[*changes, *(["settings"] if "settings" not in changes else [])])
+        source.save(update_fields=None if source.pk is None else {*changes, "settings"})
 
 
 def external_source_test(source: SearchProvider, query: str, *, seconds: float = TEST_SECONDS) -> ExternalTest:

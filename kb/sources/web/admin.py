@@ -1,7 +1,8 @@
 """Pages of web sources: their list and form, how far their runs are, and the list of the pages that they read."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final
 
 from django import forms
@@ -14,6 +15,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
 from django.template.loader import render_to_string
 from django.urls import URLPattern, reverse
+from django.utils.functional import Promise
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
@@ -54,7 +56,7 @@ FIELD_OF: Final = {
 }
 
 
-class LinesField(forms.CharField):
+class LinesField(forms.Field):
     """Several texts, one a line."""
 
     def __init__(self, **kwargs: Any) -> None:
@@ -70,9 +72,6 @@ class LinesField(forms.CharField):
     def validate(self, value: Any) -> None:
         if len(value) > MOST_PATTERNS or any(len(line) > 300 for line in value):
             raise ValidationError(_("Give at most 50 lines of at most 300 characters."))
-
-    def run_validators(self, value: Any) -> None:
-        """Those of a text do not fit a list."""
 
     def has_changed(self, initial: Any, data: Any) -> bool:
         return bool((initial or []) != self.to_python(data))
@@ -175,6 +174,20 @@ def state_cell(source: WebSource, *, swap: bool = False) -> SafeString:
 
 
 KEEP = "keep"
+# What the buttons above the form do, and what is said then.
+ACTS: Final[dict[str, tuple[Callable[[WebSource], Any], Promise, int]]] = {
+    "run": (web_source_request, gettext_lazy("The source is read now."), messages.SUCCESS),
+    "cancel": (
+        web_source_cancel,
+        gettext_lazy("The run ends with the page at hand; what it has read stays."),
+        messages.INFO,
+    ),
+    "accept": (
+        web_source_accept,
+        gettext_lazy("The source is read now, and what was held back is done where the site still shows the same."),
+        messages.SUCCESS,
+    ),
+}
 
 
 class SourceChangeList(ChangeList):  # type: ignore[misc]
@@ -206,8 +219,8 @@ class WebSourceAdmin(SourceAdmin):
     )
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[WebSource]:
-        rows: QuerySet[WebSource] = super().get_queryset(request)
-        return rows.annotate(page_count=count_of(WebPage, "source"))
+        rows: QuerySet[WebSource] = super().get_queryset(request).annotate(page_count=count_of(WebPage, "source"))
+        return rows
 
     def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:  # noqa: ARG002
         return SourceChangeList
@@ -216,9 +229,10 @@ class WebSourceAdmin(SourceAdmin):
     def get_urls(self) -> list[URLPattern]:
         return [
             self.page("progress/", require_GET(self.progress_view), "progress"),
-            self.page("<int:object_id>/run/", require_POST(self.run_view), "run"),
-            self.page("<int:object_id>/cancel/", require_POST(self.cancel_view), "cancel"),
-            self.page("<int:object_id>/accept/", require_POST(self.accept_view), "accept"),
+            *(
+                self.page(f"<int:object_id>/{name}/", require_POST(partial(self.act_view, name=name)), name)
+                for name in ACTS
+            ),
             *super().get_urls(),
         ]
 
@@ -253,40 +267,24 @@ class WebSourceAdmin(SourceAdmin):
             }
         return render(request, "sources/web/preview.html", context)
 
-    def run_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
+    def act_view(self, request: HttpRequest, object_id: int, name: str) -> HttpResponse:
+        """Does what a button above the form asks for; the service returns False where there was nothing to do."""
         source = self.get_object_or_404(request, str(object_id), to_change=True)
-        if web_source_request(source):
-            self.message_user(request, _("The source is read now."), messages.SUCCESS)
-        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
-
-    def cancel_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        source = self.get_object_or_404(request, str(object_id), to_change=True)
-        web_source_cancel(source)
-        self.message_user(request, _("The run ends with the page at hand; what it has read stays."))
-        return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
-
-    def accept_view(self, request: HttpRequest, object_id: int) -> HttpResponse:
-        source = self.get_object_or_404(request, str(object_id), to_change=True)
-        web_source_accept(source)
-        message = _("The source is read now, and what was held back is done where the site still shows the same.")
-        self.message_user(request, message, messages.SUCCESS)
+        act, message, level = ACTS[name]
+        if act(source) is not False:
+            self.message_user(request, message, level)
         return HttpResponseRedirect(reverse("admin:kb_websource_change", args=[source.pk]))
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
         source = kwargs.get("obj")
-        context["test_url"] = reverse("admin:kb_websource_test")
         if source is not None:
-            panel = self._panel(request, source)
-            may_change = panel["may_change"]
-            context |= panel | {
+            context |= self._panel(request, source) | {
                 "state": state_cell(source),
                 "unfinished_ids": unfinished_ids([source]),
                 "show_save_and_add_another": False,
                 "delete_after_hours": int(settings.WEB_DELETE_AFTER_HOURS),
-                "test_url": reverse("admin:kb_websource_test_again", args=[source.pk]) if may_change else "",
             }
-        response: HttpResponse = super().render_change_form(request, context, **kwargs)
-        return response
+        return super().render_change_form(request, context, **kwargs)
 
     # -- Writes ----------------------------------------------------------------------------------------------------------
     def save_model(self, request: HttpRequest, obj: WebSource, form: Any, change: Any) -> None:
@@ -300,11 +298,7 @@ class WebSourceAdmin(SourceAdmin):
         web_source_delete(obj, keep_documents=request.POST.get("documents", KEEP) == KEEP)
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        documents = (
-            Document.objects.filter(web_page__source=int(object_id))
-            if object_id.isdecimal()
-            else Document.objects.none()
-        )
+        documents = Document.objects.filter(web_page__source__in=row_ids([object_id]))
         context = {"document_count": documents.count(), **(extra_context or {})}
         response: HttpResponse = super().delete_view(request, object_id, context)
         return response

@@ -20,7 +20,6 @@ from django.utils.translation import gettext_lazy
 
 from kb.base.errors import Rejected
 from kb.sources.external.providers.fields import Field, unanswered
-from retrieval.errors import ChannelUnavailable
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
 
@@ -33,35 +32,28 @@ def map_errors(source: str) -> Iterator[None]:
         ChannelUnavailable: with one of the codes EXTERNAL_...
     """
     import requests  # noqa: PLC0415 - they come with the library, which is an optional extra
-    from google.api_core.exceptions import GoogleAPIError  # noqa: PLC0415
+    from google.api_core import exceptions as google  # noqa: PLC0415
     from google.auth.exceptions import GoogleAuthError  # noqa: PLC0415
 
+    timeouts = (requests.Timeout, google.DeadlineExceeded, google.GatewayTimeout, google.RetryError)
+    codes: tuple[tuple[Any, DegradationCode], ...] = (
+        (timeouts, DegradationCode.EXTERNAL_TIMEOUT),
+        (google.TooManyRequests, DegradationCode.EXTERNAL_QUOTA),  # ResourceExhausted is one
+        (requests.RequestException, DegradationCode.EXTERNAL_UNAVAILABLE),
+        # The second of the file of the credentials; PermissionDenied and Unauthenticated are of the last two.
+        ((GoogleAuthError, OSError, google.Forbidden, google.Unauthorized), DegradationCode.EXTERNAL_REFUSED),
+        # InvalidArgument and FailedPrecondition are such
+        ((google.BadRequest, google.NotFound), DegradationCode.EXTERNAL_NOT_CONFIGURED),
+        (google.GoogleAPIError, DegradationCode.EXTERNAL_UNAVAILABLE),
+    )
     try:
         yield
-    except requests.Timeout as error:
-        raise unanswered(DegradationCode.EXTERNAL_TIMEOUT, source) from error
-    except requests.RequestException as error:
-        raise unanswered(DegradationCode.EXTERNAL_UNAVAILABLE, source, reason=type(error).__name__) from error
-    except (GoogleAuthError, OSError) as error:  # the latter of the file of the credentials
-        raise unanswered(DegradationCode.EXTERNAL_REFUSED, source, reason=type(error).__name__) from error
-    except GoogleAPIError as error:
-        raise _mapped(source, error) from error
-
-
-def _mapped(source: str, error: Exception) -> ChannelUnavailable:
-    from google.api_core import exceptions as google  # noqa: PLC0415
-
-    name = type(error).__name__
-    if isinstance(error, google.DeadlineExceeded | google.GatewayTimeout | google.RetryError):
-        return unanswered(DegradationCode.EXTERNAL_TIMEOUT, source)
-    if isinstance(error, google.TooManyRequests):  # ResourceExhausted is one
-        return unanswered(DegradationCode.EXTERNAL_QUOTA, source)
-    if isinstance(error, google.Forbidden | google.Unauthorized):  # PermissionDenied and Unauthenticated are such
-        return unanswered(DegradationCode.EXTERNAL_REFUSED, source, reason=name)
-    if isinstance(error, google.BadRequest | google.NotFound):  # InvalidArgument and FailedPrecondition are such
-        reason = " ".join(str(getattr(error, "message", "")).split())[:300]
-        return unanswered(DegradationCode.EXTERNAL_NOT_CONFIGURED, source, reason=f"{name}: {reason}")
-    return unanswered(DegradationCode.EXTERNAL_UNAVAILABLE, source, reason=name)
+    except (OSError, GoogleAuthError, google.GoogleAPIError) as error:
+        code = next(code for kinds, code in codes if isinstance(error, kinds))
+        reason = type(error).__name__
+        if code == DegradationCode.EXTERNAL_NOT_CONFIGURED:
+            reason += ": " + " ".join(str(getattr(error, "message", "")).split())[:300]
+        raise unanswered(code, source, reason=reason) from error
 
 
 _TAGS: Final = re.compile(r"</?[a-zA-Z][^<>]{0,200}>")

@@ -10,7 +10,6 @@ from kb.models import SearchProvider
 from kb.rag import RAGService
 from kb.sources.external.providers import kinds, vertex
 from kb.sources.external.services import (
-    external_source_create,
     external_source_test,
     external_source_update,
     external_sources,
@@ -154,10 +153,11 @@ def test_the_explained_trace_tells_of_it_without_a_chunk(owner, kb, service):
 
 def test_a_source_is_created_changed_and_checked(kb, service):
     values = {"project": "library", "data_store": "site", "endpoint": service.endpoint}
-    source = external_source_create(knowledge_base=kb, name="s", kind=vertex.KIND, settings=values)
+    source = SearchProvider(knowledge_base=kb)
+    external_source_update(source=source, name="s", kind=vertex.KIND, settings=values)
     assert source.settings["location"] == "global"
     with pytest.raises(Rejected) as refusal:
-        external_source_create(knowledge_base=kb, name="s", kind=vertex.KIND, settings=values)
+        external_source_update(source=SearchProvider(knowledge_base=kb), name="s", kind=vertex.KIND, settings=values)
     assert refusal.value.code == "name_taken"
     with pytest.raises(Rejected) as refusal:
         external_source_update(source=source, settings={**values, "endpoint": "evil.example.org"})
