@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from django.db import connection
 
@@ -108,6 +109,12 @@ ORDER BY concept.id, term.kind <> 'name', term.id
 """
 
 
+def _rows(statement: str, values: Any) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        return list(cursor.fetchall())
+
+
 class ConceptReader:
     """Concepts of the knowledge bases that a principal may see."""
 
@@ -127,11 +134,9 @@ class ConceptReader:
         visible, values = scope
         concepts: dict[int, tuple[int, str]] = {}
         terms: dict[int, dict[str, str]] = defaultdict(dict)
-        with connection.cursor() as cursor:
-            cursor.execute(TERMS.format(visible=visible), [list(mentioned), *values])
-            for concept_id, kb_id, name, key, term in cursor.fetchall():
-                concepts[concept_id] = (kb_id, name)
-                terms[concept_id][key] = term
+        for concept_id, kb_id, name, key, term in _rows(TERMS.format(visible=visible), [list(mentioned), *values]):
+            concepts[concept_id] = (kb_id, name)
+            terms[concept_id][key] = term
         return tuple(
             ConceptMention(
                 concept_id,
@@ -160,10 +165,9 @@ def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Sp
     if not kb_ids or not prefixes:
         return {}
     concepts: dict[tuple[int, str], list[int]] = defaultdict(list)
-    with connection.cursor() as cursor:
-        cursor.execute(NAMED.format(prefix=PREFIX_CHARACTERS), [list(kb_ids), prefixes, searched.folded])
-        for kb_id, concept_id, key in cursor.fetchall():
-            concepts[kb_id, key].append(concept_id)
+    named = _rows(NAMED.format(prefix=PREFIX_CHARACTERS), [list(kb_ids), prefixes, searched.folded])
+    for kb_id, concept_id, key in named:
+        concepts[kb_id, key].append(concept_id)
     mentioned: dict[int, Span] = {}
     for kb_id in dict.fromkeys(kb_ids):
         for span in longest(searched.spans(key for of_kb, key in concepts if of_kb == kb_id)):
@@ -229,9 +233,8 @@ class FactReader:
             return ()
         visible, values = scope
         kbs = list(kb_ids)
-        with connection.cursor() as cursor:
-            cursor.execute(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit])
-            return tuple(Fact(*row) for row in cursor.fetchall())
+        found = _rows(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit])
+        return tuple(Fact(*row) for row in found)
 
 
 def _entities(kb_ids: Sequence[int], text: str) -> list[str]:
@@ -240,8 +243,6 @@ def _entities(kb_ids: Sequence[int], text: str) -> list[str]:
     prefixes = searched.prefixes()
     if not prefixes:
         return []
-    with connection.cursor() as cursor:
-        statement = ENTITIES.format(prefix=PREFIX_CHARACTERS)
-        cursor.execute(statement, {"kbs": list(kb_ids), "prefixes": prefixes, "text": searched.folded})
-        found = {key for (key,) in cursor.fetchall()}
+    values = {"kbs": list(kb_ids), "prefixes": prefixes, "text": searched.folded}
+    found = {key for (key,) in _rows(ENTITIES.format(prefix=PREFIX_CHARACTERS), values)}
     return list(dict.fromkeys(span.key for span in searched.spans(found)))

@@ -13,7 +13,7 @@ from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, 
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.graph.services.importing import Effect, ImportPlan, graph_import, graph_import_plan
+from kb.graph.services.importing import Effect, graph_import, graph_import_plan
 from kb.graph.services.tables import COLUMNS, MAX_BYTES, Table, graph_export, read_bytes
 from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, principal, row_id
 
@@ -103,9 +103,19 @@ class GraphImportView(IntoKnowledgeBaseView):
         except Rejected as error:
             form.add_error("file", str(error))
             return self.form_invalid(form)
-        return self.render_to_response(
-            self.get_context_data(form=form, plan=plan, kb=kb, text=given["text"], **_shown(plan))
+        order = [Effect.ERROR, Effect.CHANGED, Effect.NEW, Effect.SAME]  # what has to be looked at comes first
+        rows = sorted(plan.rows, key=lambda row: (order.index(row.effect), row.line))[:ROWS_SHOWN]
+        context = self.get_context_data(
+            form=form,
+            plan=plan,
+            kb=kb,
+            text=given["text"],
+            shown_rows=[{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
+            counts=[(EFFECTS[effect], plan.counts[effect]) for effect in order],
+            not_shown=len(plan.rows) - len(rows),
+            can_import=plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
         )
+        return self.render_to_response(context)
 
 
 def export_view(request: HttpRequest) -> StreamingHttpResponse:
@@ -119,15 +129,3 @@ def export_view(request: HttpRequest) -> StreamingHttpResponse:
     response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{quote(f'{name}.{table}.csv')}"
     response.headers["X-Content-Type-Options"] = "nosniff"
     return response
-
-
-def _shown(plan: ImportPlan) -> dict[str, Any]:
-    """Errors first: they are what has to be looked at."""
-    order = {Effect.ERROR: 0, Effect.CHANGED: 1, Effect.NEW: 2, Effect.SAME: 3}
-    rows = sorted(plan.rows, key=lambda row: (order[row.effect], row.line))[:ROWS_SHOWN]
-    return {
-        "shown_rows": [{"row": row, "effect": EFFECTS[row.effect]} for row in rows],
-        "counts": [(EFFECTS[effect], plan.counts[effect]) for effect in order],
-        "not_shown": len(plan.rows) - len(rows),
-        "can_import": plan.counts[Effect.NEW] + plan.counts[Effect.CHANGED] > 0,
-    }

@@ -143,12 +143,17 @@ def _checked(texts: Sequence[str], *, held: int = 0) -> list[str]:
         if not key:
             raise Rejected("blank_name", _("An entity needs a name: type some visible characters."))
         if len(text) > NAME_CHARACTERS:
-            message = _("“%(name)s…” is longer than %(most)d characters: shorten it.")
-            raise Rejected("name_too_long", message, name=text[:40], most=NAME_CHARACTERS)
+            raise Rejected(
+                "name_too_long",
+                _("“%(name)s…” is longer than %(most)d characters: shorten it."),
+                name=text[:40],
+                most=NAME_CHARACTERS,
+            )
         unique.setdefault(key, text)
     if len(unique) > max(MAX_ALIASES + 1, held):
-        message = _("An entity can have %(most)d other names at most: leave some out.")
-        raise Rejected("too_many_names", message, most=MAX_ALIASES)
+        raise Rejected(
+            "too_many_names", _("An entity can have %(most)d other names at most: leave some out."), most=MAX_ALIASES
+        )
     return list(unique.values())
 
 

@@ -78,10 +78,9 @@ def content_of_page(fetched: Fetched, limits: Limits, parser: WarmParser | None 
     Raises:
         ParseError: no text can be read from it.
     """
-    extension = EXTENSIONS[fetched.media_type]
+    extension, data = EXTENSIONS[fetched.media_type], fetched.content
     if extension not in _TEXTS:
-        return _content(fetched.content, fetched.url, extension, limits, None)
-    data = fetched.content
+        return _content(data, fetched.url, extension, limits, None)
     if fetched.charset:
         with suppress(LookupError, UnicodeError):  # written as UTF-8, since the header is lost with what it says
             data = data.decode(fetched.charset).encode()
@@ -127,8 +126,7 @@ def _content(data: bytes, url: str, extension: str, limits: Limits, parser: Warm
         if extension == ".html":
             parsed, links, published = _run("page", path, _page, limits, parser, filename=name, url=url)
         else:
-            links, published = (), None
-            parsed = _run("parse", path, decode_document, limits, parser, filename=name)
+            parsed, links, published = _run("parse", path, decode_document, limits, parser, filename=name), (), None
     text = "\n\n".join(section.text for section in parsed.sections)
     return PageContent(
         data=data,
@@ -150,8 +148,7 @@ def _stored(data: bytes) -> Iterator[Path]:
 
 
 def _page(answer: Any) -> tuple[ParsedDocument, tuple[str, ...], datetime | None]:
-    links, published = _links(answer)
-    return decode_document(answer.get("document")), links, published
+    return decode_document(answer.get("document")), *_links(answer)
 
 
 def _links(answer: Any) -> tuple[tuple[str, ...], datetime | None]:

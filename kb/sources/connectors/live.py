@@ -216,8 +216,7 @@ def _indexed(
     entries: tuple[Candidate, ...], tokenizer: Any, cut: tuple[int, int]
 ) -> tuple[tuple[tuple[Candidate, str], ...], OkapiIndex]:
     """The passages, and an index of them by their places; made once for what a source says."""
-    size, overlap = cut
-    settings = ChunkSettings(size=size, overlap=overlap)
+    settings = ChunkSettings(size=cut[0], overlap=cut[1])
     passages = tuple((entry, text) for entry in entries for text in split_text(entry.text, settings))[:MOST_PASSAGES]
     rows = []
     for place, (entry, text) in enumerate(passages):

@@ -11,18 +11,9 @@ from kb.base.net.client import Ask, WebClient
 from kb.base.net.errors import FetchCode, FetchError
 
 MAX_DELAY_S: Final = 30.0
-
-
 # Whose rules are kept: entries of a feed may lead to thousands, each with a megabyte of them.
 SITES: Final = 100
-
-
-_MAX_BYTES: Final = MIB
-
-
 _ABSENT: Final = frozenset({FetchCode.GONE, FetchCode.FORBIDDEN})
-
-
 # What is wrong with the host is no fault of its robots.txt.
 _ABOUT_THE_HOST: Final = frozenset(
     {
@@ -72,13 +63,11 @@ class Robots:
     def _read(self, origin: str) -> Protego | None:
         """None where the server fails to say: everything is to be left alone then."""
         try:
-            content = self._client.fetch(
-                f"{origin}/robots.txt", Ask(max_bytes=_MAX_BYTES, deadline=self._deadline)
-            ).content
+            fetched = self._client.fetch(f"{origin}/robots.txt", Ask(max_bytes=MIB, deadline=self._deadline))
         except FetchError as error:
             if error.code in _ABSENT:
                 return Protego.parse("")
             if error.code in _ABOUT_THE_HOST:
                 raise
             return None
-        return Protego.parse(content.decode("utf-8-sig", errors="replace"))
+        return Protego.parse(fetched.content.decode("utf-8-sig", errors="replace"))

@@ -63,14 +63,22 @@ def checked_settings(kind: str, values: Mapping[str, Any], knowledge_base_id: in
     """
     known = KINDS.get(kind)
     if known is None:
-        message = _("There is no kind “%(kind)s” of external source: choose from %(kinds)s.")
-        raise Rejected("kind_invalid", message, kind=kind, kinds=", ".join(KINDS))
+        raise Rejected(
+            "kind_invalid",
+            _("There is no kind “%(kind)s” of external source: choose from %(kinds)s."),
+            kind=kind,
+            kinds=", ".join(KINDS),
+        )
     if kind not in settings.EXTERNAL_PROVIDERS:
         raise Rejected("kind_invalid", not_allowed(kind))
     fields = {field.name: field for field in known.fields}
     if unknown := sorted(values.keys() - fields.keys()):
-        message = _("There is no setting “%(name)s” of this kind: choose from %(names)s.")
-        raise Rejected("settings_invalid", message, name=unknown[0], names=", ".join(fields))
+        raise Rejected(
+            "settings_invalid",
+            _("There is no setting “%(name)s” of this kind: choose from %(names)s."),
+            name=unknown[0],
+            names=", ".join(fields),
+        )
     checked = {name: _checked(field, values.get(name, field.default)) for name, field in fields.items()}
     # Asked of the database each time: a knowledge base may be another's by now.
     owner = User.objects.filter(knowledge_bases=knowledge_base_id)
@@ -114,15 +122,28 @@ def _checked(field: Field, value: Any) -> Any:
             raise Rejected(f"{field.name}_invalid", _("“%(name)s” is true or false."), name=field.name)
         return value
     if not isinstance(value, str) or len(value) > _MOST_CHARACTERS:
-        message = _("“%(name)s” is a text of at most %(most)d characters.")
-        raise Rejected(f"{field.name}_invalid", message, name=field.name, most=_MOST_CHARACTERS)
+        raise Rejected(
+            f"{field.name}_invalid",
+            _("“%(name)s” is a text of at most %(most)d characters."),
+            name=field.name,
+            most=_MOST_CHARACTERS,
+        )
     value = value.strip()
     if not value and field.is_required:
         raise Rejected(f"{field.name}_invalid", _("Give “%(name)s”."), name=field.label)
     if field.choices and value not in field.choices:
-        message = _("“%(name)s” is one of %(choices)s.")
-        raise Rejected(f"{field.name}_invalid", message, name=field.name, choices=", ".join(field.choices))
+        raise Rejected(
+            f"{field.name}_invalid",
+            _("“%(name)s” is one of %(choices)s."),
+            name=field.name,
+            choices=", ".join(field.choices),
+        )
     if value and field.pattern and not re.fullmatch(field.pattern, value):
-        message = _("“%(value)s” cannot be “%(name)s”: %(hint)s")
-        raise Rejected(f"{field.name}_invalid", message, value=value, name=field.label, hint=field.hint)
+        raise Rejected(
+            f"{field.name}_invalid",
+            _("“%(value)s” cannot be “%(name)s”: %(hint)s"),
+            value=value,
+            name=field.label,
+            hint=field.hint,
+        )
     return value

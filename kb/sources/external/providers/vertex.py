@@ -241,17 +241,23 @@ def check(values: Mapping[str, Any], owner: Callable[[], str]) -> None:
     if bool(values["engine"]) == bool(values["data_store"]):
         raise Rejected("engine_invalid", _("Give either the app or the data store."))
     if not _is_open(values, owner):
-        message = _(
-            "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
-            "PROJECT/STORE@OWNER."
+        raise Rejected(
+            "project_invalid",
+            _(
+                "“%(project)s” is not open to this knowledge base: whoever runs the server can add it to VERTEX_PROJECTS, as "
+                "PROJECT/STORE@OWNER."
+            ),
+            project=values["project"],
         )
-        raise Rejected("project_invalid", message, project=values["project"])
     if values["endpoint"] and values["endpoint"] not in (googles(values["location"]), *settings.VERTEX_ENDPOINTS):
-        message = _(
-            "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
-            "VERTEX_ENDPOINTS."
+        raise Rejected(
+            "endpoint_invalid",
+            _(
+                "The endpoint “%(endpoint)s” is not allowed: leave it blank, or let whoever runs the server add it to "
+                "VERTEX_ENDPOINTS."
+            ),
+            endpoint=values["endpoint"],
         )
-        raise Rejected("endpoint_invalid", message, endpoint=values["endpoint"])
 
 
 def _is_open(values: Mapping[str, Any], owner: Callable[[], str]) -> bool:

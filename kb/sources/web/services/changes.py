@@ -49,7 +49,11 @@ class Changes:
             if count >= min(self._many, MOST_ALIKE):
                 excerpt = storable(" ".join(text[: 4 * EXCERPT_CHARACTERS].split())[:EXCERPT_CHARACTERS])
                 error = FetchError(FetchCode.ONE_TEXT, count=count, known=self._known, excerpt=excerpt)
-                self._drop(alike, error)
+                # The pages stay as they were; those with the one text say so, which starts no time after which they go.
+                fields = {**error_fields(error), "state": WebPage.State.DUPLICATE, "gone_at": None}
+                with self._run.holding():
+                    WebPage.objects.filter(change__in=alike).update(shown_key=text_key, **fields)
+                    self._held().delete()
                 raise error
         self._write_some()
 
@@ -109,7 +113,8 @@ class Changes:
             page = self._run.locked(change.page.url)
             is_accepted = change.text_key in self._source.accepted_keys
             name = None if is_accepted else name
-            since = page.gone_at if _shows(page, change.text_key) else None
+            is_shown = page.state == WebPage.State.DUPLICATE and page.shown_key == change.text_key
+            since = page.gone_at if is_shown else None
             if name is not None and is_confirmed is None and since and since <= self._run.gone_before:
                 return None  # an earlier run, long enough ago, has found the same
             outcome = "duplicate"
@@ -119,8 +124,11 @@ class Changes:
                     outcome = self._run.replace(page, change.details, bytes(change.data), gives_way=gives_way)
                 except AlreadyThere as error:
                     name = str(error)
-            if outcome == "duplicate":
-                _note_same_text(page, change.text_key, str(name))  # others are compared with it until the run has ended
+            if outcome == "duplicate":  # others are compared with it until the run has ended
+                hours = int(settings.WEB_DELETE_AFTER_HOURS)
+                fields = error_fields(FetchError(FetchCode.SAME_TEXT, title=str(name), hours=hours))
+                fields |= {"gone_at": since or timezone.now(), "shown_key": change.text_key}
+                save_page(page, state=WebPage.State.DUPLICATE, **fields)
             else:
                 change.delete()
         self._run.counts[outcome] += 1
@@ -144,7 +152,7 @@ class Changes:
     def _gone(self) -> tuple[set[int], set[int]]:
         """Pages that have been gone for long enough, and those of them whose end somebody has accepted."""
         missing = WebPage.objects.filter(source=self._source, state=WebPage.State.GONE, document__isnull=False)
-        found_now = missing.filter(fetched_at__gte=self._source.started_at, gone_at__lt=self._source.started_at)
+        found_now = missing.filter(fetched_at__gte=self._run.started_at, gone_at__lt=self._run.started_at)
         accepted_at = self._source.accepted_at
         accepted = set(_pks(found_now.filter(gone_at__lte=accepted_at))) if accepted_at else set()
         return set(_pks(found_now.filter(gone_at__lte=self._run.gone_before))) - accepted, accepted
@@ -158,23 +166,6 @@ class Changes:
             documents_delete(Document.objects.filter(pk=page.document_id))
         self._run.counts["deleted"] += 1
 
-    def _drop(self, alike: QuerySet[WebPageChange], error: FetchError) -> None:
-        """Leaves the pages as they were; those with the one text say so, which starts no time after which they go."""
-        fields = {**error_fields(error), "state": WebPage.State.DUPLICATE, "gone_at": None}
-        with self._run.holding():
-            WebPage.objects.filter(change__in=alike).update(shown_key=alike[0].text_key, **fields)
-            self._held().delete()
-
 
 def _pks(rows: QuerySet[Any]) -> Iterator[int]:
     return iter(rows.order_by("pk").values_list("pk", flat=True))
-
-
-def _shows(page: WebPage, text_key: str) -> bool:
-    return page.state == WebPage.State.DUPLICATE and page.shown_key == text_key
-
-
-def _note_same_text(page: WebPage, text_key: str, title: str) -> None:
-    since = page.gone_at if _shows(page, text_key) and page.gone_at else timezone.now()
-    error = FetchError(FetchCode.SAME_TEXT, title=title, hours=int(settings.WEB_DELETE_AFTER_HOURS))
-    save_page(page, state=WebPage.State.DUPLICATE, **{**error_fields(error), "gone_at": since, "shown_key": text_key})

@@ -52,22 +52,31 @@ def web_source_check(source: WebSource) -> None:
     except FetchError as error:
         raise Rejected("url_refused", error_of(error)) from error
     if source.live and source.kind not in LIVE_KINDS:
-        message = _("Only a page or a feed can be read at query time: choose one of these, or leave that off.")
-        raise Rejected("live_invalid", message)
+        raise Rejected(
+            "live_invalid",
+            _("Only a page or a feed can be read at query time: choose one of these, or leave that off."),
+        )
     for field in ("include", "exclude"):
         for pattern in getattr(source, field):
             try:
                 compiled(pattern)
             except regex.error as error:
-                message = _(
-                    "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for "
-                    "themselves."
-                )
-                raise Rejected(f"{field}_invalid", message, pattern=pattern, reason=error.msg) from error
+                raise Rejected(
+                    f"{field}_invalid",
+                    _(
+                        "“%(pattern)s” is no regular expression (%(reason)s). Put a backslash before signs that stand for "
+                        "themselves."
+                    ),
+                    pattern=pattern,
+                    reason=error.msg,
+                ) from error
     named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
     if named.exists():
-        message = _("This knowledge base has a web source named “%(name)s” already: choose another name.")
-        raise Rejected("name_taken", message, name=source.name)
+        raise Rejected(
+            "name_taken",
+            _("This knowledge base has a web source named “%(name)s” already: choose another name."),
+            name=source.name,
+        )
 
 
 def web_source_create(*, knowledge_base: KnowledgeBase, user: User | None, **fields: Any) -> WebSource:
