@@ -233,8 +233,7 @@ class FactReader:
             return ()
         visible, values = scope
         kbs = list(kb_ids)
-        found = _rows(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit])
-        return tuple(Fact(*row) for row in found)
+        return tuple(Fact(*row) for row in _rows(FACTS.format(visible=visible), [kbs, keys, kbs, keys, *values, limit]))
 
 
 def _entities(kb_ids: Sequence[int], text: str) -> list[str]:

@@ -106,9 +106,9 @@ def base_graph_state(kb: KnowledgeBase) -> SafeString | str:
 def _notes(extraction: GraphExtraction) -> list[str]:
     notes = [shown(extraction.error)] if extraction.error else []
     if extraction.error and extraction.status == Status.WAITING and extraction.due_at:
-        when = date_format(localtime(extraction.due_at), "TIME_FORMAT")
         notes.append(
-            _("Attempt %(number)d failed; the next one is at %(time)s.") % {"number": extraction.attempts, "time": when}
+            _("Attempt %(number)d failed; the next one is at %(time)s.")
+            % {"number": extraction.attempts, "time": date_format(localtime(extraction.due_at), "TIME_FORMAT")}
         )
     if extraction.status == Status.FAILED:
         notes.append(_("It is not tried again by itself: mend what is wrong, then choose “Read again”."))

@@ -92,10 +92,9 @@ def known_facts(kb_id: int, triples: Sequence[Triple]) -> dict[Identity, int]:
     """The ids of those of the facts that the knowledge base holds, by their identity."""
     wanted = {triple.identity for triple in triples}
     rows = GraphFact.objects.filter(knowledge_base=kb_id, subject_key__in={identity[0] for identity in wanted})
-    held = rows.values_list("subject_key", "predicate", "object_key", "pk")
     return {
         (subject, predicate, object_): pk
-        for subject, predicate, object_, pk in held
+        for subject, predicate, object_, pk in rows.values_list("subject_key", "predicate", "object_key", "pk")
         if (subject, predicate, object_) in wanted
     }
 
@@ -165,9 +164,8 @@ def move_facts(kept: Chunk, gone: Sequence[int]) -> None:
 
 def delete_graph_of(kb: KnowledgeBase) -> None:
     """Deletes a knowledge base's concepts and facts, none of which is loaded."""
-    of_concepts = Document.concepts.through.objects
     for rows in (
-        of_concepts.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
+        Document.concepts.through.objects.filter(Q(concept__knowledge_base=kb) | Q(document__knowledge_base=kb)),
         *(model.objects.filter(knowledge_base=kb) for model in (ConceptTerm, Concept, GraphFact)),
     ):
         rows._raw_delete(rows.db)

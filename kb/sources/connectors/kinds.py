@@ -70,8 +70,7 @@ def scope_of(source: WebSource) -> Scope:
     """Sitemaps and crawls stay at their host; entries of a feed lead wherever they lead."""
     if source.kind == WebSource.Kind.PAGE:
         return Scope()
-    site = site_of(source.url) if source.kind in ONE_SITE else None
-    return Scope(site, tuple(source.include), tuple(source.exclude))
+    return Scope(site_of(source.url) if source.kind in ONE_SITE else None, tuple(source.include), tuple(source.exclude))
 
 
 def listing_of(

@@ -110,10 +110,9 @@ def not_installed(kind: ProviderKind) -> str:
 
 def not_allowed(kind: str) -> str:
     """What whoever runs the server can do where a kind is not allowed."""
-    message = _(
+    return _(
         "This server may not send queries to “%(kind)s”: whoever runs it can allow it by EXTERNAL_PROVIDERS=%(kind)s."
-    )
-    return message % {"kind": kind}
+    ) % {"kind": kind}
 
 
 def _checked(field: Field, value: Any) -> Any:

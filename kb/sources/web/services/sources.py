@@ -70,8 +70,7 @@ def web_source_check(source: WebSource) -> None:
                     pattern=pattern,
                     reason=error.msg,
                 ) from error
-    named = WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk)
-    if named.exists():
+    if WebSource.objects.filter(knowledge_base=source.knowledge_base, name=source.name).exclude(pk=source.pk).exists():
         raise Rejected(
             "name_taken",
             _("This knowledge base has a web source named “%(name)s” already: choose another name."),
