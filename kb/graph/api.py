@@ -23,15 +23,21 @@ from kb.graph.services.entities import (
     fact_update,
     facts_of,
 )
-from kb.graph.services.importing import graph_import, graph_import_plan
-from kb.graph.services.tables import CELL_CHARACTERS, COLUMNS, MAX_BYTES, Table, read_bytes
+from kb.graph.services.tables import (
+    CELL_CHARACTERS,
+    COLUMNS,
+    MAX_BYTES,
+    Table,
+    graph_import,
+    graph_import_plan,
+    read_bytes,
+)
 from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
 from kb.web.api.lists import ListFilters, OneOf, Related, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
 
 ORIGINS = ", ".join(Origin.values)
-TABLES = [(table.value, table.value) for table in Table]
 COLUMNS_IN_WORDS = "; ".join(f"{table.value}: {', '.join(columns)}" for table, columns in COLUMNS.items())
 
 
@@ -98,23 +104,30 @@ class ConceptSerializer(serializers.ModelSerializer[Concept]):
         return [term.text for term in concept.other_terms if term.kind == ConceptTerm.Kind.ABBREVIATION]
 
 
-class TermsField(serializers.ListField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(child=StrictCharField(max_length=NAME_CHARACTERS), max_length=MOST_TERMS, **kwargs)
-
-
 class ConceptChangeSerializer(StrictSerializer):
     name = StrictCharField(max_length=NAME_CHARACTERS)
     description = StrictCharField(max_length=CELL_CHARACTERS, required=False, allow_blank=True)
     parent_id = StrictIntegerField(
         min_value=1, max_value=MAX_ID, required=False, allow_null=True, help_text="Of the wider concept."
     )
-    synonyms = TermsField(required=False, help_text="All other words for it.")
-    abbreviations = TermsField(required=False, help_text="All of them.")
+    synonyms = serializers.ListField(
+        child=StrictCharField(max_length=NAME_CHARACTERS),
+        max_length=MOST_TERMS,
+        required=False,
+        help_text="All other words for it.",
+    )
+    abbreviations = serializers.ListField(
+        child=StrictCharField(max_length=NAME_CHARACTERS),
+        max_length=MOST_TERMS,
+        required=False,
+        help_text="All of them.",
+    )
 
 
 class GraphImportSerializer(StrictSerializer):
-    table = serializers.ChoiceField(TABLES, help_text=f"What the file holds, and its columns: {COLUMNS_IN_WORDS}.")
+    table = serializers.ChoiceField(
+        [table.value for table in Table], help_text=f"What the file holds, and its columns: {COLUMNS_IN_WORDS}."
+    )
     file = serializers.FileField(help_text="CSV in UTF-8 or GB18030.")
     dry_run = serializers.BooleanField(default=False, help_text="Only tell what would change.")
     skip_errors = serializers.BooleanField(

@@ -50,10 +50,20 @@ class ParentWidget(AutocompleteSelect):
         return url if self.knowledge_base_id is None else f"{url}?knowledge_base={self.knowledge_base_id}"
 
 
+class VisibleField(forms.CharField):
+    """A text that can be compared: it does not hold invisible characters only."""
+
+    def validate(self, value: str) -> None:
+        super().validate(value)
+        if not normalized_key(value):
+            raise forms.ValidationError(_("Type some visible characters."))
+
+
 class ConceptForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = Concept
         fields = ("knowledge_base", "name", "description", "parent")
+        field_classes: ClassVar[Any] = {"name": VisibleField}
         widgets: ClassVar[Any] = {"description": UnfoldAdminTextareaWidget({"rows": 3})}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -63,9 +73,6 @@ class ConceptForm(forms.ModelForm):  # type: ignore[type-arg]
             of_same_base = field.queryset.filter(knowledge_base=self.instance.knowledge_base_id)  # type: ignore[union-attr]
             field.queryset = of_same_base.exclude(pk=self.instance.pk)
             cast(Any, field.widget).widget.knowledge_base_id = self.instance.knowledge_base_id
-
-    def clean_name(self) -> str:
-        return require_key(self.cleaned_data["name"])
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}
@@ -81,9 +88,7 @@ class TermForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = ConceptTerm
         fields = ("text", "kind")
-
-    def clean_text(self) -> str:
-        return require_key(self.cleaned_data["text"])
+        field_classes: ClassVar[Any] = {"text": VisibleField}
 
 
 class TermFormSet(OwnRowsFormSet):
@@ -168,27 +173,11 @@ class ConceptAdmin(GraphAdmin):
         return Truncator(" · ".join(term.text for term in concept.other_terms)).chars(TERMS_CHARACTERS) or "-"
 
 
-def require_key(text: str) -> str:
-    """The text.
-
-    Raises:
-        ValidationError: nothing of it can be compared: it holds invisible characters only.
-    """
-    if not normalized_key(text):
-        raise forms.ValidationError(_("Type some visible characters."))
-    return text
-
-
 class FactForm(forms.ModelForm):  # type: ignore[type-arg]
     class Meta:
         model = GraphFact
         fields = ("knowledge_base", "subject", "predicate", "object")
-
-    def clean_subject(self) -> str:
-        return require_key(self.cleaned_data["subject"])
-
-    def clean_object(self) -> str:
-        return require_key(self.cleaned_data["object"])
+        field_classes: ClassVar[Any] = {"subject": VisibleField, "object": VisibleField}
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or {}

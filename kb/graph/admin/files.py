@@ -13,8 +13,16 @@ from unfold.widgets import UnfoldAdminFileFieldWidget, UnfoldAdminSelectWidget, 
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import Rejected
-from kb.graph.services.importing import Effect, graph_import, graph_import_plan
-from kb.graph.services.tables import COLUMNS, MAX_BYTES, Table, graph_export, read_bytes
+from kb.graph.services.tables import (
+    COLUMNS,
+    MAX_BYTES,
+    Effect,
+    Table,
+    graph_export,
+    graph_import,
+    graph_import_plan,
+    read_bytes,
+)
 from kb.web.admin.scoped import IntoKnowledgeBaseForm, IntoKnowledgeBaseView, principal, row_id
 
 TABLES = {

@@ -1,17 +1,37 @@
-"""Graphs as CSV files: their columns, and how they are read and written."""
+"""Graphs as CSV files: how they are read, what they would change and change, and how they are written."""
 
 import csv
 import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
+from django.db import transaction
+from django.db.models import Q
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop
 
 from kb.access.models import KnowledgeBase
+from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
-from kb.graph.models import Concept, Entity, GraphFact
+from kb.base.text import normalized_key
+from kb.content.models import Chunk, Document
+from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
+from kb.graph.services.entities import KIND_CHARACTERS, MAX_ALIASES, NAME_CHARACTERS
+from kb.graph.services.facts import (
+    BATCH,
+    Identity,
+    Triple,
+    by_entities,
+    facts_with,
+    give_source_chunks,
+    known_facts,
+    rewrite_facts,
+    write_facts,
+)
 from kb.ingest.formats.decode import decode
 from kb.ingest.parser.parsed import ParseError
 
@@ -130,6 +150,320 @@ def _rows(reader: Iterator[list[str]], columns: Sequence[str]) -> Iterator[Row]:
         values = {column: text for column, text in zip(columns, texts, strict=False) if column}
         if any(values.values()):
             yield Row(reader.line_num, values)  # type: ignore[attr-defined]
+
+
+class Effect(StrEnum):
+    NEW = "new"
+    CHANGED = "changed"
+    SAME = "same"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRow:
+    """A row of a file; `message` says what is wrong with it, or what it changes."""
+
+    line: int
+    text: str
+    effect: Effect
+    message: str = ""
+
+
+# What the rows of a file do, and what does it.
+Plan = tuple[list[PlannedRow], Callable[[], None]]
+
+
+def _first_error(*checks: tuple[bool, str, Mapping[str, Any]]) -> str:
+    """The sentence of the first check that has found something; only that one is translated."""
+    return next((_(template) % values for is_wrong, template, values in checks if is_wrong), "")
+
+
+def _plan_concepts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
+    concepts = {normalized_key(each.name): each for each in Concept.objects.filter(knowledge_base=kb)}
+    terms = {(term.concept_id, term.key) for term in ConceptTerm.objects.filter(knowledge_base=kb)}
+    keys = {each.pk: key for key, each in concepts.items()}
+    named = set(concepts) | {normalized_key(row["name"]) for row in rows}
+    wider = {key: keys[each.parent_id] for key, each in concepts.items() if each.parent_id in keys}
+    held, wide = set(concepts), set(wider.values())
+    planned, taken = [], []
+    for row in rows:
+        key, parent = normalized_key(row["name"]), normalized_key(row["parent"])
+        if error := _concept_error(row, named, wider, leads=key in wide):
+            planned.append(PlannedRow(row.line, row["name"], Effect.ERROR, error))
+            continue
+        concept = concepts.get(key)
+        synonyms = row.listed("synonyms")
+        added = [text for text in synonyms if not concept or (concept.pk, normalized_key(text)) not in terms]
+        is_changed = added or (parent and wider.get(key) != parent)
+        effect = Effect.NEW if key not in held else Effect.CHANGED if is_changed else Effect.SAME
+        planned.append(PlannedRow(row.line, row["name"], effect, " · ".join(filter(None, [*added, row["parent"]]))))
+        if parent:
+            wider[key] = parent
+            wide.add(parent)
+        held.add(key)
+        taken.append(row)
+    return planned, lambda: _apply_concepts(kb, taken, concepts)
+
+
+def _apply_concepts(kb: KnowledgeBase, rows: Sequence[Row], concepts: dict[str, Concept]) -> None:
+    for row in rows:
+        if (key := normalized_key(row["name"])) not in concepts:
+            concepts[key] = Concept(knowledge_base=kb, name=row["name"])
+            concepts[key].save()
+    for row in rows:
+        concept = concepts[normalized_key(row["name"])]
+        parent = concepts.get(normalized_key(row["parent"])) if row["parent"] else None
+        if parent is not None and concept.parent_id != parent.pk:
+            concept.parent = parent
+            concept.save()
+        held = set(concept.terms.values_list("key", flat=True))
+        for text in row.listed("synonyms"):
+            if normalized_key(text) not in held:
+                ConceptTerm(concept=concept, text=text).save()
+                held.add(normalized_key(text))
+
+
+def _concept_error(row: Row, named: set[str], wider: Mapping[str, str], *, leads: bool) -> str:
+    """What is wrong with a row; `leads` where another concept is narrower than its own, without which there is no circle."""
+    texts = [row["name"], *row.listed("synonyms")]
+    own, parent = normalized_key(row["name"]), normalized_key(row["parent"])
+    is_long = any(len(text) > NAME_CHARACTERS or "\0" in text for text in texts)
+    shown = {"name": row["parent"][:100]}
+    return _first_error(
+        (not all(map(normalized_key, texts)), gettext_noop("The name is missing."), {}),
+        (is_long, gettext_noop("A name has %(most)d characters at most: shorten it."), {"most": NAME_CHARACTERS}),
+        (
+            bool(parent) and parent not in named,
+            gettext_noop("The wider concept “%(name)s” is neither in the file nor in the knowledge base."),
+            shown,
+        ),
+        (
+            own in (_with_wider(parent, wider) if leads else [parent]),
+            gettext_noop("“%(name)s” is narrower than this concept: choose another one."),
+            shown,
+        ),
+    )
+
+
+def _with_wider(key: str, wider: Mapping[str, str]) -> dict[str, None]:
+    met: dict[str, None] = {}
+    while key and key not in met:
+        met[key] = None
+        key = wider.get(key, "")
+    return met
+
+
+def _plan_entities(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
+    keys = {normalized_key(text) for row in rows for text in (row["name"], *row.listed("aliases"))}
+    held = EntityName.objects.filter(knowledge_base=kb, key__in=keys).select_related("entity")
+    entities = {name.entity_id: name.entity for name in held}
+    owners = {name.key: entities[name.entity_id] for name in held}
+    names: list[EntityName] = []
+    changed: dict[int, Entity] = {}
+    planned = [_plan_entity(kb, row, owners, names, changed) for row in rows]
+    return planned, lambda: _apply_entities(kb, names, changed.values())
+
+
+def _plan_entity(
+    kb: KnowledgeBase, row: Row, owners: dict[str, Entity], names: list[EntityName], changed: dict[int, Entity]
+) -> PlannedRow:
+    """What a row does; adds to the owners of names by their keys, the new names, and the stored entities that change."""
+    texts: dict[str, str] = {}
+    for text in [row["name"], *row.listed("aliases")]:
+        texts.setdefault(normalized_key(text), text)
+    known = {id(owners[key]): owners[key] for key in texts if key in owners}
+    if error := _entity_error(row, texts, list(known.values())):
+        return PlannedRow(row.line, row["name"], Effect.ERROR, error)
+    entity = next(iter(known.values()), None)
+    effect = Effect.SAME if entity else Effect.NEW
+    entity = entity or Entity(knowledge_base=kb, name=row["name"], origin=Origin.IMPORT)
+    added = {key: text for key, text in texts.items() if key not in owners}
+    names += [EntityName(entity=entity, knowledge_base=kb, text=text, key=key) for key, text in added.items()]
+    owners |= dict.fromkeys(added, entity)
+    fields = {name: row[name] for name in ("kind", "description") if row[name] not in ("", getattr(entity, name))}
+    for name, value in fields.items():
+        setattr(entity, name, value)
+    if effect is Effect.SAME and (added or fields):
+        effect = Effect.CHANGED
+        if entity.pk is not None:
+            changed[entity.pk] = entity
+    others = [text for text in added.values() if text != entity.name]
+    return PlannedRow(row.line, row["name"], effect, " · ".join([*others, *(value[:80] for value in fields.values())]))
+
+
+def _entity_error(row: Row, texts: Mapping[str, str], known: Sequence[Entity]) -> str:
+    most = {"name": NAME_CHARACTERS, "kind": KIND_CHARACTERS}
+    is_long = any(len(text) > NAME_CHARACTERS for text in texts.values())
+    return _first_error(
+        (not normalized_key(row["name"]), gettext_noop("The name is missing."), {}),
+        (
+            is_long or len(row["kind"]) > KIND_CHARACTERS or len(row["description"]) > CELL_CHARACTERS,
+            gettext_noop("A name has %(name)d characters at most, and a kind %(kind)d: shorten it."),
+            most,
+        ),
+        (
+            len(texts) > MAX_ALIASES + 1,
+            gettext_noop("An entity can have %(most)d other names at most: leave some out."),
+            {"most": MAX_ALIASES},
+        ),
+        (
+            any("\0" in value for value in row.values.values()),
+            gettext_noop("It holds a character that cannot be stored: delete it."),
+            {},
+        ),
+        (
+            len(known) > 1,
+            gettext_noop("Its names belong to several entities (“%(names)s”): merge them first, or leave a name out."),
+            {"names": "”, “".join(sorted(each.name for each in known))},
+        ),
+    )
+
+
+def _apply_entities(kb: KnowledgeBase, names: Sequence[EntityName], changed: Collection[Entity]) -> None:
+    new = {id(name.entity): name.entity for name in names if name.entity.pk is None}
+    Entity.objects.bulk_create(new.values(), batch_size=BATCH)
+    for entity in changed:
+        entity.origin = Origin.IMPORT if entity.origin == Origin.LLM else entity.origin
+    Entity.objects.bulk_update(changed, ["kind", "description", "origin"], batch_size=BATCH)
+    EntityName.objects.bulk_create(names, batch_size=BATCH)
+    given: dict[Entity, list[str]] = defaultdict(list)
+    for name in names:
+        if name.text != name.entity.name:
+            given[name.entity].append(name.key)
+    facts = facts_with(kb.pk, [key for keys in given.values() for key in keys])
+    stated = {key for ends in facts.values_list("subject_key", "object_key") for key in ends}
+    for entity, keys in given.items():
+        if not stated.isdisjoint(keys):
+            rewrite_facts(kb.pk, keys, entity.name)
+
+
+def _plan_facts(kb: KnowledgeBase, rows: Sequence[Row]) -> Plan:
+    triples = by_entities(kb.pk, [Triple(row["subject"], row["predicate"], row["object"]) for row in rows])
+    documents, chunks = _sources(kb, rows)
+    held = set(known_facts(kb.pk, triples))
+    planned: list[PlannedRow] = []
+    sources: dict[Identity, int | None] = {}
+    taken: list[Triple] = []
+    for row, triple in zip(rows, triples, strict=True):
+        document_id = documents.get(row["document"])
+        chunk_id = chunks.get((document_id, row["chunk"].lstrip("0")))
+        effect, message = Effect.SAME if triple.identity in held else Effect.NEW, row["document"]
+        if error := _fact_error(row, triple, document_id, chunk_id):
+            effect, message = Effect.ERROR, error
+        else:
+            held.add(triple.identity)
+            taken.append(triple)
+            sources[triple.identity] = sources.get(triple.identity) or chunk_id
+        text = " · ".join([row["subject"], row["predicate"], row["object"]])
+        planned.append(PlannedRow(row.line, text, effect, message))
+    return planned, lambda: _apply_facts(kb, taken, sources)
+
+
+def _apply_facts(kb: KnowledgeBase, triples: Sequence[Triple], sources: dict[Identity, int | None]) -> None:
+    ids = write_facts(kb.pk, triples, Origin.IMPORT)
+    GraphFact.objects.filter(pk__in=ids.values(), origin=Origin.LLM).update(origin=Origin.IMPORT)
+    give_source_chunks({ids[identity]: pk for identity, pk in sources.items() if pk and identity in ids})
+
+
+def _sources(kb: KnowledgeBase, rows: Sequence[Row]) -> tuple[dict[str, int], dict[tuple[int | None, str], int]]:
+    """Documents by what a file calls them, their source or else their title, and their chunks by their numbers from 1."""
+    names = {row["document"] for row in rows} - {""}
+    found = Document.objects.filter(Q(source__in=names) | Q(title__in=names), knowledge_base=kb).order_by("-pk")
+    documents = list(found.values_list("pk", "source", "title"))
+    by_name = {title: pk for pk, _source, title in documents if title}
+    by_name |= {source: pk for pk, source, _title in documents if source}
+    if not any(row["chunk"] for row in rows):
+        return by_name, {}
+    chunks = Chunk.objects.filter(document__in=by_name.values()).values_list("document_id", "position", "pk")
+    return by_name, {(document_id, str(position + 1)): pk for document_id, position, pk in chunks}
+
+
+def _fact_error(row: Row, triple: Triple, document_id: int | None, chunk_id: int | None) -> str:
+    cells = (row["subject"], row["predicate"], row["object"])
+    is_one = triple.identity[0] == triple.identity[2] and normalized_key(row["subject"]) != normalized_key(
+        row["object"]
+    )
+    return _first_error(
+        (not all(map(normalized_key, cells)), gettext_noop("Subject, predicate and object are all needed."), {}),
+        (
+            any(len(cell) > NAME_CHARACTERS for cell in cells),
+            gettext_noop("Subject, predicate and object have %(most)d characters at most: shorten them."),
+            {"most": NAME_CHARACTERS},
+        ),
+        (
+            any("\0" in cell for cell in cells),
+            gettext_noop("It holds a character that cannot be stored: delete it."),
+            {},
+        ),
+        (is_one, gettext_noop("Subject and object are two names of one entity."), {}),
+        (
+            bool(row["document"]) and document_id is None,
+            gettext_noop("The knowledge base has no document of the source or title “%(name)s”."),
+            {"name": row["document"][:100]},
+        ),
+        (
+            bool(row["chunk"]) and chunk_id is None,
+            gettext_noop("The document has no chunk %(number)s; the first one is 1."),
+            {"number": row["chunk"][:20]},
+        ),
+    )
+
+
+_PLANS: Mapping[Table, Callable[[KnowledgeBase, Sequence[Row]], Plan]] = {
+    Table.ENTITIES: _plan_entities,
+    Table.FACTS: _plan_facts,
+    Table.CONCEPTS: _plan_concepts,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ImportPlan:
+    table: Table
+    rows: Sequence[PlannedRow]
+
+    @property
+    def errors(self) -> list[PlannedRow]:
+        return [row for row in self.rows if row.effect is Effect.ERROR]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {effect.value: sum(row.effect is effect for row in self.rows) for effect in Effect}
+
+
+def graph_import_plan(kb: KnowledgeBase, table: Table, text: str) -> ImportPlan:
+    """What importing a file would change; nothing is changed.
+
+    Raises:
+        Rejected: the file as a whole cannot be read.
+    """
+    rows, _apply = _PLANS[table](kb, read_table(text, table))
+    return ImportPlan(table, rows)
+
+
+def graph_import(kb: KnowledgeBase, table: Table, text: str, *, skip_errors: bool = False) -> ImportPlan:
+    """Imports a file, all of it or nothing.
+
+    Args:
+        kb: the caller has checked that the user may write there.
+        table: what the file holds.
+        text: the file.
+        skip_errors: leave lines with errors out; else one such line refuses the file.
+
+    Raises:
+        Rejected: the file cannot be read, or has lines with errors.
+    """
+    rows = read_table(text, table)
+    with transaction.atomic():
+        lock_knowledge_bases([kb.pk])
+        planned, apply = _PLANS[table](kb, rows)
+        plan = ImportPlan(table, planned)
+        if plan.errors and not skip_errors:
+            first = plan.errors[0]
+            raise Rejected(
+                "bad_lines", _("Line %(line)d: %(error)s Nothing was imported."), line=first.line, error=first.message
+            )
+        apply()
+    return plan
 
 
 ROWS_AT_ONCE = 1_000

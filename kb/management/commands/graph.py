@@ -6,8 +6,7 @@ from django.core.management.base import CommandError
 from kb.access.models import KnowledgeBase
 from kb.content.models import Document
 from kb.graph.models import GraphExtraction
-from kb.graph.services.importing import graph_import, graph_import_plan
-from kb.graph.services.tables import Table, graph_export, read_bytes
+from kb.graph.services.tables import Table, graph_export, graph_import, graph_import_plan, read_bytes
 from kb.graph.services.writing import extract_document, graph_request, graph_request_all
 from kb.management.base import JSON, KnowledgeBaseCommand, actions, argument, kb_arguments
 

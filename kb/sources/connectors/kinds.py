@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
 from kb.base.net.backend import Deadline
@@ -12,6 +13,7 @@ from kb.sources.connectors.sitemap import SitemapListing
 from kb.sources.models import WebSource
 
 
+@dataclass
 class CrawlListing(Listing):
     """The first page and those that it leads to.
 

@@ -18,6 +18,7 @@ from kb.base.net.client import WebClient
 from kb.base.net.errors import FetchCode, FetchError
 
 MOST_PATTERNS: Final = 50
+# What the expressions of a source may take: a moment in all, and a little for every address.
 PATTERN_SECONDS: Final = 0.5
 SECONDS_AN_ADDRESS: Final = 0.001
 _TRACKING: Final = regex.compile(r"utm_\w+|fbclid|gclid|mc_[ce]id")
@@ -48,13 +49,6 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class _Patience:
-    """What expressions may take: a moment in all, and a little for every address."""
-
-    left: float = PATTERN_SECONDS
-
-
-@dataclass(frozen=True, slots=True)
 class Scope:
     """Which addresses belong to a source.
 
@@ -67,7 +61,7 @@ class Scope:
     site: str | None = None
     include: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
-    _patience: _Patience = field(default_factory=_Patience, repr=False, compare=False)
+    _seconds_left: float = field(default=PATTERN_SECONDS, init=False, repr=False, compare=False)
 
     def accepts(self, url: str) -> bool:
         """Whether an address belongs to the source.
@@ -77,10 +71,22 @@ class Scope:
         """
         if self.site is not None and site_of(url) != self.site:
             return False
-        self._patience.left += SECONDS_AN_ADDRESS
-        if any(_matches(pattern, url, self._patience) for pattern in self.exclude):
+        self._seconds_left += SECONDS_AN_ADDRESS
+        if any(self._matches(pattern, url) for pattern in self.exclude):
             return False
-        return not self.include or any(_matches(pattern, url, self._patience) for pattern in self.include)
+        return not self.include or any(self._matches(pattern, url) for pattern in self.include)
+
+    def _matches(self, pattern: str, url: str) -> bool:
+        if self._seconds_left <= 0:
+            raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern)
+        started = time.thread_time()
+        try:
+            # Other threads go on meanwhile.
+            return compiled(pattern).search(url, timeout=self._seconds_left, concurrent=True) is not None
+        except TimeoutError as error:
+            raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern) from error
+        finally:
+            self._seconds_left = min(PATTERN_SECONDS, self._seconds_left - (time.thread_time() - started))
 
 
 @dataclass
@@ -152,16 +158,3 @@ def compiled(pattern: str) -> "regex.Pattern[str]":
         regex.error: it is none.
     """
     return regex.compile(pattern)
-
-
-def _matches(pattern: str, url: str, patience: _Patience) -> bool:
-    if patience.left <= 0:
-        raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern)
-    started = time.thread_time()
-    try:
-        # Other threads go on meanwhile.
-        return compiled(pattern).search(url, timeout=patience.left, concurrent=True) is not None
-    except TimeoutError as error:
-        raise FetchError(FetchCode.SLOW_PATTERN, pattern=pattern) from error
-    finally:
-        patience.left = min(PATTERN_SECONDS, patience.left - (time.thread_time() - started))

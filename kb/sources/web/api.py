@@ -39,13 +39,6 @@ from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, asked, one
 
 KINDS = ", ".join(WebSource.Kind.values)
-STATUSES = ", ".join(WebSource.Status.values)
-STATES = ", ".join(WebPage.State.values)
-
-
-class PatternsField(serializers.ListField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(child=StrictCharField(max_length=300), max_length=MOST_PATTERNS, **kwargs)
 
 
 class WebErrorSerializer(serializers.Serializer[Any]):
@@ -70,7 +63,7 @@ class WebErrorField(serializers.Field[Any, Any, Any, Any]):
 
 class WebSourceSerializer(serializers.ModelSerializer[WebSource]):
     kind = serializers.CharField(max_length=40, help_text=f"One of: {KINDS}.")
-    status = serializers.CharField(help_text=f"Of the last run, one of: {STATUSES}.")
+    status = serializers.CharField(help_text=f"Of the last run, one of: {', '.join(WebSource.Status.values)}.")
     counts = serializers.DictField(
         child=serializers.IntegerField(), help_text="Addresses of the present or the last run by what became of them."
     )
@@ -119,8 +112,18 @@ class WebSourceChangeSerializer(StrictSerializer):
     )
     max_pages = StrictIntegerField(min_value=1, max_value=20_000, required=False)
     max_depth = StrictIntegerField(min_value=0, max_value=10, required=False, help_text="Of a crawl: links deep.")
-    include = PatternsField(required=False, help_text="Regular expressions, one of which an address must match.")
-    exclude = PatternsField(required=False, help_text="Regular expressions, none of which an address may match.")
+    include = serializers.ListField(
+        child=StrictCharField(max_length=300),
+        max_length=MOST_PATTERNS,
+        required=False,
+        help_text="Regular expressions, one of which an address must match.",
+    )
+    exclude = serializers.ListField(
+        child=StrictCharField(max_length=300),
+        max_length=MOST_PATTERNS,
+        required=False,
+        help_text="Regular expressions, none of which an address may match.",
+    )
     tags = TagsField(required=False, help_text="Of its documents.")
 
     def validate_kind(self, kind: str) -> str:
@@ -140,7 +143,7 @@ class WebSourceDeleteSerializer(serializers.Serializer[Any]):
 
 
 class WebPageSerializer(serializers.ModelSerializer[WebPage]):
-    state = serializers.CharField(help_text=f"One of: {STATES}.")
+    state = serializers.CharField(help_text=f"One of: {', '.join(WebPage.State.values)}.")
     error = WebErrorField(help_text="Why it was not read, and what to do about it.")
 
     class Meta:
