@@ -76,3 +76,8 @@ def make_api_key(user, *knowledge_bases, scope=ApiKey.Scope.READ, **fields):
 
 def principal(user, **scope):
     return Principal(user=user, **scope)
+
+
+def names_of(entity):
+    """All names of an entity, that which it is shown by first."""
+    return [entity.name, *entity.aliases]

@@ -27,12 +27,13 @@ from kb.graph.services.tables import (
     CELL_CHARACTERS,
     COLUMNS,
     MAX_BYTES,
+    PlannedRow,
     Table,
     graph_import,
     graph_import_plan,
     read_bytes,
 )
-from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer
+from kb.web.api.fields import MAX_ID, StrictCharField, StrictIntegerField, StrictSerializer, shape
 from kb.web.api.lists import ListFilters, OneOf, Related, Text, Whole
 from kb.web.api.schema import answers
 from kb.web.api.views import ApiViewSet, one
@@ -135,16 +136,9 @@ class GraphImportSerializer(StrictSerializer):
     )
 
 
-class PlannedRowSerializer(serializers.Serializer[Any]):
-    line = serializers.IntegerField()
-    text = serializers.CharField()
-    effect = serializers.CharField(help_text="One of: new, changed, same, error.")
-    message = serializers.CharField()
-
-
 class ImportPlanSerializer(serializers.Serializer[Any]):
     counts = serializers.DictField(child=serializers.IntegerField(), help_text="Lines by their effect.")
-    bad_lines = PlannedRowSerializer(many=True, source="errors", help_text="Lines with errors.")
+    bad_lines = shape(PlannedRow)(many=True, source="errors", help_text="Lines with errors.")
 
 
 class GraphViewSet(ApiViewSet):

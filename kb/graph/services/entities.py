@@ -20,11 +20,6 @@ KIND_CHARACTERS = 80
 MAX_ALIASES = 50
 
 
-def names_of(entity: Entity) -> list[str]:
-    """All names of an entity, that which it is shown by first."""
-    return [entity.name, *entity.aliases]
-
-
 def entity_check(entity: Entity, name: str, aliases: Collection[str]) -> None:
     """Whether an entity, stored or not, could have these names.
 

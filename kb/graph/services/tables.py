@@ -7,16 +7,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Annotated, Any
 
 from django.db import transaction
 from django.db.models import Q
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop
+from typing_extensions import Doc
 
 from kb.access.models import KnowledgeBase
 from kb.base.db.transactions import lock_knowledge_bases
 from kb.base.errors import Rejected
+from kb.base.shapes import AS_TEXT
 from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.models import Concept, ConceptTerm, Entity, EntityName, GraphFact, Origin
@@ -165,8 +167,8 @@ class PlannedRow:
 
     line: int
     text: str
-    effect: Effect
-    message: str = ""
+    effect: Annotated[Effect, AS_TEXT, Doc("One of: new, changed, same, error.")]
+    message: str
 
 
 # What the rows of a file do, and what does it.

@@ -4,10 +4,10 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import reverse
 
 from kb.graph.admin.extractions import base_graph_state, document_graph_state
-from kb.graph.services.entities import entity_update, names_of
+from kb.graph.services.entities import entity_update
 from kb.graph.services.writing import graph_request
 from kb.models import Entity, GraphExtraction, GraphFact, Origin
-from tests.factories import make_kb, make_member
+from tests.factories import make_kb, make_member, names_of
 from tests.kb.web.admin.pages import Page
 
 LIST = "admin:kb_entity_changelist"

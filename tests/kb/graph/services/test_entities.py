@@ -6,12 +6,11 @@ from kb.graph.services.entities import (
     entity_split,
     entity_update,
     fact_counts,
-    names_of,
     neighbours_of,
     plan_merge,
 )
 from kb.models import Entity, EntityName, GraphFact, Origin
-from tests.factories import make_kb
+from tests.factories import make_kb, names_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("english")]
 

@@ -1,10 +1,10 @@
 import pytest
 
 from kb.base.errors import Rejected
-from kb.graph.services.entities import entity_update, names_of
+from kb.graph.services.entities import entity_update
 from kb.graph.services.tables import MAX_BYTES, Table, graph_export, graph_import, graph_import_plan, read_bytes
 from kb.models import Concept, Entity, GraphFact, Origin
-from tests.factories import make_document, make_kb
+from tests.factories import make_document, make_kb, names_of
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("english")]
 
