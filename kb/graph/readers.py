@@ -3,7 +3,7 @@
 import re
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,6 @@ from django.db import connection
 
 from kb.access.models import Principal, visible_knowledge_bases
 from kb.base.text import PREFIX_CHARACTERS, normalized_key
-from kb.graph.models import Concept
 from retrieval.characters import LATIN
 from retrieval.tokenize import normalize
 from retrieval.types import ConceptMention, Fact
@@ -144,16 +143,6 @@ class ConceptReader:
             for concept_id, span in mentioned.items()
             if concept_id in concepts
         )
-
-    def concept_and_descendants(self, concept_ids: Collection[int]) -> frozenset[int]:
-        """The concepts and all narrower ones, as far as they are visible."""
-        visible = Concept.objects.visible_to(self._principal).order_by()
-        met: set[int] = set()
-        new = set(visible.filter(pk__in=concept_ids).values_list("pk", flat=True))
-        while new:
-            met |= new
-            new = set(visible.filter(parent__in=new).values_list("pk", flat=True)) - met
-        return frozenset(met)
 
 
 def _mentioned(kb_ids: Sequence[int], searched: SearchedText) -> Mapping[int, Span]:

@@ -84,7 +84,6 @@ def _candidate(entry: Mapping[str, Any], base: str) -> Candidate | None:
         url=link,
         title=title,
         content=own or None,
-        summary=summary,
         text=str(entry["text"]),
         version=str(entry["version"]),
         published=datetime.fromisoformat(entry["published"]) if entry["published"] else None,

@@ -31,8 +31,7 @@ class Candidate:
     Attributes:
         title: blank: its content says.
         content: HTML that came with the listing, so that the address itself is not asked; None: it is to be asked.
-        summary: HTML that stands beside the address in a feed.
-        text: of the content or the summary, where it was asked for.
+        text: of the content, or of the summary in a feed, where it was asked for.
         version: of what the listing says of it; while it is the same, so is the content. Blank: unknown.
         published: None: unknown.
         depth: links from the first page.
@@ -41,7 +40,6 @@ class Candidate:
     url: str
     title: str = ""
     content: str | None = None
-    summary: str = ""
     text: str = ""
     version: str = ""
     published: datetime | None = None
