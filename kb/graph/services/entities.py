@@ -262,9 +262,7 @@ def concept_update(
             or a word comes twice; nothing was changed.
     """
     with transaction.atomic():
-        _lock(concept)
-        for field, value in changes.items():
-            setattr(concept, field, value)
+        _lock(concept, **changes)
         _check(concept)
         concept.save()
         for kind, texts in ((ConceptTerm.Kind.SYNONYM, synonyms), (ConceptTerm.Kind.ABBREVIATION, abbreviations)):
@@ -314,9 +312,7 @@ def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
         Rejected: a part of it is blank, or it is known already; nothing was changed.
     """
     with transaction.atomic():
-        _lock(fact)
-        for field, value in changes.items():
-            setattr(fact, field, value)
+        _lock(fact, **changes)
         if not (normalized_key(fact.subject) and fact.predicate.strip() and normalized_key(fact.object)):
             raise Rejected("blank_name", _("Subject, predicate and object are all needed."))
         try:
@@ -329,8 +325,13 @@ def fact_update(fact: GraphFact, **changes: str) -> GraphFact:
     return fact
 
 
-def _lock(row: Entity | Concept | GraphFact) -> None:
-    """Keeps others from writing to the knowledge base's graph, and reads the row as it is now, where it is stored."""
+def _lock(row: Entity | Concept | GraphFact, **changes: Any) -> None:
+    """Keeps others from writing to the knowledge base's graph, and reads the row as it is now, where it is stored.
+
+    The changes are not saved yet.
+    """
     lock_knowledge_bases([row.knowledge_base_id])
     if row.pk is not None:
         row.refresh_from_db()
+    for field, value in changes.items():
+        setattr(row, field, value)

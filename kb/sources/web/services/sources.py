@@ -107,11 +107,10 @@ def web_source_update(source: WebSource, **changes: Any) -> None:
     """
     with transaction.atomic():
         source.refresh_from_db(from_queryset=WebSource.objects.select_for_update(no_key=True))
-        before = {name: getattr(source, name) for name in changes}
+        changed = {name for name, value in changes.items() if value != getattr(source, name)}
         for name, value in changes.items():
             setattr(source, name, value)
         web_source_check(source)
-        changed = {name for name, value in before.items() if value != changes[name]}
         if changed & {"every_minutes", "enabled"}:
             source.next_run_at = next_run(source)
         source.save(update_fields=[*changes, "next_run_at"])

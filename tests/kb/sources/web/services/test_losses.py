@@ -301,9 +301,9 @@ class TestManyPagesThatAreGone:
 
 
 def test_many_changes_are_written_before_the_run_ends(kb, web, monkeypatch):
-    from kb.sources.web.services import changes
+    from kb.sources.web.services import runs
 
-    monkeypatch.setattr(changes, "MOST_HELD", 4)
+    monkeypatch.setattr(runs, "MOST_HELD", 4)
     source = site(kb, web, 6)
     for number, path in enumerate(paths(6)):
         web.pages[path] = words_page(number, "from now on")
