@@ -114,11 +114,11 @@ def _rows(statement: str, values: Any) -> list[tuple[Any, ...]]:
         return list(cursor.fetchall())
 
 
+@dataclass(frozen=True, slots=True)
 class ConceptReader:
     """Concepts of the knowledge bases that a principal may see."""
 
-    def __init__(self, principal: Principal) -> None:
-        self._principal = principal
+    principal: Principal
 
     def mentions(self, kb_ids: Sequence[int], text: str) -> tuple[ConceptMention, ...]:
         """Each concept once, with its first mention; in the order of the knowledge bases, then of the text.
@@ -127,7 +127,7 @@ class ConceptReader:
         """
         searched = SearchedText(text)
         mentioned = _mentioned(kb_ids, searched)
-        scope = visible_knowledge_bases(self._principal)
+        scope = visible_knowledge_bases(self.principal)
         if scope is None or not mentioned:
             return ()
         visible, values = scope
@@ -206,15 +206,15 @@ LIMIT %s
 """
 
 
+@dataclass(frozen=True, slots=True)
 class FactReader:
     """Facts of the knowledge bases that a principal may see."""
 
-    def __init__(self, principal: Principal) -> None:
-        self._principal = principal
+    principal: Principal
 
     def facts(self, kb_ids: Sequence[int], text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
         """Facts of the entities that a text or the names name, by whichever of their names; the longest names first."""
-        scope = visible_knowledge_bases(self._principal)
+        scope = visible_knowledge_bases(self.principal)
         if scope is None or not kb_ids or limit < 1:
             return ()
         keys = list(dict.fromkeys([*_entities(kb_ids, text), *[key for key in map(normalized_key, names) if key]]))
