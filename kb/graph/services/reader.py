@@ -130,7 +130,7 @@ def read_concepts_answer(answer: str) -> tuple[FoundConcept, ...]:
     """
     found: dict[str, FoundConcept] = {}
     for item in _items(_object(answer), "concepts"):
-        if isinstance(item, Mapping) and (name := _text(item.get("name"), NAME_CHARACTERS)):
+        if name := _text(item.get("name"), NAME_CHARACTERS):
             wider = _text(item.get("wider"), NAME_CHARACTERS)
             is_own = normalized_key(wider) == normalized_key(name)
             found.setdefault(normalized_key(name), FoundConcept(name, "" if is_own else wider))
@@ -156,16 +156,15 @@ def _object(answer: str) -> Mapping[str, Any]:
     return value
 
 
-def _items(value: Mapping[str, Any], name: str) -> Sequence[Any]:
+def _items(value: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    """The items of a list; one that is no object is an empty one, which says nothing."""
     items = value.get(name)
     if not isinstance(items, list):
         raise UnusableAnswer(f'the answer has no list "{name}"')
-    return items
+    return [item if isinstance(item, Mapping) else {} for item in items]
 
 
-def _entity(item: Any, text: str) -> FoundEntity | None:
-    if not isinstance(item, Mapping):
-        return None
+def _entity(item: Mapping[str, Any], text: str) -> FoundEntity | None:
     name = _text(item.get("name"), NAME_CHARACTERS)
     if not name or not _occurs_in(name, text):
         return None
@@ -176,9 +175,7 @@ def _entity(item: Any, text: str) -> FoundEntity | None:
     return FoundEntity(name, _text(item.get("kind"), KIND_CHARACTERS), tuple(others.values())[:MAX_ALIASES])
 
 
-def _fact(item: Any, text: str) -> Triple | None:
-    if not isinstance(item, Mapping):
-        return None
+def _fact(item: Mapping[str, Any], text: str) -> Triple | None:
     subject, object_ = _text(item.get("subject"), NAME_CHARACTERS), _text(item.get("object"), NAME_CHARACTERS)
     predicate = _text(item.get("predicate"), PREDICATE_CHARACTERS)
     triple = Triple(subject, predicate, object_)
@@ -240,11 +237,6 @@ _CONCEPTS = {
 _AGAIN = "This could not be used: {reason}. Answer once more, with one JSON object that follows the schema, and nothing else."
 
 
-def _data(**values: str | list[str]) -> Turn:
-    """As JSON, no text can pose as the end of the data."""
-    return Turn("user", json.dumps(values, ensure_ascii=False))
-
-
 T = TypeVar("T")
 
 
@@ -295,17 +287,23 @@ class GraphReader:
 
     def concepts(self, existing: Sequence[str], beginning: str) -> tuple[FoundConcept, ...] | None:
         """The concepts of a document; None without a usable answer. Raises as `read`."""
-        asked = _CONCEPTS[KnowledgeBase.Language(self.language)] + json.dumps(CONCEPTS_SCHEMA)
-        return self._asked(
-            (Turn("system", asked), _data(concepts=list(existing), document=beginning)), read_concepts_answer
-        )
+        data = {"concepts": list(existing), "document": beginning}
+        return self._asked(_CONCEPTS, CONCEPTS_SCHEMA, data, read_concepts_answer)
 
     def _passage(self, passage: Passage) -> Found | None:
-        asked = _PASSAGE[KnowledgeBase.Language(self.language)] + json.dumps(PASSAGE_SCHEMA)
-        prompt = (Turn("system", asked), _data(passage=passage.text))
-        return self._asked(prompt, lambda answer: read_passage_answer(answer, passage.text))
+        data = {"passage": passage.text}
+        return self._asked(_PASSAGE, PASSAGE_SCHEMA, data, lambda answer: read_passage_answer(answer, passage.text))
 
-    def _asked(self, prompt: tuple[Turn, ...], read: Callable[[str], T]) -> T | None:
+    def _asked(
+        self,
+        instructions: Mapping[KnowledgeBase.Language, str],
+        schema: Mapping[str, Any],
+        data: Mapping[str, Any],
+        read: Callable[[str], T],
+    ) -> T | None:
+        system = instructions[KnowledgeBase.Language(self.language)] + json.dumps(schema)
+        # As JSON, no text can pose as the end of the data.
+        prompt: tuple[Turn, ...] = (Turn("system", system), Turn("user", json.dumps(data, ensure_ascii=False)))
         for _attempt in range(2):
             answer = ""
             try:
