@@ -41,8 +41,6 @@ from kb.web.admin.scoped import ScopedRelatedFilter, column, principal, row_id, 
 
 OFFERED = 20
 MOST_FACTS = 200
-
-
 FACTS_A_PAGE = 25
 # Of one neighbour, in its label; the table has all of them.
 MOST_RELATIONS = 20

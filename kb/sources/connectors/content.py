@@ -107,7 +107,7 @@ def links_in(data: bytes, url: str, limits: Limits, parser: WarmParser | None = 
     Raises:
         ParseError: it takes too much time or memory to tell.
     """
-    with _stored(data) as path:
+    with stored(data) as path:
         return _run("links", path, _links, limits, parser, url=url)[0]
 
 
@@ -122,7 +122,7 @@ def _run(
 
 def _content(data: bytes, url: str, extension: str, limits: Limits, parser: WarmParser | None) -> PageContent:
     name = file_name(url, extension)
-    with _stored(data) as path:
+    with stored(data) as path:
         if extension == ".html":
             parsed, links, published = _run("page", path, _page, limits, parser, filename=name, url=url)
         else:
@@ -140,7 +140,8 @@ def _content(data: bytes, url: str, extension: str, limits: Limits, parser: Warm
 
 
 @contextmanager
-def _stored(data: bytes) -> Iterator[Path]:
+def stored(data: bytes) -> Iterator[Path]:
+    """A file of these bytes, for a job of the sandbox."""
     with tempfile.NamedTemporaryFile(prefix="page-") as file:
         file.write(data)
         file.flush()

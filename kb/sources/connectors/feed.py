@@ -1,10 +1,8 @@
 """RSS and Atom feeds: entries that carry their text, or lead to it."""
 
 import hashlib
-import tempfile
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from kb.base.net.backend import Deadline
@@ -12,6 +10,7 @@ from kb.base.net.client import Ask, Fetched
 from kb.base.net.errors import FetchCode, FetchError
 from kb.ingest.parser.parsed import ParseError
 from kb.ingest.parser.sandbox import Limits, run_job
+from kb.sources.connectors.content import stored
 from kb.sources.connectors.listing import Candidate, Listing, normal
 
 # For what is read of a feed that has come; a proper one takes a small part of that.
@@ -47,12 +46,10 @@ def read_feed(fetched: Fetched, *, deadline: Deadline | None = None, texts: int 
     """
     left = SECONDS if deadline is None else min(SECONDS, deadline.remaining(fetched.url))
     try:
-        with tempfile.NamedTemporaryFile(prefix="feed-") as file:
-            file.write(fetched.content)
-            file.flush()
+        with stored(fetched.content) as path:
             answer = run_job(
                 "feed",
-                Path(file.name),
+                path,
                 limits=Limits(seconds=left),
                 texts=texts,
                 media_type=fetched.media_type,
