@@ -23,40 +23,31 @@ from kb.web.api.views import AnyAccept, ApiView, valid
 from retrieval.packing import inert
 from retrieval.selection import ScoreScale
 
-MALFORMED_AUTHORIZATION, AUTHORIZATION_FAILED, UNKNOWN_KNOWLEDGE = 1001, 1002, 2001
+MALFORMED_AUTHORIZATION = 1001
+OWN_CODES = {status.HTTP_403_FORBIDDEN: 1002, status.HTTP_404_NOT_FOUND: 2001}
 
 
 class MalformedAuthorization(exceptions.AuthenticationFailed):
     """The header holds no key at all, whereas one that opens nothing is an AuthenticationFailed."""
 
 
-def dify_exception_handler(error: Exception, context: Mapping[str, Any]) -> Response | None:
+def dify_exception_handler(error: Exception, context: Mapping[str, Any]) -> Response:
     """The API's own answer to an error in Dify's form.
 
     Dify has codes for a key and for a knowledge base that are not there; any other error has its HTTP status for a code. It
     takes 403, and not 401, for a key that does not open.
     """
     response = exception_handler(error, context)
-    if response is None:
-        return None
     if response.status_code == status.HTTP_401_UNAUTHORIZED:
         response.status_code = status.HTTP_403_FORBIDDEN
         del response.headers["WWW-Authenticate"]
-    response.data = {"error_code": _code(error, response.status_code), "error_msg": _message(response.data)}
-    return response
-
-
-def _code(error: Exception, status_code: int) -> int:
+    # One sentence: Dify shows nothing else.
+    fields = "; ".join(f"{name}: {' '.join(messages)}" for name, messages in response.data.get("fields", {}).items())
+    code = OWN_CODES.get(response.status_code, response.status_code)
     if isinstance(error, MalformedAuthorization):
-        return MALFORMED_AUTHORIZATION
-    own = {status.HTTP_403_FORBIDDEN: AUTHORIZATION_FAILED, status.HTTP_404_NOT_FOUND: UNKNOWN_KNOWLEDGE}
-    return own.get(status_code, status_code)
-
-
-def _message(problem: Mapping[str, Any]) -> str:
-    """One sentence: Dify shows nothing else."""
-    fields: Mapping[str, list[str]] = problem.get("fields", {})
-    return "; ".join(f"{name}: {' '.join(messages)}" for name, messages in fields.items()) or str(problem["detail"])
+        code = MALFORMED_AUTHORIZATION
+    response.data = {"error_code": code, "error_msg": fields or response.data["detail"]}
+    return response
 
 
 _HEADER = re.compile(r"bearer +\S+", re.IGNORECASE)
@@ -156,9 +147,10 @@ class NamesField(serializers.Field[Any, Any, Any, Any]):
 
     def to_internal_value(self, data: Any) -> list[str]:
         names = [data] if isinstance(data, str) else data
-        if not isinstance(names, list) or not 1 <= len(names) <= MAX_NAMES:
-            self.fail("invalid", most=MAX_NAMES)
-        if not all(isinstance(name, str) and 0 < len(name) <= MAX_CHARS for name in names):
+        are_names = isinstance(names, list) and all(
+            isinstance(each, str) and 0 < len(each) <= MAX_CHARS for each in names
+        )
+        if not are_names or not 1 <= len(names) <= MAX_NAMES:
             self.fail("invalid", most=MAX_NAMES)
         return names
 
@@ -190,8 +182,8 @@ class MetadataConditionSerializer(serializers.Serializer[Any]):
             {"names": each["name"], "comparison": each["comparison_operator"], "value": each.get("value")}
             for each in attrs.get("conditions") or ()
         ]
-        matching = {"logic": attrs.get("logical_operator"), "conditions": conditions}
         try:
+            matching = {"logic": attrs.get("logical_operator"), "conditions": conditions}
             return {"filters": Filters.parse({"matching": matching})}
         except InvalidFilter as error:
             path = re.sub(r"\[(\d+)\]", r".\1", error.field.removeprefix("matching."))

@@ -365,7 +365,10 @@ def _scope(
     held = holdings(kb)
     loaded = _load_tokenizer(kb.tokenizer_id)
     cutter = None if isinstance(loaded, DependencyMissing) else loaded
-    store, fallback = _vector_stores(kb)
+    # PostgreSQL holds the vectors in any case
+    in_postgres = kb.store == KnowledgeBase.Store.POSTGRES
+    store: VectorStore = PgVectorStore() if in_postgres else MirroredVectorStore(kb.store)
+    fallback = None if in_postgres else PgVectorStore()
     channels: list[Channel] = [
         VectorChannel(
             kb.pk,
@@ -401,17 +404,16 @@ def _fallbacks(
     kb: KnowledgeBase, config: RetrievalConfig, only: NDArray[np.int64] | None, *, has_tokenizer: bool
 ) -> tuple[Fallback, ...]:
     """Full text for a keyword index that cannot answer; n-grams where keywords find nothing or the embedder is out."""
-    fallbacks = []
     store = PgTextStore()
-    if config.enable_fts and has_tokenizer:
-        channel = FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only)
-        fallbacks.append(Fallback(channel, failed=frozenset({"bm25"})))
-    if config.lexical_fallback:
-        lexical = LexicalChannel(kb.pk, kb.tokenizer_id, store, only=only)
-        fallbacks.append(
-            Fallback(lexical, failed=frozenset({"vector"}), short=frozenset({"bm25", "fts"}), below=LEXICAL_BELOW)
-        )
-    return tuple(fallbacks)
+    fulltext = Fallback(FullTextChannel(kb.pk, kb.tokenizer_id, store, only=only), failed=frozenset({"bm25"}))
+    lexical = Fallback(
+        LexicalChannel(kb.pk, kb.tokenizer_id, store, only=only),
+        failed=frozenset({"vector"}),
+        short=frozenset({"bm25", "fts"}),
+        below=LEXICAL_BELOW,
+    )
+    wanted = ((fulltext, config.enable_fts and has_tokenizer), (lexical, config.lexical_fallback))
+    return tuple(fallback for fallback, is_wanted in wanted if is_wanted)
 
 
 def _embedder_notes(kb: KnowledgeBase) -> tuple[Degradation, ...]:
@@ -423,13 +425,6 @@ def _embedder_notes(kb: KnowledgeBase) -> tuple[Degradation, ...]:
     )
     message = Message(template, name=kb.name, quoted=shlex.quote(kb.name))
     return (Degradation("vector", DegradationCode.HASHING_EMBEDDER, message),)
-
-
-def _vector_stores(kb: KnowledgeBase) -> tuple[VectorStore, VectorStore | None]:
-    """What searches its vectors, and what does where that cannot; PostgreSQL holds the vectors in any case."""
-    if kb.store == KnowledgeBase.Store.POSTGRES:
-        return PgVectorStore(), None
-    return MirroredVectorStore(kb.store), PgVectorStore()
 
 
 def _keyword_channel(

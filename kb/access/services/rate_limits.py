@@ -80,8 +80,8 @@ def rate_limit_check(text: str) -> None:
         raise Rejected("invalid_rate_limit", _("Give one rate limit, such as 60/minute."))
     for limit in limits:
         if limit.amount < 1 or limit.multiples < 1:
-            message = _("A rate limit allows at least one request: revoke the key to stop it.")
-            raise Rejected("invalid_rate_limit", message)
+            detail = _("A rate limit allows at least one request: revoke the key to stop it.")
+            raise Rejected("invalid_rate_limit", detail)
         if limit.amount > MOST_REQUESTS or limit.get_expiry() > MOST_DAYS * _DAY_S:
             message = _("A rate limit is of at most %(requests)d requests, and counts them over %(days)d days at most.")
             raise Rejected("invalid_rate_limit", message % {"requests": MOST_REQUESTS, "days": MOST_DAYS})
@@ -154,8 +154,7 @@ def name_digest(name: str) -> str:
 
 def general_rate_limit() -> str:
     """The limit of a user, as the server's environment writes it; blank: none."""
-    limit: str = settings.API_RATE_LIMITS[GENERAL]
-    return limit
+    return str(settings.API_RATE_LIMITS[GENERAL])
 
 
 def is_laxer(text: str, than: str) -> bool:

@@ -75,10 +75,10 @@ def member_of(kb: KnowledgeBase, user_id: int) -> Member:
     Raises:
         NotVisible: the user is none.
     """
-    found = next((member for member in members_of(kb) if member.user.pk == user_id), None)
-    if found is None:
-        raise NotVisible(_("There is no such member."))
-    return found
+    for member in members_of(kb):
+        if member.user.pk == user_id:
+            return member
+    raise NotVisible(_("There is no such member."))
 
 
 def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = Role.VIEWER) -> Member:
@@ -92,7 +92,7 @@ def member_add(*, kb: KnowledgeBase, by: Principal, username: str, role: str = R
         Rejected: there is no active user of this name, they are a member or invited already, they have declined lately, or
             `by` has too many open invitations.
     """
-    with _held(kb, by):
+    with _locked(kb, by, as_owner=True):
         user = _user_of(username)
         if user.pk == kb.owner_id or Membership.objects.filter(knowledge_base=kb, user=user).exists():
             message = _("%(username)s is a member already: change the role instead.")
@@ -117,7 +117,7 @@ def member_change(*, kb: KnowledgeBase, by: Principal, user_id: int, role: str) 
         NotAllowed: as for `member_add`.
         Rejected: the user has not accepted yet, or the knowledge base would be left without an owner who can act.
     """
-    with _held(kb, by):
+    with _locked(kb, by, as_owner=True):
         member = member_of(kb, user_id)
         if member.is_pending:
             message = _("%(username)s has not accepted yet: withdraw the invitation, and make one with another role.")
@@ -139,7 +139,7 @@ def member_remove(*, kb: KnowledgeBase, by: Principal, user_id: int) -> None:
         NotAllowed: as for `member_add`.
         Rejected: the knowledge base would be left without an owner who can act.
     """
-    with _held(kb, by):
+    with _locked(kb, by, as_owner=True):
         _remove(kb, member_of(kb, user_id))
 
 
@@ -151,13 +151,8 @@ def member_leave(*, kb: KnowledgeBase, principal: Principal) -> None:
         NotAllowed: the principal may only read.
         Rejected: the knowledge base would be left without an owner who can act.
     """
-    if not principal.can_write:
-        raise NotAllowed(_("This API key may only read: use one with the scope write."))
-    with transaction.atomic():
-        lock_knowledge_bases([kb.pk])
-        if not KnowledgeBase.objects.visible_to(principal).filter(pk=kb.pk).exists():
-            raise NotVisible(_("There is no such object."))
-        kb.refresh_from_db(fields=["owner"])
+    _check_may_write(principal)
+    with _locked(kb, principal):
         member = member_of(kb, cast(int, principal.user.pk))
         if member.is_pending:
             raise NotVisible(_("There is no such member."))
@@ -174,7 +169,7 @@ def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Me
             one of its name, where it is theirs at once.
     """
     user = _user_of(username)
-    with _held(kb, by):
+    with _locked(kb, by, as_owner=True):
         if user.pk == kb.owner_id:
             message = _("The knowledge base belongs to %(username)s already.")
             raise Rejected("already_owner", message % {"username": user.username})
@@ -188,9 +183,8 @@ def ownership_transfer(*, kb: KnowledgeBase, by: Principal, username: str) -> Me
 
 def offer_withdraw(*, kb: KnowledgeBase, by: Principal) -> None:
     """Takes back the offer of a knowledge base; raises as `member_add`, and NotVisible where there is none."""
-    with _held(kb, by):
-        offers = Invitation.objects.filter(knowledge_base=kb, transfers=True, declined_at=None)
-        if not offers.delete()[0]:
+    with _locked(kb, by, as_owner=True):
+        if not Invitation.objects.filter(knowledge_base=kb, transfers=True, declined_at=None).delete()[0]:
             raise NotVisible(_("The knowledge base is offered to nobody."))
 
 
@@ -228,8 +222,7 @@ def invitation_decline(*, principal: Principal, invitation_id: int) -> None:
 @contextmanager
 def _invited(principal: Principal, invitation_id: int) -> Iterator[tuple[KnowledgeBase, Invitation]]:
     """A transaction in which nobody else answers or withdraws an invitation."""
-    if not principal.can_write:
-        raise NotAllowed(_("This API key may only read: use one with the scope write."))
+    _check_may_write(principal)
     rows = Invitation.objects.visible_to(principal).filter(pk=invitation_id)
     with transaction.atomic():
         lock_knowledge_bases(list(rows.values_list("knowledge_base_id", flat=True)))
@@ -281,15 +274,21 @@ def _remove(kb: KnowledgeBase, member: Member) -> None:
 
 
 @contextmanager
-def _held(kb: KnowledgeBase, by: Principal) -> Iterator[None]:
-    """A transaction in which nobody else changes who may use a knowledge base, and `by` is an owner of it."""
+def _locked(kb: KnowledgeBase, principal: Principal, *, as_owner: bool = False) -> Iterator[None]:
+    """A transaction in which nobody else changes who may use a knowledge base that the principal may see, or owns."""
     with transaction.atomic():
         lock_knowledge_bases([kb.pk])
-        if not KnowledgeBase.objects.visible_to(by).filter(pk=kb.pk).exists():
+        if not KnowledgeBase.objects.visible_to(principal).filter(pk=kb.pk).exists():
             raise NotVisible(_("There is no such object."))
-        check_owner(kb, KnowledgeBase.objects.owned_by(by))
+        if as_owner:
+            check_owner(kb, KnowledgeBase.objects.owned_by(principal))
         kb.refresh_from_db(fields=["owner"])
         yield
+
+
+def _check_may_write(principal: Principal) -> None:
+    if not principal.can_write:
+        raise NotAllowed(_("This API key may only read: use one with the scope write."))
 
 
 def check_owner(kb: KnowledgeBase, owned: ScopedQuerySet) -> None:
@@ -318,11 +317,9 @@ def _check_owner_is_left(kb: KnowledgeBase, without: Member) -> None:
     if without.is_primary:
         message = _("%(username)s cannot leave or step back: hand the knowledge base over to another user first.")
         raise Rejected("last_owner", message % {"username": without.user.username})
-    others = [
-        each
+    if not any(
+        each.role == Role.OWNER and each.user.is_active and not each.is_pending and each.user.pk != without.user.pk
         for each in members_of(kb)
-        if each.role == Role.OWNER and not each.is_pending and each.user.pk != without.user.pk
-    ]
-    if not any(owner.user.is_active for owner in others):
+    ):
         message = _("No owner with an active account would be left: make another member an owner first.")
         raise Rejected("last_owner", message)

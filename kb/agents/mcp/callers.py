@@ -55,10 +55,7 @@ def calling(context: Context[Any, Any], tool: str, *, kind: str = GENERAL) -> It
     """
     with _noted(tool, context.headers) as caller, translation.override(_language(context.headers)):
         try:
-            key = _key_of(context.headers)
-            caller.update(user=key.user_id, key=key.prefix)
-            _spend(key, kind)
-            yield key.principal()
+            yield _admitted(context.headers, kind, caller).principal()
         except NoChannelAvailable as error:
             message = _("No search channel could answer, try again in a moment: %(reasons)s")
             raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message % {"reasons": error}) from error
@@ -94,18 +91,17 @@ def key_in(headers: Mapping[str, str] | None) -> str:
     return secret.strip() if scheme.lower() == SCHEME else ""
 
 
-def _key_of(headers: Mapping[str, str] | None) -> ApiKey:
+def _admitted(headers: Mapping[str, str] | None, kind: str, caller: dict[str, Any]) -> ApiKey:
+    """The key of a call that is within its limit; `caller` takes whose it is."""
     key = api_key_use(key_in(headers))
     if key is None:
         raise Refusal(HTTPStatus.UNAUTHORIZED, _("This API key is unknown, revoked or expired: ask for a new one."))
-    return key
-
-
-def _spend(key: ApiKey, kind: str) -> None:
+    caller.update(user=key.user_id, key=key.prefix)
     spent = request_spend(key.user, key, kind=kind)
     if spent is not None and not spent.allowed:
         message = _("Too many requests with this API key: wait %(seconds)s seconds, then go on.")
         raise Refusal(HTTPStatus.TOO_MANY_REQUESTS, message % {"seconds": spent.resets_in_s})
+    return key
 
 
 def _language(headers: Mapping[str, str] | None) -> str:

@@ -146,13 +146,13 @@ def _refusal_of_key(scope: Scope) -> Response | None:
         spent = failure_spend(network_of(caller_address(peer, ",".join(headers.getlist("x-forwarded-for")))))
     except DatabaseError:
         logger.exception("the database could not answer")
-        wait = {"Retry-After": str(RETRY_AFTER_S)}
-        return _refusal(503, "unavailable", "The database is out of reach or overloaded: try again later.", wait)
+        detail = "The database is out of reach or overloaded: try again later."
+        return _refusal(503, "unavailable", detail, {"Retry-After": str(RETRY_AFTER_S)})
     finally:
         connections.close_all()
     if spent is not None and not spent.allowed:
-        wait = {"Retry-After": str(spent.resets_in_s)}
-        return _refusal(429, "throttled", "Too many requests without a valid API key: wait as Retry-After says.", wait)
+        detail = "Too many requests without a valid API key: wait as Retry-After says."
+        return _refusal(429, "throttled", detail, {"Retry-After": str(spent.resets_in_s)})
     message = "Send “Authorization: Bearer ” with an API key of this server that is neither revoked nor expired."
     return _refusal(401, "not_authenticated", message, {"WWW-Authenticate": 'Bearer realm="zhiku"'})
 
@@ -178,16 +178,15 @@ def serve_stdio() -> None:
 
 
 async def _serve(close_input: Callable[[], None]) -> None:
+    async def close_on_signal() -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async for _number in signals:
+                close_input()
+
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(_close_on_signal, close_input)
+        tasks.start_soon(close_on_signal)
         await build_server().run_stdio_async()
         tasks.cancel_scope.cancel()
-
-
-async def _close_on_signal(close_input: Callable[[], None]) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async for _number in signals:
-            close_input()
 
 
 def _closable_input() -> Callable[[], None]:

@@ -139,15 +139,15 @@ def knowledge_bases_as_text(output: KnowledgeBasesOutput) -> str:
         for each in output.knowledge_bases
     ]
     further = [] if output.next_offset is None else [f"{output.total} in all: go on with offset {output.next_offset}."]
-    return _joined([f"Knowledge bases, each by its id. {output.notice}", *bases, *further])
+    return "\n\n".join([f"Knowledge bases, each by its id. {output.notice}", *bases, *further])
 
 
 def search_as_text(output: SearchOutput) -> str:
     if not output.passages:
         found = "Nothing relevant was found. Try other words, or a lower score_threshold (0: no gate)."
-        return _joined([found, *_notes(output.degraded)])
+        return "\n\n".join([found, *_notes(output.degraded)])
     facts = "\n".join(_safe(f"{fact.subject} | {fact.predicate} | {fact.object}") for fact in output.facts)
-    return _joined(
+    return "\n\n".join(
         [
             f"{len(output.passages)} passages, best first. {output.notice}",
             *_notes(output.degraded),
@@ -159,7 +159,7 @@ def search_as_text(output: SearchOutput) -> str:
 
 def answer_as_text(output: AnswerOutput) -> str:
     sources = [f"Sources. {output.notice}", *_passage_lines(output.sources)] if output.sources else []
-    return _joined([_safe(output.answer), *_notes(output.degraded), *sources])
+    return "\n\n".join([_safe(output.answer), *_notes(output.degraded), *sources])
 
 
 def document_as_text(output: DocumentOutput) -> str:
@@ -170,7 +170,7 @@ def document_as_text(output: DocumentOutput) -> str:
     head = f"“{_line(output.title or output.source)}” ({_line(output.source)}), {output.total_chunks} chunks."
     unfinished = [] if output.status == "ready" else [f"It is {output.status}: its text is not complete."]
     further = [] if output.next_start is None else [f"Go on with start {output.next_start}."]
-    return _joined([f"{head} {output.notice}", *unfinished, *chunks, *further])
+    return "\n\n".join([f"{head} {output.notice}", *unfinished, *chunks, *further])
 
 
 def _passage_lines(passages: Sequence[PassageOutput]) -> Iterable[str]:
@@ -203,10 +203,6 @@ def _safe(text: str) -> str:
 
 def _line(text: str) -> str:
     return inert(text).translate(_IN_ATTRIBUTE)
-
-
-def _joined(parts: Iterable[str]) -> str:
-    return "\n\n".join(parts)
 
 
 MOST_KNOWLEDGE_BASES = 20
@@ -244,11 +240,12 @@ def scope_of(principal: Principal, ids: Sequence[int] | None) -> list[int]:
     joined = KnowledgeBase.objects.joined_by(principal).order_by("pk").values_list("pk", flat=True)
     every = list(joined[: MOST_KNOWLEDGE_BASES + 1])
     if not every:
-        message = _(
-            "The user of this API key owns no knowledge base and has joined none: name those to search in, accept an "
-            "invitation, or use another key."
+        raise NotVisible(
+            _(
+                "The user of this API key owns no knowledge base and has joined none: name those to search in, accept an "
+                "invitation, or use another key."
+            )
         )
-        raise NotVisible(message)
     if len(every) > MOST_KNOWLEDGE_BASES:
         message = _("The user of this API key has more than %(most)s knowledge bases: name those to search in.")
         raise Rejected("too_many_knowledge_bases", message % {"most": MOST_KNOWLEDGE_BASES})

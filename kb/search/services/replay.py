@@ -128,21 +128,20 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
     if "request" not in entry.trace:
         message = _("The search was logged by an earlier release, which kept too little to run it again: search anew.")
         raise Rejected("not_replayable", message)
-    may_use_history = principal.user.pk == entry.user_id or principal.user.is_superuser
-    history = entry.history if may_use_history else []
+    history = entry.history if principal.user.is_superuser or principal.user.pk == entry.user_id else []
     outcome = search(principal, _request(entry, history))
     return _compared(principal, entry, outcome, without_history=len(history) != len(entry.history))
 
 
 def _request(entry: SearchLog, history: Iterable[Mapping[str, str]]) -> SearchRequest:
     asked, scopes = entry.trace["request"], entry.trace["scopes"]
-    own_profiles = {} if asked["profile"] else {scope["kb_id"]: ProfileVersion(**scope["profile"]) for scope in scopes}
+    own = {} if asked["profile"] else {scope["kb_id"]: ProfileVersion(**scope["profile"]) for scope in scopes}
     return SearchRequest(
         query=entry.query,
         knowledge_base_ids=entry.knowledge_base_ids,
         profile=_ruling(entry).reference,
         profile_version=entry.profile_version,
-        own_profiles=own_profiles,
+        own_profiles=own,
         overrides={**asked["overrides"], "external": False},
         filters=None if asked["filters"] is None else Filters.parse(asked["filters"]),
         latency_budget_ms=asked["latency_budget_ms"],
@@ -161,18 +160,15 @@ def _ruling(entry: SearchLog) -> ProfileVersion:
 def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *, without_history: bool) -> Replay:
     log = json.loads(json.dumps(outcome_as_log(outcome), default=str))  # as the database gives it back
     before, after = entry.trace, log["trace"]
-    shared = list(_differences(None, before["configuration"], {**after["configuration"], "external": _asked(before)}))
+    shared = list(_settings_changed(None, before, after))
     models = list(_differences(None, before["models"], after["models"], prefix="models."))
     own: list[Difference] = []
     states: list[Difference] = []
     for old, new in zip(before["scopes"], after["scopes"], strict=True):
         common = {(each.name, str(each.after)) for each in shared}
-        now = {**new["configuration"], "external": old["configuration"].get("external")}
-        found = _differences(old["kb_id"], old["configuration"], now)
+        found = _settings_changed(old["kb_id"], old, new)
         own += [each for each in found if (each.name, str(each.after)) not in common]
-        states += _differences(
-            old["kb_id"], {name: old[name] for name in STATE_FIELDS}, {name: new[name] for name in STATE_FIELDS}
-        )
+        states += _differences(old["kb_id"], *({name: scope[name] for name in STATE_FIELDS} for scope in (old, new)))
     results = tuple(_results(principal, before, after))
     scales = Scales(before["score_scale"], after["score_scale"])
     return Replay(
@@ -190,9 +186,10 @@ def _compared(principal: Principal, entry: SearchLog, outcome: SearchOutcome, *,
     )
 
 
-def _asked(trace: Mapping[str, Any]) -> Any:
-    """Whether sources elsewhere were to be asked, which a replay never does: no difference of the environment."""
-    return trace["configuration"].get("external")
+def _settings_changed(kb_id: int | None, before: Mapping[str, Any], after: Mapping[str, Any]) -> Iterator[Difference]:
+    """A replay never asks sources elsewhere, whether or not the search did: no difference of the environment."""
+    settings = before["configuration"]
+    return _differences(kb_id, settings, {**after["configuration"], "external": settings.get("external")})
 
 
 def _differences(
@@ -212,6 +209,9 @@ def _results(principal: Principal, logged: Mapping[str, Any], now: Mapping[str, 
     for chunk_id in ids:
         chunk = chunks.get(chunk_id)
         before, after = old.get(chunk_id), new.get(chunk_id)
+        reason = "" if after else cut_by.get(chunk_id) or "not found"
+        if not after and not (chunk and chunk.enabled):
+            reason = "disabled" if chunk else "deleted"
         yield ReplayedResult(
             chunk_id=chunk_id,
             title=chunk.document.title if chunk else "",
@@ -219,7 +219,7 @@ def _results(principal: Principal, logged: Mapping[str, Any], now: Mapping[str, 
             change=_change(before, after),
             rank=Ranks(before and before[0], after and after[0]),
             score=Scores(before and before[1], after and after[1]),
-            reason="" if after else _why_gone(chunk, cut_by.get(chunk_id)),
+            reason=reason,
         )
 
 
@@ -234,14 +234,8 @@ def _change(before: tuple[int, float] | None, after: tuple[int, float] | None) -
 
 
 def _placed(results: Iterable[Mapping[str, Any]]) -> dict[int, tuple[int, float]]:
-    placed = ((rank, each) for rank, each in enumerate(results, start=1))
+    placed = enumerate(results, start=1)
     return {each["chunk_id"]: (rank, each["score"]) for rank, each in placed if each["chunk_id"] is not None}
-
-
-def _why_gone(chunk: Chunk | None, cut_by: str | None) -> str:
-    if chunk is None:
-        return "deleted"
-    return "disabled" if not chunk.enabled else cut_by or "not found"
 
 
 CHANGES = {
@@ -260,7 +254,8 @@ def as_text(replay: Replay, kb_names: Mapping[int, str]) -> Iterator[str]:
     yield from (_result(result) for result in replay.results if result.change is not Change.SAME)
     if replay.score_scale.before != replay.score_scale.after:
         yield f"score scale: {replay.score_scale.before} -> {replay.score_scale.after}"
-    yield from (_difference("setting", each, kb_names) for each in replay.configuration)
+    for each in replay.configuration:
+        yield _difference("setting" if each.knowledge_base_id is None else "setting of", each, kb_names)
     yield from (_difference("knowledge base", each, kb_names) for each in replay.knowledge_bases)
     yield from _degraded("degraded now", replay.degraded.after, replay.degraded.before)
     yield from _degraded("no longer degraded", replay.degraded.before, replay.degraded.after)
@@ -276,30 +271,21 @@ def _summary(replay: Replay) -> str:
 
 
 def _result(result: ReplayedResult) -> str:
-    rank = _moved(f"#{result.rank.before or '-'}", f"#{result.rank.after or '-'}")
-    score = _moved(_score(result.score.before), _score(result.score.after))
+    rank = _moved(*(f"#{each or '-'}" for each in (result.rank.before, result.rank.after)))
+    score = _moved(*("-" if each is None else f"{each:.4f}" for each in (result.score.before, result.score.after)))
     named = " · ".join(part for part in (result.title, result.source) if part)
     reason = f" ({result.reason})" if result.reason else ""
     return f"  {result.change:<8}  {rank:<9}  {score:<16}  chunk {result.chunk_id}  {named}{reason}".rstrip()
-
-
-def _score(score: float | None) -> str:
-    return "-" if score is None else f"{score:.4f}"
 
 
 def _moved(before: str, after: str) -> str:
     return before if before == after else f"{before} -> {after}"
 
 
-def _difference(kind: str, difference: Difference, kb_names: Mapping[int, str]) -> str:
-    whose = (
-        ""
-        if difference.knowledge_base_id is None
-        else f" {kb_names.get(difference.knowledge_base_id, difference.knowledge_base_id)}:"
-    )
-    if kind == "setting" and whose:
-        whose = f" of{whose}"
-    return f"{kind}{whose} {difference.name} {difference.before} -> {difference.after}"
+def _difference(kind: str, each: Difference, kb_names: Mapping[int, str]) -> str:
+    kb_id = each.knowledge_base_id
+    whose = "" if kb_id is None else f" {kb_names.get(kb_id, kb_id)}:"
+    return f"{kind}{whose} {each.name} {each.before} -> {each.after}"
 
 
 def _degraded(words: str, those: Sequence[Degradation], others: Sequence[Degradation]) -> Iterator[str]:

@@ -209,8 +209,7 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
         return [*added_pages(self), *super().get_urls()]
 
     def render_change_form(self, request: HttpRequest, context: dict[str, Any], **kwargs: Any) -> HttpResponse:
-        row = kwargs.get("obj")
-        if row is not None:
+        if row := kwargs.get("obj"):
             context |= added_context(request, row)
         return cast(HttpResponse, super().render_change_form(request, context, **kwargs))
 
@@ -447,8 +446,8 @@ class IntoKnowledgeBaseView(UnfoldModelAdminViewMixin, FormView):  # type: ignor
 
     def get_initial(self) -> dict[str, Any]:
         """The knowledge base that a link names, else the only one there is."""
-        chosen = self.request.GET.get("kb", self.request.GET.get("knowledge_base", ""))
-        if (kb_id := row_id(chosen) or filtered_knowledge_base(self.request)) is not None:
+        chosen = row_id(self.request.GET.get("kb", self.request.GET.get("knowledge_base", "")))
+        if kb_id := chosen or filtered_knowledge_base(self.request):
             return {"knowledge_base": kb_id}
         writable = list(self.writable[:2])
         return {"knowledge_base": writable[0].pk} if len(writable) == 1 else {}
