@@ -401,5 +401,5 @@ class InvalidatedSerializer(serializers.Serializer[Any]):
 class CacheInvalidateView(ApiView):
     def post(self, request: Request) -> Response:  # noqa: ARG002 - the framework's interface
         fields = self.checked(InvalidateSerializer)
-        invalidated = caches_invalidate(self.principal, fields.get("knowledge_base_ids"), bm25=fields["bm25"])
-        return Response({"invalidated": invalidated})
+        kb_ids = fields.get("knowledge_base_ids")
+        return Response({"invalidated": caches_invalidate(self.principal, kb_ids, bm25=fields["bm25"])})

@@ -83,7 +83,7 @@ def _holdings(kb_id: int, model: str, content_version: int) -> Holdings:  # noqa
         external,
     )
     # In one statement: every write of the content has the next search ask again.
-    found = KnowledgeBase.objects.filter(pk=kb_id).values_list(*(models.Exists(rows) for rows in asked)).first()
+    found = KnowledgeBase.objects.filter(pk=kb_id).values_list(*map(models.Exists, asked)).first()
     keyword_vectors, questions, concepts, facts, has_live, has_external = found or [False] * len(asked)
     return Holdings(
         keyword_vectors,

@@ -6,6 +6,7 @@ an index, and cannot be edited, so an id names one text, and never a document th
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from retrieval.types import Hit
 
 ID_FIELD = "langchain_id"
 PASSAGE_FIELDS = ("source_type", "tags", "heading_path")
-CHUNK_ID_DIGITS = 18  # what fits a bigint whatever the digits are
+CHUNK_ID = re.compile("[0-9]{1,18}")  # what fits a bigint whatever the digits are
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +73,12 @@ class PermittedTexts:
         filters = Filters.parse({"metadata": conditions}) if conditions else None
         with _borrowed_connection():
             principal = self.principal()
-            overrides = {"top_k": k, "score_threshold": 0.0}
             request = SearchRequest(
                 query=query,
                 knowledge_base_ids=[self.kb_id],
                 profile=self.profile,
                 profile_version=self.profile_version,
-                overrides=overrides,
+                overrides={"top_k": k, "score_threshold": 0.0},
                 filters=filters,
             )
             outcome = search(principal, request)
@@ -120,7 +120,7 @@ class PermittedTexts:
         with _borrowed_connection():
             chunks = Chunk.objects.filter(knowledge_base=self.knowledge_base(), enabled=True)
             found = _texts(chunks.filter(document__sha256__in=[_key(text_id) for text_id in ids]))
-            others = [int(each) for each in ids if each not in found and _may_be_chunk_id(each)]
+            others = [int(each) for each in ids if each not in found and CHUNK_ID.fullmatch(each)]
             return {**_texts(chunks.filter(pk__in=others)), **found}
 
     def embedder(self) -> Embedder:
@@ -158,22 +158,12 @@ def _key(text_id: str) -> str:
     return hashlib.sha256(f"text\0{text_id}".encode(errors="surrogatepass")).hexdigest()
 
 
-def _may_be_chunk_id(text_id: str) -> bool:
-    return text_id.isascii() and text_id.isdecimal() and len(text_id) <= CHUNK_ID_DIGITS
-
-
-def _id_in(document: Document) -> str | None:
-    """The id that a document was added under; metadata alone do not tell, since they are anyone's to edit."""
-    text_id = document.metadata.get(ID_FIELD)
-    return text_id if isinstance(text_id, str) and document.sha256 == _key(text_id) else None
-
-
 def _stored_text(chunk_id: int, content: str, document: Document) -> StoredText:
-    text_id = _id_in(document)
-    if text_id is None:
+    text_id = document.metadata.get(ID_FIELD)
+    # Metadata alone do not tell the id that a document was added under, since they are anyone's to edit.
+    if not isinstance(text_id, str) or document.sha256 != _key(text_id):
         return StoredText(str(chunk_id), content, document.metadata)
-    given = {name: value for name, value in document.metadata.items() if name != ID_FIELD}
-    return StoredText(text_id, content, given)
+    return StoredText(text_id, content, {name: value for name, value in document.metadata.items() if name != ID_FIELD})
 
 
 def _texts(chunks: QuerySet[Chunk]) -> dict[str, StoredText]:
@@ -228,11 +218,10 @@ def _write(kb: KnowledgeBase, texts: Sequence[StoredText], user: User | None) ->
         for text in texts
         if stored.get(text.id) != text
     ]
-    replaced = Document.objects.filter(knowledge_base=kb, sha256__in=[each.sha256 for each in documents])
-    write_whole_documents(kb, documents, replaced=replaced)
+    hashes = [each.sha256 for each in documents]
+    write_whole_documents(kb, documents, replaced=Document.objects.filter(knowledge_base=kb, sha256__in=hashes))
 
 
 def _named(text: StoredText, field: str, default: str = "") -> str:
-    """A field of the metadata that loaders of documents fill in."""
     value = text.metadata.get(field)
     return value if isinstance(value, str) and value else default

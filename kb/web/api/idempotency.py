@@ -142,8 +142,8 @@ class Etagged(serializers.Serializer[Any]):
 def etag_of(data: Mapping[str, Any]) -> str:
     """A strong ETag, with its quotation marks."""
     fields = {name: value for name, value in data.items() if name != Etagged.ETAG}
-    text = json.dumps(fields, sort_keys=True, default=str)
-    return f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    digest = hashlib.sha256(json.dumps(fields, sort_keys=True, default=str).encode())
+    return f'"{digest.hexdigest()[:32]}"'
 
 
 def conditional(request: Request, data: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:

@@ -4,19 +4,19 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import django_filters
 from django import forms
 from django.core import signing
-from django.db.models import Model, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.utils.translation import gettext_lazy as _
 from drf_spectacular.utils import OpenApiParameter
 from rest_framework.exceptions import ValidationError
 from rest_framework.pagination import BasePagination
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.utils.urls import remove_query_param, replace_query_param
+from rest_framework.utils.urls import replace_query_param
 
 from kb.access.models import KnowledgeBase
 from kb.base.errors import NotVisible
@@ -74,11 +74,8 @@ class Cursors(BasePagination):
         is_first = place == NO_PLACE
         found = list((rows if is_first else self.order.beyond(rows, value, key, backwards=backwards))[: size + 1])
         has_more = len(found) > size
-        self.page = found[:size]
-        if backwards:
-            self.page.reverse()
-        self.has_next = backwards or has_more
-        self.has_previous = has_more if backwards else not is_first
+        self.page = found[:size][::-1] if backwards else found[:size]
+        self.has_next, self.has_previous = (True, has_more) if backwards else (has_more, not is_first)
         return self.page
 
     def get_paginated_response(self, data: Any) -> Response:
@@ -142,8 +139,8 @@ class Cursors(BasePagination):
             key if isinstance(key, int) else str(key),
             backwards,
         ]
-        bare = remove_query_param(self.request.build_absolute_uri(), CURSOR)
-        return replace_query_param(bare, CURSOR, signing.dumps(place, salt=self.salt, compress=True))
+        cursor = signing.dumps(place, salt=self.salt, compress=True)
+        return replace_query_param(self.request.build_absolute_uri(), CURSOR, cursor)
 
 
 def _page_size(request: Request) -> int:
@@ -187,35 +184,29 @@ class TextField(forms.CharField):
         return storable(super().to_python(value) or "")
 
 
-class _Described:
-    """A filter that says in the OpenAPI description what it takes."""
-
-    schema: dict[str, Any]
-    extra: dict[str, Any]
-
-
-class Whole(_Described, django_filters.Filter):  # type: ignore[misc]
+# Each filter says by its `schema` what it takes.
+class Whole(django_filters.Filter):  # type: ignore[misc]
     field_class = WholeField
     schema = {"type": "integer", "minimum": 1, "maximum": MAX_ID}
 
 
-class Text(_Described, django_filters.Filter):  # type: ignore[misc]
+class Text(django_filters.Filter):  # type: ignore[misc]
     field_class = TextField
     schema = {"type": "string", "minLength": 1, "maxLength": MOST_CHARACTERS}
 
 
-class Moment(_Described, django_filters.Filter):  # type: ignore[misc]
+class Moment(django_filters.Filter):  # type: ignore[misc]
     field_class = MomentField
     schema = {"type": "string", "format": "date-time"}
 
 
-class OneOf(_Described, django_filters.ChoiceFilter):  # type: ignore[misc]
+class OneOf(django_filters.ChoiceFilter):  # type: ignore[misc]
     def __init__(self, values: Iterable[str], **kwargs: Any) -> None:
         self.schema = {"type": "string", "enum": list(values)}
         super().__init__(choices=[(value, value) for value in self.schema["enum"]], null_label=None, **kwargs)
 
 
-class Flag(_Described, django_filters.TypedChoiceFilter):  # type: ignore[misc]
+class Flag(django_filters.TypedChoiceFilter):  # type: ignore[misc]
     schema = {"type": "boolean"}
 
     def __init__(self, **kwargs: Any) -> None:
@@ -243,11 +234,10 @@ class Related(Whole):
     def filter(self, qs: QuerySet[Any], value: int | None) -> QuerySet[Any]:
         if value is None:
             return qs
-        found: Model | None = self.rows(principal_of(self.parent.request)).filter(pk=value).first()
+        found = self.rows(principal_of(self.parent.request)).filter(pk=value).first()
         if found is None:
             raise NotVisible(_("There is no such object."))
-        narrowed: QuerySet[Any] = self.narrowed(qs, found) if self.narrowed else super().filter(qs, found)
-        return narrowed
+        return cast("QuerySet[Any]", self.narrowed(qs, found) if self.narrowed else super().filter(qs, found))
 
 
 class ListFilters(django_filters.FilterSet):  # type: ignore[misc]
