@@ -25,8 +25,7 @@ from kb.quality.failed_queries.services import note_failures
 from kb.quality.models import EvalRun, EvalSet
 from kb.quality.runs.services.runs import require_no_run
 from kb.search.models import SearchLog
-from kb.search.services.search_log import searches_by
-from kb.search.signals import searches_logged
+from kb.search.services.search_log import searches_by, searches_logged
 from kb.sources.models import WebSource
 from kb.tasks import (
     enqueue,

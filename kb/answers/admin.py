@@ -137,15 +137,7 @@ class DeleteConversationView(AdminPage):
 
     @cached_property
     def conversation(self) -> Conversation:
-        """The conversation of the URL.
-
-        Raises:
-            Http404: it does not exist for this user.
-        """
-        found = _conversation(principal(self.request), str(self.kwargs["pk"]))
-        if found is None:
-            raise Http404
-        return found
+        return cast(Conversation, _conversation(principal(self.request), str(self.kwargs["pk"])))
 
     def get_context_data(self, **kwargs: Any) -> dict[str, Any]:
         return super().get_context_data(

@@ -1,6 +1,8 @@
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from django.db import IntegrityError, InterfaceError, OperationalError
+from django.db.models import Model, QuerySet
+from django.utils.functional import Promise
 from psycopg.errors import ForeignKeyViolation
 
 from kb.base.messages import shown
@@ -23,6 +25,21 @@ class ServiceError(Exception):
 
 class NotVisible(ServiceError):
     """The object does not exist, or the caller may not see it: the two are not told apart."""
+
+
+M = TypeVar("M", bound=Model)
+
+
+def found_in(rows: QuerySet[M], otherwise: str | Promise) -> M:
+    """The only or first of these rows.
+
+    Raises:
+        NotVisible: there is none; `otherwise` says so.
+    """
+    found = rows.first()
+    if found is None:
+        raise NotVisible(otherwise)
+    return found
 
 
 class NotAllowed(ServiceError):

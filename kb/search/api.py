@@ -80,55 +80,36 @@ class ConditionSerializer(StrictSerializer):
     )
 
 
+OPTIONAL: dict[str, Any] = {"required": False, "allow_null": True}
+SOME: dict[str, Any] = {**OPTIONAL, "min_length": 1, "max_length": MAX_VALUES}
+
+
 class FiltersSerializer(StrictSerializer):
     """The types of filters; `Filters.parse` looks at the values."""
 
-    document_ids = serializers.ListField(
-        child=StrictIntegerField(min_value=1, max_value=MAX_ID),
-        required=False,
-        allow_null=True,
-        min_length=1,
-        max_length=MAX_VALUES,
-    )
+    document_ids = serializers.ListField(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **SOME)
     tags = serializers.ListField(
         child=StrictCharField(max_length=MAX_CHARS, trim_whitespace=False),
-        required=False,
-        allow_null=True,
-        min_length=1,
-        max_length=MAX_VALUES,
         help_text="The document has any of them.",
+        **SOME,
     )
     concepts = serializers.ListField(
         child=ConceptField(),
-        required=False,
-        allow_null=True,
-        min_length=1,
-        max_length=MAX_VALUES,
         help_text="Ids or names; the document has any of them, or one that is narrower.",
+        **SOME,
     )
     source_types = serializers.ListField(
-        child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]),
-        required=False,
-        allow_null=True,
-        min_length=1,
-        max_length=MAX_VALUES,
+        child=serializers.ChoiceField([(each.value, each.value) for each in Document.SourceType]), **SOME
     )
     metadata = serializers.ListField(
-        child=ConditionSerializer(),
-        required=False,
-        allow_null=True,
-        max_length=MAX_CONDITIONS,
-        help_text="All of them are met.",
+        child=ConditionSerializer(), max_length=MAX_CONDITIONS, help_text="All of them are met.", **OPTIONAL
     )
     created_after = StrictCharField(
         max_length=64,
-        required=False,
-        allow_null=True,
         help_text="A date, which is its first moment, or a time, as 2026-03-01T08:00:00Z: created then or later.",
+        **OPTIONAL,
     )
-    created_before = StrictCharField(
-        max_length=64, required=False, allow_null=True, help_text="Likewise: created before that."
-    )
+    created_before = StrictCharField(max_length=64, help_text="Likewise: created before that.", **OPTIONAL)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         try:
@@ -375,8 +356,7 @@ MAX_KNOWLEDGE_BASES = 1_000
 
 
 class InvalidateSerializer(StrictSerializer):
-    knowledge_base_ids = serializers.ListField(
-        child=StrictIntegerField(min_value=1, max_value=MAX_ID),
+    knowledge_base_ids = KnowledgeBaseIdsField(
         required=False,
         allow_empty=False,
         max_length=MAX_KNOWLEDGE_BASES,

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from kb.access.models import KnowledgeBase, Principal
 from kb.answers.services.answers import AskRequest, answer
-from kb.base.errors import NotVisible, Rejected
+from kb.base.errors import NotVisible, Rejected, found_in
 from kb.base.shapes import as_values
 from kb.content.models import Chunk, Document
 from kb.content.selectors import knowledge_base_overview
@@ -269,10 +269,8 @@ def read_document(principal: Principal, document_id: int, start: int, limit: int
     Raises:
         NotVisible: the document does not exist for this principal.
     """
-    document: Document | None = Document.objects.visible_to(principal).filter(pk=document_id).first()
-    if document is None:
-        message = _("There is no document with the id %(id)s: take one from the results of a search.")
-        raise NotVisible(message % {"id": document_id})
+    otherwise = _("There is no document with the id %(id)s: take one from the results of a search.")
+    document = found_in(Document.objects.visible_to(principal).filter(pk=document_id), otherwise % {"id": document_id})
     chunks = Chunk.objects.visible_to(principal).filter(document=document, enabled=True).order_by("position")
     page = list(chunks.filter(position__gte=start)[: limit + 1])
     return DocumentOutput(

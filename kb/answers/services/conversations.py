@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from kb.access.models import Principal, User
 from kb.answers.models import Conversation, Message
-from kb.base.errors import NotVisible
+from kb.base.errors import found_in
 from kb.base.text import storable
 from retrieval.answer import NO_ANSWER
 from retrieval.packing import shorten
@@ -34,10 +34,8 @@ def conversation_get(principal: Principal, conversation_id: UUID) -> Conversatio
     Raises:
         NotVisible: it does not exist, is another user's, or holds a knowledge base that is out of the principal's sight.
     """
-    found = Conversation.objects.visible_to(principal).filter(pk=conversation_id).first()
-    if found is None:
-        raise NotVisible(_("There is no such conversation."))
-    return found
+    rows = Conversation.objects.visible_to(principal).filter(pk=conversation_id)
+    return found_in(rows, _("There is no such conversation."))
 
 
 def conversation_history(conversation: Conversation) -> list[Turn]:

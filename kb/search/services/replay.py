@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 from typing_extensions import Doc
 
 from kb.access.models import Principal
-from kb.base.errors import NotVisible, Rejected
+from kb.base.errors import Rejected, found_in
 from kb.content.models import Chunk
 from kb.index.filters import Filters
 from kb.search.models import SearchLog
@@ -115,10 +115,8 @@ def replay(principal: Principal, trace_id: UUID) -> Replay:
         Rejected: the log has kept too little of it: an earlier release did, or queries are kept out of it.
         NoChannelAvailable: no channel could answer.
     """
-    entry = SearchLog.objects.visible_to(principal).filter(pk=trace_id).first()
-    if entry is None:
-        message = _("There is no search with the trace id %(id)s, or you may not see all of its knowledge bases.")
-        raise NotVisible(message % {"id": trace_id})
+    otherwise = _("There is no search with the trace id %(id)s, or you may not see all of its knowledge bases.")
+    entry = found_in(SearchLog.objects.visible_to(principal).filter(pk=trace_id), otherwise % {"id": trace_id})
     if entry.trace.get(WITHHELD):
         message = _(
             "This installation keeps queries out of the search log, so the search cannot be run again: search anew, or set "

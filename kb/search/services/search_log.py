@@ -14,12 +14,15 @@ from uuid import UUID
 from django.conf import settings
 from django.db import DatabaseError, connection, connections
 from django.db.models import Q, QuerySet
+from django.dispatch import Signal
 from django.utils import timezone
 
 from kb.access.models import Principal
 from kb.profiles.models import RetrievalProfile
 from kb.search.models import SearchLog
-from kb.search.signals import searches_logged
+
+searches_logged = Signal()
+"""Sent with `rows`, searches that were written to the search log, but for explained ones."""
 
 WITHHELD = "withheld"
 """The key in a trace that says so."""
@@ -42,24 +45,21 @@ def without_query(entry: Mapping[str, Any]) -> dict[str, Any]:
         entry: fields of SearchLog.
     """
     degraded = [{"stage": each["stage"], "code": each["code"], "detail": ""} for each in entry["degraded"]]
-    return {**entry, "query": "", "history": [], "degraded": degraded, "trace": _trace(entry["trace"])}
-
-
-def _trace(trace: Mapping[str, Any]) -> dict[str, Any]:
-    return {
+    trace = entry["trace"]
+    kept = {
         **{name: trace[name] for name in _KEPT if name in trace},
         "terms": [],
-        "spans": [_span(span) for span in trace["spans"]],
+        "spans": [
+            {name: value for name, value in span.items() if name in _WORDS_OF_STAGE or _is_figures(value)}
+            for span in trace["spans"]
+        ],
         "candidates": [
             {**{name: each[name] for name in _KEPT_OF_CANDIDATE if name in each}, "matched_terms": []}
             for each in trace["candidates"]
         ],
         WITHHELD: True,
     }
-
-
-def _span(span: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in span.items() if name in _WORDS_OF_STAGE or _is_figures(value)}
+    return {**entry, "query": "", "history": [], "degraded": degraded, "trace": kept}
 
 
 def _is_figures(value: Any) -> bool:

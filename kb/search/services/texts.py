@@ -18,7 +18,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from kb.access.models import KnowledgeBase, Principal, User
-from kb.base.errors import NotAllowed, NotVisible, Rejected
+from kb.base.errors import NotAllowed, Rejected, found_in
 from kb.base.shapes import as_values
 from kb.base.text import storable, validate_metadata
 from kb.content.models import Chunk, Document
@@ -131,10 +131,9 @@ class PermittedTexts:
         return self._visible(self.principal())
 
     def _visible(self, principal: Principal) -> KnowledgeBase:
-        found: KnowledgeBase | None = KnowledgeBase.objects.visible_to(principal).filter(pk=self.kb_id).first()
-        if found is None:
-            raise NotVisible(_("There is no knowledge base with the id %(ids)s.") % {"ids": self.kb_id})
-        return found
+        otherwise = _("There is no knowledge base with the id %(ids)s.") % {"ids": self.kb_id}
+        rows: QuerySet[KnowledgeBase] = KnowledgeBase.objects.visible_to(principal).filter(pk=self.kb_id)
+        return found_in(rows, otherwise)
 
     def _editable(self, principal: Principal) -> KnowledgeBase:
         kb = self._visible(principal)

@@ -326,14 +326,10 @@ class ScopedModelAdmin(RowActions, ModelAdmin):  # type: ignore[misc]
 
 
 class ReadOnlyAdmin(ScopedModelAdmin):
-    def has_add_permission(self, request: HttpRequest) -> bool:  # noqa: ARG002 - Django's interface
+    def _may_not(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002 - Django's interface
         return False
 
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:  # noqa: ARG002
-        return False
+    has_add_permission = has_change_permission = has_delete_permission = _may_not
 
 
 def _is_filtered(model: type[models.Model], path: str, lookup: str) -> bool:

@@ -98,8 +98,7 @@ class JsonObjectField(serializers.JSONField):
 
 
 class KnowledgeBaseIdsField(serializers.ListField):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__(child=StrictIntegerField(min_value=1, max_value=MAX_ID), **kwargs)
+    child = StrictIntegerField(min_value=1, max_value=MAX_ID)
 
 
 class TagsField(serializers.ListField):

@@ -19,7 +19,7 @@ from rest_framework.response import Response
 from rest_framework.utils.urls import replace_query_param
 
 from kb.access.models import KnowledgeBase
-from kb.base.errors import NotVisible
+from kb.base.errors import found_in
 from kb.base.filter_values import InvalidFilter, read_time
 from kb.base.text import storable
 from kb.web.api.callers import principal_of
@@ -234,9 +234,7 @@ class Related(Whole):
     def filter(self, qs: QuerySet[Any], value: int | None) -> QuerySet[Any]:
         if value is None:
             return qs
-        found = self.rows(principal_of(self.parent.request)).filter(pk=value).first()
-        if found is None:
-            raise NotVisible(_("There is no such object."))
+        found = found_in(self.rows(principal_of(self.parent.request)).filter(pk=value), _("There is no such object."))
         return cast("QuerySet[Any]", self.narrowed(qs, found) if self.narrowed else super().filter(qs, found))
 
 

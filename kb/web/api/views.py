@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 from rest_framework.viewsets import GenericViewSet
 
 from kb.access.models import Principal, ScopedQuerySet
-from kb.base.errors import NotAllowed, NotVisible
+from kb.base.errors import NotAllowed, found_in
 from kb.web.api.callers import count_failure, principal_of, too_many
 from kb.web.api.fields import ShallowJSONParser
 from kb.web.api.lists import ListFilters, Order, listed
@@ -113,10 +113,7 @@ def one(rows: QuerySet[M], pk: int | UUID) -> M:
     Raises:
         NotVisible: it is not among them.
     """
-    found = rows.filter(pk=pk).first()
-    if found is None:
-        raise NotVisible(gettext("There is no such object."))
-    return found
+    return found_in(rows.filter(pk=pk), gettext("There is no such object."))
 
 
 def valid(serializer_class: type[S], data: Any, *, partial: bool = False) -> S:
