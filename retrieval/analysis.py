@@ -81,8 +81,7 @@ class Analyser:
         if rewritten is None:
             rewritten = Rewritten(text, split_questions(_without_invisible(query)))
         wanted = dict.fromkeys(filter(None, map(normalise_query, [rewritten.text, *rewritten.sub_queries])))
-        texts = list(wanted)[: config.max_retrieval_queries] or [text]
-        analysis, *sub_queries = self._analyse_all(texts)
+        analysis, *sub_queries = self._analyse_all(list(wanted)[: config.max_retrieval_queries] or [text])
         return Analysed(replace(analysis, sub_queries=tuple(sub_queries)), degradations, is_rewritten)
 
     def _rewrite(

@@ -1,7 +1,9 @@
 """The channels: thin, with the store that answers them injected."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +29,11 @@ class EmbeddingChannel:
         fallback: the same vectors in another store, which answers where that one cannot; None: there is none.
         dimension: of the chunks' vectors; None: not known.
         only: ids of the chunks that may be found, ascending; None: all.
+        notes: what every answer reports.
     """
 
     name: str
+    kind: str
     in_memory = False
 
     def __init__(
@@ -41,6 +45,7 @@ class EmbeddingChannel:
         fallback: VectorStore | None = None,
         dimension: int | None = None,
         only: NDArray[np.int64] | None = None,
+        notes: Sequence[Degradation] = (),
     ) -> None:
         self.kb_id = kb_id
         self._vectors = vectors
@@ -48,7 +53,30 @@ class EmbeddingChannel:
         self._fallback = fallback
         self._dimension = dimension
         self._only = only
+        self._notes = tuple(notes)
+        self._detail: Mapping[str, Any] = {}
         self._embedded: set[str] = set()
+
+    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
+        vector, source = self._embed(analysis.text, deadline)
+        chunk_ids, scores, notes = self._found(vector, k)
+        return Ranking(
+            self.name,
+            self.kb_id,
+            chunk_ids,
+            scores,
+            detail={"model": self._vectors.model_id, "query_vector": source, **self._detail},
+            degradations=(*self._notes, *notes),
+            score=partial(self._similarities, vector),
+        )
+
+    def _found(
+        self, vector: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[Degradation, ...]]:
+        return self._nearest(vector, k, self.kind)
+
+    def _similarities(self, vector: NDArray[np.float32], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        return self._store.similarities(self.kb_id, self._vectors.model_id, vector, chunk_ids, kind=self.kind)
 
     def lateness(self, analysis: Analysis) -> Degradation | None:
         """Why a search that has begun is late, as far as it is the model's fault; None where the vector is there."""
@@ -84,8 +112,8 @@ class EmbeddingChannel:
         except ChannelUnavailable as error:
             if self._fallback is None:
                 raise
-            found = self._fallback.search(self.kb_id, model, vector, k, kind=kind, only=self._only)
-            return *found, (Degradation(self.name, error.code, message_of(error)),)
+            note = Degradation(self.name, error.code, message_of(error))
+            return *self._fallback.search(self.kb_id, model, vector, k, kind=kind, only=self._only), (note,)
 
 
 class VectorChannel(EmbeddingChannel):
@@ -102,10 +130,11 @@ class VectorChannel(EmbeddingChannel):
         dimension: of the chunks' vectors; None: not known.
         keyword_share: 0 leaves the vectors of keywords out.
         only: ids of the chunks that may be found, ascending; None: all.
-        notes: what every answer should say.
+        notes: what every answer reports.
     """
 
     name = "vector"
+    kind = "content"
 
     def __init__(
         self,
@@ -119,39 +148,29 @@ class VectorChannel(EmbeddingChannel):
         only: NDArray[np.int64] | None = None,
         notes: Sequence[Degradation] = (),
     ) -> None:
-        super().__init__(kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only)
+        super().__init__(kb_id, vectors, store, fallback=fallback, dimension=dimension, only=only, notes=notes)
         self._keyword_share = keyword_share
-        self._notes = tuple(notes)
+        if keyword_share:
+            self._detail = {"keyword_share": keyword_share}
 
-    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        vector, source = self._embed(analysis.text, deadline)
-        detail: dict[str, Any] = {"model": self._vectors.model_id, "query_vector": source}
-        chunk_ids, scores, notes = self._nearest(vector, k, "content")
-        if self._keyword_share:
-            others, _, other_notes = self._nearest(vector, k, "keywords")
-            notes += tuple(note for note in other_notes if note not in notes)
-            union = np.union1d(chunk_ids, others)
-            joined = self._similarities(vector, union)
-            here = np.flatnonzero(~np.isnan(joined))
-            best = here[np.lexsort((union[here], -joined[here]))][:k]
-            chunk_ids, scores = union[best], joined[best]
-            detail["keyword_share"] = self._keyword_share
-        return Ranking(
-            self.name,
-            self.kb_id,
-            chunk_ids,
-            scores,
-            detail=detail,
-            degradations=(*self._notes, *notes),
-            score=lambda wanted: self._similarities(vector, wanted),
-        )
+    def _found(
+        self, vector: NDArray[np.float32], k: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[Degradation, ...]]:
+        chunk_ids, scores, notes = super()._found(vector, k)
+        if not self._keyword_share:
+            return chunk_ids, scores, notes
+        others, _, other_notes = self._nearest(vector, k, "keywords")
+        union = np.union1d(chunk_ids, others)
+        joined = self._similarities(vector, union)
+        here = np.flatnonzero(~np.isnan(joined))
+        best = here[np.lexsort((union[here], -joined[here]))][:k]
+        return union[best], joined[best], tuple(dict.fromkeys(notes + other_notes))
 
     def _similarities(self, vector: NDArray[np.float32], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        model = self._vectors.model_id
-        content = self._store.similarities(self.kb_id, model, vector, chunk_ids)
+        content = super()._similarities(vector, chunk_ids)
         if not self._keyword_share:
             return content
-        keywords = self._store.similarities(self.kb_id, model, vector, chunk_ids, kind="keywords")
+        keywords = self._store.similarities(self.kb_id, self._vectors.model_id, vector, chunk_ids, kind="keywords")
         joined = (1 - self._keyword_share) * content + self._keyword_share * keywords
         return np.where(np.isnan(keywords), content, joined)
 
@@ -160,25 +179,12 @@ class QuestionChannel(EmbeddingChannel):
     """Cosine similarity of the query's vector and the vectors of the questions that chunks answer."""
 
     name = "question"
-
-    def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        vector, source = self._embed(analysis.text, deadline)
-        model = self._vectors.model_id
-        chunk_ids, similarities, notes = self._nearest(vector, k, "question")
-        return Ranking(
-            self.name,
-            self.kb_id,
-            chunk_ids,
-            similarities,
-            detail={"model": model, "query_vector": source},
-            degradations=notes,
-            score=lambda wanted: self._store.similarities(self.kb_id, model, vector, wanted, kind="question"),
-        )
+    kind = "question"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedIndex:
-    """An index, and what the trace should tell of where it came from."""
+    """An index, and what the trace shows of where it came from."""
 
     index: OkapiIndex
     detail: Mapping[str, Any]
@@ -191,7 +197,7 @@ class BM25Channel:
         kb_id: the knowledge base.
         wait_for_index: given a deadline of `time.monotonic`; raises ChannelUnavailable if the index is not there by then.
         only: ids of the chunks that may be found, ascending; None: all.
-        detail: what else the trace should tell.
+        detail: what else the trace shows.
     """
 
     name = "bm25"
@@ -206,20 +212,12 @@ class BM25Channel:
         detail: Mapping[str, Any] | None = None,
     ) -> None:
         self.kb_id = kb_id
-        self._wait_for_index = wait_for_index
+        self.wait_for_index = wait_for_index
         self._only = only
         self._detail = detail or {}
 
-    def loaded(self, deadline: float) -> LoadedIndex:
-        """The index.
-
-        Raises:
-            ChannelUnavailable: it is not there by the deadline (of `time.monotonic`).
-        """
-        return self._wait_for_index(deadline)
-
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        loaded = self.loaded(deadline)
+        loaded = self.wait_for_index(deadline)
         terms = hash_terms(analysis.search_tokens(self.kb_id))
         chunk_ids, scores = loaded.index.search(terms, k, self._only)
         return Ranking(
@@ -252,8 +250,8 @@ class StoredKeywordChannel:
         self._only = only
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
-        tokens = set(analysis.tokens(self.kb_id))
-        other_names = [token for token in analysis.search_tokens(self.kb_id) if token not in tokens]
+        # The tokens that only other names of its concepts have follow the query's own.
+        other_names = analysis.search_tokens(self.kb_id)[len(analysis.tokens(self.kb_id)) :]
         text = " ".join((analysis.text, *other_names))
         try:
             found = self._store.search(self.kb_id, text, k, only=self._only)
@@ -263,13 +261,13 @@ class StoredKeywordChannel:
             return replace(ranking, degradations=(*ranking.degradations, note))
         if found is None:
             return self._own.search(analysis, k, deadline)
-        chunk_ids, scores = found
-        own = self._own_index(deadline)
+        own: LoadedIndex | None = None
+        with suppress(ChannelUnavailable):  # without the term statistics a ranking is complete too
+            own = self._own.wait_for_index(deadline)
         return Ranking(
             self.name,
             self.kb_id,
-            chunk_ids,
-            scores,
+            *found,
             detail={"store": self._store.name, **(own.detail if own else {})},
             lexicon=own.index if own else None,
             score=lambda wanted: self._scores(text, wanted, found),
@@ -284,13 +282,6 @@ class StoredKeywordChannel:
         except ChannelUnavailable:
             known = dict(zip(found[0].tolist(), found[1].tolist(), strict=True))
             return np.array([known.get(chunk_id, np.nan) for chunk_id in wanted.tolist()])
-
-    def _own_index(self, deadline: float) -> LoadedIndex | None:
-        """The index with the term statistics; None where it is still being built, without which a ranking is complete."""
-        try:
-            return self._own.loaded(deadline)
-        except ChannelUnavailable:
-            return None
 
 
 class _TextStoreChannel:
@@ -327,7 +318,7 @@ class LexicalChannel(_TextStoreChannel):
 
 
 class UnavailableChannel:
-    """Stands where a channel cannot be had, so that the search says why."""
+    """In place of a channel that is unavailable, so that the search says why."""
 
     in_memory = True
 

@@ -163,11 +163,11 @@ class ModelGuard:
         if not self._slots.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise self._timed_out(ModelTimeout(too_late(self.name)), time.monotonic())
         outcome: Future[R] = Future()
-        started = time.monotonic()
-        self._running[outcome] = started
+        self._running[outcome] = started = time.monotonic()
         context = contextvars.copy_context()  # whose log lines and spans are the caller's
-        work = (self._run, function, outcome)
-        threading.Thread(target=context.run, args=work, name=f"model {self.name}", daemon=True).start()
+        threading.Thread(
+            target=context.run, args=(self._run, function, outcome), name=f"model {self.name}", daemon=True
+        ).start()
         if not wait([outcome], timeout=max(0.0, deadline - time.monotonic())).done:
             raise self._timed_out(ModelTimeout(too_late(self.name)), started)
         try:
@@ -188,8 +188,7 @@ class ModelGuard:
 
     def _timed_out(self, error: ModelTimeout, started: float) -> ModelUnavailable:
         """Counts against the model where a call has run for as long as it may, be it another one that keeps the slot."""
-        now = time.monotonic()
-        if now - min([started, *list(self._running.values())]) >= self._patience_s:
+        if time.monotonic() - min([started, *list(self._running.values())]) >= self._patience_s:
             return self._failed(error)
         self.breaker.undecided()
         return error

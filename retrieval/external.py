@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from retrieval.errors import ChannelUnavailable
 from retrieval.execution import CircuitBreaker
 from retrieval.lexicons import LexiconWithTexts
-from retrieval.messages import Message, gettext_noop
+from retrieval.messages import Message, gettext_noop, storable
 from retrieval.postings import hash_terms
-from retrieval.protocols import ExternalProvider, TextVectors
+from retrieval.protocols import ExternalProvider, QueryVectors
 from retrieval.rerankers.overlap import searchable_text
 from retrieval.scope import Scope
 from retrieval.trace import Degradation, DegradationCode
@@ -75,14 +75,10 @@ class ExternalChannel:
         self.most = most
         self.timeout_ms = timeout_ms
         self.executor = executor
-        self._provider = provider
+        self.source = provider.name
         self.weight = weight
+        self._provider = provider
         self._breaker = breaker
-
-    @property
-    def source(self) -> str:
-        """The source's name, for the trace."""
-        return self._provider.name
 
     def search(self, analysis: Analysis, k: int, deadline: float) -> Ranking:
         hits = self._asked(analysis, min(k, self.most), deadline)[:k]
@@ -102,23 +98,30 @@ class ExternalChannel:
         )
 
     def lateness(self, _analysis: Analysis) -> Degradation:
-        """What a search says that has waited in vain."""
-        message = Message(
-            gettext_noop("the source {source!r} did not answer in time: allow more time, or switch it off"),
-            source=self.source,
+        """Why a search did without it."""
+        return Degradation(
+            self.stage,
+            DegradationCode.EXTERNAL_TIMEOUT,
+            Message(
+                gettext_noop("the source {source!r} did not answer in time: allow more time, or switch it off"),
+                source=self.source,
+            ),
         )
-        return Degradation(self.stage, DegradationCode.EXTERNAL_TIMEOUT, message)
 
     def _asked(self, analysis: Analysis, k: int, deadline: float) -> Sequence[ExternalHit]:
         breaker = self._breaker
         if breaker is None:
             return self._provider.search(analysis, k, deadline)
         if not breaker.allows():
-            message = Message(
-                gettext_noop("the source {source!r} failed repeatedly and is not asked for a while: see its test page"),
-                source=self.source,
+            raise ChannelUnavailable(
+                DegradationCode.EXTERNAL_UNAVAILABLE,
+                Message(
+                    gettext_noop(
+                        "the source {source!r} failed repeatedly and is not asked for a while: see its test page"
+                    ),
+                    source=self.source,
+                ),
             )
-            raise ChannelUnavailable(DegradationCode.EXTERNAL_UNAVAILABLE, message)
         has_patience = deadline - time.monotonic() >= PATIENCE_S
         try:
             hits = self._provider.search(analysis, k, deadline)
@@ -136,14 +139,20 @@ class ExternalChannel:
 
     def _passage(self, hit: ExternalHit, rank: int) -> Passage | None:
         """None for a result without any text, which nobody could read or cite."""
-        title = _storable(hit.title)[:MOST_TITLE]
-        text = _storable(hit.text)[:MOST_TEXT] or title
+        title = storable(hit.title).strip()[:MOST_TITLE]
+        text = storable(hit.text).strip()[:MOST_TEXT] or title
         if not text:
             return None
-        url, name = _address(hit.url), _storable(hit.id)[:MOST_ADDRESS]
-        published = _storable(hit.published)[:MOST_TITLE]
-        score = None if hit.score is None or not np.isfinite(hit.score) else float(hit.score)
-        origin = Origin(self._provider.kind, self.source, name, url, published, rank, score)
+        url = _address(hit.url)
+        origin = Origin(
+            kind=self._provider.kind,
+            source=self.source,
+            id=storable(hit.id).strip()[:MOST_ADDRESS],
+            url=url,
+            published=storable(hit.published).strip()[:MOST_TITLE],
+            rank=rank,
+            score=None if hit.score is None or not np.isfinite(hit.score) else float(hit.score),
+        )
         return Passage(
             external_id(self.kb_id, self.name, url, text),
             0,
@@ -212,12 +221,11 @@ def _completed(
     if ranking.lexicon is not None and scope.tokenizer is not None:
         words = {each.chunk_id: scope.tokenizer(_text_of(each)) for each in texts}
         lexicon = LexiconWithTexts(ranking.lexicon, words)
-        keywords = None if ranking.score is None else partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
+        keywords = partial(_keyword_scores, lexicon, analysis, ranking.kb_id)
         return dataclasses.replace(ranking, lexicon=lexicon, score=_for_texts(ranking.score, keywords))
-    if ranking.channel == "vector" and scope.text_vectors is not None:
-        cosines = _cosines(scope.text_vectors, analysis, texts, deadline)
-        return dataclasses.replace(ranking, score=_for_texts(ranking.score, cosines))
-    return dataclasses.replace(ranking, score=_for_texts(ranking.score, None))
+    vectors = scope.text_vectors if ranking.channel == "vector" else None
+    cosines = None if vectors is None else _cosines(vectors, analysis, texts, deadline)
+    return dataclasses.replace(ranking, score=_for_texts(ranking.score, cosines))
 
 
 Score = Callable[[NDArray[np.int64]], NDArray[np.float64]]
@@ -244,12 +252,12 @@ def _keyword_scores(
     lexicon: LexiconWithTexts, analysis: Analysis, kb_id: int, keys: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """The best over the queries, as for chunks."""
-    queries = [hash_terms(query.search_tokens(kb_id)) for query in analysis.queries]
+    queries = (hash_terms(query.search_tokens(kb_id)) for query in analysis.queries)
     best: NDArray[np.float64] = np.max([lexicon.contributions(terms, keys).sum(axis=1) for terms in queries], axis=0)
     return best
 
 
-def _cosines(vectors: TextVectors, analysis: Analysis, texts: Sequence[Passage], deadline: float) -> Score:
+def _cosines(vectors: QueryVectors, analysis: Analysis, texts: Sequence[Passage], deadline: float) -> Score:
     """Scores texts by cosines, which are made once, when they are asked for."""
 
     @cache
@@ -268,12 +276,7 @@ def _text_of(passage: Passage) -> str:
     return searchable_text(passage.title, passage.heading_path, passage.text)
 
 
-def _storable(text: str) -> str:
-    """What a database and a response can hold of it."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode().strip()
-
-
 def _address(url: str) -> str:
     """Blank for what is none: a link to `javascript:` would be a script of whoever answers, on every page that shows it."""
-    found = _storable(url)
+    found = storable(url).strip()
     return found if len(found) <= MOST_ADDRESS and _ADDRESS.match(found) else ""

@@ -145,12 +145,12 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
     if config.fusion == "weighted":
         union = np.unique(np.concatenate([ranking.chunk_ids for ranking in rankings]))
         exact = {ranking.channel: _scores_of(ranking, union) for ranking in rankings}
-        weighted = [(exact[each.channel], _weight(each, weights)) for each in rankings]
-        chunk_ids, scores = weighted_sum(union, weighted)
+        chunk_ids, scores = weighted_sum(union, [(exact[each.channel], _weight(each, weights)) for each in rankings])
         best = most = 1.0
     else:
-        listed = [(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings]
-        chunk_ids, scores = reciprocal_rank_fusion(listed, config.rrf_k)
+        chunk_ids, scores = reciprocal_rank_fusion(
+            [(ranking.chunk_ids, _weight(ranking, weights)) for ranking in rankings], config.rrf_k
+        )
         agreeing = [each for each in rankings if each.channel not in _MAY_NOT_KNOW and each.weight is None]
         # What a chunk scores that each of them puts first.
         best = sum(_weight(each, weights) for each in agreeing or rankings) / (config.rrf_k + 1)
@@ -163,9 +163,8 @@ def _fuse_one(place: int, config: RetrievalConfig, rankings: Sequence[Ranking]) 
             ranks[chunk_id][ranking.channel] = rank
         ids, known = (union, exact[ranking.channel]) if exact else (ranking.chunk_ids, ranking.scores)
         for chunk_id, score in zip(ids.tolist(), known.tolist(), strict=True):
-            if not isnan(
-                score
-            ):  # a chunk that stands for its double in another knowledge base has a rank, and no score
+            # A chunk that stands for its double in another knowledge base has a rank, and no score.
+            if not isnan(score):
                 found[chunk_id][ranking.channel] = score
     kb_id, most, best = rankings[0].kb_id, most or 1.0, best or 1.0  # where all weights are 0, so are the scores
     own_best = {} if config.fusion == "weighted" else _best_elsewhere(rankings, config.rrf_k)

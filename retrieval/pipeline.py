@@ -76,7 +76,7 @@ class Pipeline:
             query: any text; blank finds nothing.
             config: settings of the stages that serve all knowledge bases together.
             history: earlier turns of the conversation that the query stands in, oldest first.
-            explain: also tell which terms candidates hold that will not be results, and what was dropped before.
+            explain: also report which terms candidates hold that will not be results, and what was dropped before.
             latency_budget: seconds after which the search answers with what it has.
 
         Raises:
@@ -112,8 +112,20 @@ class Pipeline:
             for ranking in (fused if config.use_rerank else unique.rankings)
             if ranking.lexicon is not None
         }
-        candidates = _match_terms(analysis, lexicons, candidates, explain=explain)
-        job = self._job(analysis, fused, lexicons)
+        # Candidates that are cut already have their terms only where the search is explained.
+        shown = [c for c in candidates if explain or c.cut_by is None]
+        candidates = match_terms(analysis, shown, lexicons) + [c for c in candidates if not explain and c.cut_by]
+        job = RerankJob(
+            analysis=analysis,
+            candidates=(),
+            lexicons=lexicons,
+            spaces={scope.kb_id: scope.space for scope in self.scopes},
+            similarity={
+                ranking.kb_id: ranking.score
+                for ranking in fused
+                if ranking.channel == "vector" and ranking.score is not None
+            },
+        )
         scored = self._rerank(job, candidates, config, budget, trace)
         candidates, cut = self._gate(scored, lexicons, config, trace)
         with trace.span("selection") as detail:
@@ -160,18 +172,14 @@ class Pipeline:
                     {"id": concept.concept_id, "name": concept.name, "mention": concept.mention}
                     for concept in analysis.concepts
                 ]
-        for degradation in analysed.degradations:
-            trace.degrade(degradation)
+        trace.degrade(*analysed.degradations)
         return analysis
 
     def _begin_facts(self, analysis: Analysis, config: RetrievalConfig) -> "Future[tuple[Fact, ...]] | None":
         if self.facts is None or not config.graph_facts or not analysis.text:
             return None
         names = [name for concept in analysis.concepts for name in (concept.name, *concept.names)]
-        return self.executor.submit(self._facts, self.facts, analysis.text, names, config.max_graph_facts)
-
-    def _facts(self, store: FactStore, text: str, names: Sequence[str], limit: int) -> tuple[Fact, ...]:
-        return store.facts(self.fact_kb_ids, text, names, limit)
+        return self.executor.submit(self.facts.facts, self.fact_kb_ids, analysis.text, names, config.max_graph_facts)
 
     def _load_passages(self, rankings: Sequence[Ranking], trace: Trace) -> Mapping[int, Passage]:
         """A chunk that was deleted since an index was read, or that the caller may not see, is not among them."""
@@ -196,13 +204,18 @@ class Pipeline:
             return fuse(self.scopes, rankings, passages, depth)
         except Exception:
             logger.exception("the exact scores of candidates could not be read")
-            message = Message(
-                gettext_noop(
-                    "the exact scores of candidates could not be read, so one counts 0 in a channel that did not "
-                    "find it: see the server's log"
+            trace.degrade(
+                Degradation(
+                    "fusion",
+                    DegradationCode.CHANNEL_FAILED,
+                    Message(
+                        gettext_noop(
+                            "the exact scores of candidates could not be read, so one counts 0 in a channel that did "
+                            "not find it: see the server's log"
+                        )
+                    ),
                 )
             )
-            trace.degrade(Degradation("fusion", DegradationCode.CHANNEL_FAILED, message))
             return fuse(self.scopes, [dataclasses.replace(each, score=None) for each in rankings], passages, depth)
 
     def _rerank(
@@ -221,8 +234,7 @@ class Pipeline:
         with trace.span("rerank") as detail:
             outcome = self.chain.rerank(dataclasses.replace(job, candidates=tuple(alive)), budget.end)
             detail |= {"reranker": outcome.name, "scored": len(alive), "passed_over": dict(outcome.tried)}
-        for degradation in outcome.degradations:
-            trace.degrade(degradation)
+        trace.degrade(*outcome.degradations)
         if outcome.scores is None or outcome.scale is None:
             return self._without_reranker(alive, rest, outcome.intended)
         scores = outcome.scores.tolist()
@@ -238,25 +250,11 @@ class Pipeline:
 
     def _without_reranker(self, alive: list[Candidate], rest: list[Candidate], intended: ScoreScale) -> _Scored:
         """By cosine where all candidates have one of the same space; else only the fused order is left."""
-        one_space = len({scope.space for scope in self.scopes}) == 1
-        by_cosine = one_space and all("vector" in c.scores for c in alive)
+        by_cosine = len({scope.space for scope in self.scopes}) == 1 and all("vector" in c.scores for c in alive)
         stage, scale = ("vector", ScoreScale.COSINE) if by_cosine else ("fused", ScoreScale.RRF)
         order = {scope.kb_id: position for position, scope in enumerate(self.scopes)}
         alive.sort(key=lambda c: (-c.scores[stage], order[c.kb_id], c.chunk_id))
         return _Scored(alive + rest, scale, stage, intended)
-
-    def _job(self, analysis: Analysis, rankings: Sequence[Ranking], lexicons: Mapping[int, Lexicon]) -> RerankJob:
-        return RerankJob(
-            analysis=analysis,
-            candidates=(),
-            lexicons=lexicons,
-            spaces={scope.kb_id: scope.space for scope in self.scopes},
-            similarity={
-                ranking.kb_id: ranking.score
-                for ranking in rankings
-                if ranking.channel == "vector" and ranking.score is not None
-            },
-        )
 
     def _gate(
         self, scored: _Scored, lexicons: Mapping[int, Lexicon], config: RetrievalConfig, trace: Trace
@@ -267,18 +265,23 @@ class Pipeline:
         chunk_count = sum(lexicon.chunk_count for lexicon in lexicons.values()) if all_known else None
         cut = cut_for(scale, config, scored.intended, chunk_count)
         if cut.replaced:
-            message = Message(
-                gettext_noop(
-                    "the threshold {score_threshold} is meant for scores of the scale {intended}, and these are of "
-                    "the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or give "
-                    "score_threshold 0"
-                ),
-                score_threshold=str(config.score_threshold),
-                intended=str(scored.intended),
-                scale=str(scale),
-                threshold=cut.threshold,
+            trace.degrade(
+                Degradation(
+                    "gate",
+                    DegradationCode.THRESHOLD_NOT_APPLIED,
+                    Message(
+                        gettext_noop(
+                            "the threshold {score_threshold} is meant for scores of the scale {intended}, and these "
+                            "are of the scale {scale}: its default, {threshold:g}, applies; mend the reranker, or "
+                            "give score_threshold 0"
+                        ),
+                        score_threshold=str(config.score_threshold),
+                        intended=str(scored.intended),
+                        scale=str(scale),
+                        threshold=cut.threshold,
+                    ),
+                )
             )
-            trace.degrade(Degradation("gate", DegradationCode.THRESHOLD_NOT_APPLIED, message))
         with trace.span("gate", scale=scale.value, threshold=cut.threshold) as detail:
             gated = [
                 c._replace(cut_by="gate")
@@ -305,24 +308,15 @@ class Pipeline:
 
 
 def _fused_channels(rankings: Sequence[Ranking], config: RetrievalConfig) -> list[Ranking]:
-    """Without a reranker the vector channel's results are returned as they are, or the others' where it is out."""
+    """Without a reranker the vector channel's results are returned as they are, or the others' where it is unavailable."""
     if config.use_rerank:
         return list(rankings)
     with_vectors = {ranking.kb_id for ranking in rankings if ranking.channel == "vector"}
     return [r for r in rankings if r.channel == "vector" or r.kb_id not in with_vectors]
 
 
-def _match_terms(
-    analysis: Analysis, lexicons: Mapping[int, Lexicon], candidates: list[Candidate], *, explain: bool
-) -> list[Candidate]:
-    """Adds the terms that candidates hold; those already cut have them only where the search is explained."""
-    shown = [c for c in candidates if explain or c.cut_by is None]
-    return match_terms(analysis, shown, lexicons) + [c for c in candidates if not explain and c.cut_by]
-
-
 def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, str]) -> tuple[Hit, ...]:
     """The results; where there is a longer passage around one, that is its text."""
-    scale = scored.scale.value
 
     def given(passage: Passage) -> Passage:
         text = texts.get(passage.chunk_id)
@@ -332,7 +326,7 @@ def _hits(candidates: Sequence[Candidate], scored: _Scored, texts: Mapping[int, 
         Hit(
             given(c.passage),
             c.scores[scored.stage],
-            scale,
+            scored.scale.value,
             c.ranks,
             c.scores,
             c.matched_terms,
@@ -353,10 +347,15 @@ def _await_facts(facts: "Future[tuple[Fact, ...]] | None", budget: Budget, trace
             found = facts.result(timeout=budget.remaining())
         except Exception as error:
             logger.exception("the facts of the graph could not be read", exc_info=error)
-            message = Message(
-                gettext_noop("the facts of the graph could not be read, or not in time: see the server's log")
+            trace.degrade(
+                Degradation(
+                    "facts",
+                    DegradationCode.FACTS_FAILED,
+                    Message(
+                        gettext_noop("the facts of the graph could not be read, or not in time: see the server's log")
+                    ),
+                )
             )
-            trace.degrade(Degradation("facts", DegradationCode.FACTS_FAILED, message))
             found = ()
         detail["found"] = len(found)
     return found

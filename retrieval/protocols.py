@@ -73,7 +73,7 @@ class Channel(Protocol):
 
 
 class QueryVectors(Protocol):
-    """The vectors of queries in the space of one model."""
+    """The vectors of queries, and of texts that are compared with them, in the space of one model."""
 
     @property
     def model_id(self) -> str: ...
@@ -84,6 +84,9 @@ class QueryVectors(Protocol):
         Raises:
             ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
         """
+
+    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
+        """Returns the cosines of a query and texts that are no chunks, shape (n_texts,); raises as `embed`."""
 
 
 class VectorStore(Protocol):
@@ -187,17 +190,6 @@ class ExternalProvider(Protocol):
 
         Raises:
             ChannelUnavailable: it cannot answer, with one of the codes EXTERNAL_...; the search goes on without it.
-        """
-
-
-class TextVectors(Protocol):
-    """Cosines of texts that are no chunks, in the space of a knowledge base's model."""
-
-    def similarities(self, query: str, texts: Sequence[str], deadline: float) -> NDArray[np.float64]:
-        """Returns shape (n_texts,).
-
-        Raises:
-            ChannelUnavailable: the model cannot answer, or not by the deadline (of `time.monotonic`).
         """
 
 

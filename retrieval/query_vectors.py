@@ -69,13 +69,13 @@ class _ThreadEach(Executor):
             finally:
                 self.room.release()
 
-        context = contextvars.copy_context()  # whose log lines and spans are the caller's
-        threading.Thread(target=context.run, args=(run,), name="query vector", daemon=True).start()
+        # Its log lines and spans are the caller's.
+        threading.Thread(target=contextvars.copy_context().run, args=(run,), name="query vector", daemon=True).start()
         return job
 
 
 class QueryEmbedder:
-    """One model's vectors of queries.
+    """One model's vectors of queries, shared by the searches of all scopes.
 
     A model is judged by patience of its own, not by the searches that wait for it: however little time these have, they
     do not open its breaker, and what it answers too late for them serves the next.
@@ -113,10 +113,6 @@ class QueryEmbedder:
         if self._guard is not None and not self.embedder.is_loaded:
             with _as_channel_fault():
                 self._loaded(self._guard, deadline)
-
-    def within(self, scope: str) -> "ScopedQueryEmbedder":
-        """The same embedder for the searches of one scope, with vectors of their own in the cache."""
-        return ScopedQueryEmbedder(self, scope)
 
     def embed(self, text: str, deadline: float, scope: str = "") -> tuple[Vector, str]:
         """The vector of a query, shape (dimension,), not to be written to, and where it comes from.
@@ -251,7 +247,6 @@ class QueryEmbedder:
         return vector
 
     def _check(self, vector: Vector, dimension: int) -> None:
-        name = self.model_id
         problem: Message | None = None
         if vector.shape != (dimension,):
             problem = Message(
@@ -262,13 +257,13 @@ class QueryEmbedder:
         elif not np.isfinite(vector).all():
             problem = Message(gettext_noop("answered with a vector that is not finite"))
         if problem:
-            logger.warning("model %r %s", name, problem)
+            logger.warning("model %r %s", self.model_id, problem)
             raise UnusableVectors(
                 Message(
                     gettext_noop(
                         "model {name!r} {problem}: check its files or its server's settings, or choose another model"
                     ),
-                    name=name,
+                    name=self.model_id,
                     problem=problem,
                 )
             )
@@ -300,10 +295,10 @@ class ScopedQueryEmbedder:
 
 
 def _key(model_id: str, text: str) -> bytes:
-    # The length tells where the model's name ends.
+    # The length says where the model's name ends.
     name = model_id.encode()
-    content = text.encode("utf-8", "surrogatepass")
-    return hashlib.sha256(_FORMAT + len(name).to_bytes(8, "little") + name + content).digest()
+    named = _FORMAT + len(name).to_bytes(8, "little") + name
+    return hashlib.sha256(named + text.encode("utf-8", "surrogatepass")).digest()
 
 
 def _as_vector(entry: Entry | None) -> tuple[Vector, str] | None:

@@ -73,21 +73,21 @@ def search_channels(
     if not analysis.text:
         return []
     count = len(analysis.queries)
-    channels = [(scope, channel) for scope in scopes for channel in scope.channels]
-    jobs = [job for scope, channel in channels for job in _jobs(scope, channel, count, budget, executor)]
-    for degradation in (note for scope in scopes for note in scope.notes):
-        trace.degrade(degradation)
+    jobs = [
+        job for scope in scopes for channel in scope.channels for job in _jobs(scope, channel, count, budget, executor)
+    ]
+    trace.degrade(*(note for scope in scopes for note in scope.notes))
     rankings, failed = _run(jobs, analysis, trace)
     fallbacks = [(scope, fallback) for scope in scopes for fallback in scope.fallbacks]
     late = (budget.channels_end + budget.end) / 2
 
     def search(wanted: Iterable[tuple[Scope, Fallback]]) -> list[Ranking]:
-        late_jobs = [
+        late_jobs = (
             dataclasses.replace(job, deadline=late)
             for scope, fallback in wanted
             for job in _jobs(scope, fallback.channel, count, budget, executor)
-        ]
-        return _run(late_jobs, analysis, trace)[0]
+        )
+        return _run(list(late_jobs), analysis, trace)[0]
 
     rankings += search(each for each in fallbacks if _has_fault(*each, failed))
     # What those have found counts: it may be enough.
@@ -125,8 +125,10 @@ def dropped_chunks(stage: str, rankings: Iterable[Ranking], is_dropped: Callable
             if chunk_id >= 0 and is_dropped(chunk_id):
                 by_channel = ranks.setdefault((ranking.kb_id, chunk_id), {})
                 by_channel[ranking.channel] = min(rank, by_channel.get(ranking.channel, rank))
-    dropped = [Dropped(stage, kb_id, chunk_id, by_channel) for (kb_id, chunk_id), by_channel in ranks.items()]
-    return sorted(dropped, key=lambda each: (min(each.ranks.values()), each.chunk_id))
+    return sorted(
+        (Dropped(stage, kb_id, chunk_id, by_channel) for (kb_id, chunk_id), by_channel in ranks.items()),
+        key=lambda each: (min(each.ranks.values()), each.chunk_id),
+    )
 
 
 def _depth(scope: Scope, channel: str) -> int:
@@ -145,8 +147,8 @@ def _jobs(scope: Scope, channel: Channel, count: int, budget: Budget, executor: 
     timeout_ms = config.vector_timeout_ms if channel.name in _OF_VECTORS else config.keyword_timeout_ms
     deadline = budget.channel_deadline(timeout_ms)
     depth = RANKS_A_CANDIDATE * _depth(scope, channel.name)
+    runs_it = _OWN_THREAD if channel.in_memory else executor
     for query in range(count):
-        runs_it = _OWN_THREAD if channel.in_memory else executor
         yield _Job(scope, channel, query, deadline, depth, channel.name, runs_it, {"query": query} if query else {})
 
 
@@ -155,12 +157,8 @@ def _has_fault(scope: Scope, fallback: Fallback, failed: Mapping[int, frozenset[
 
 
 def _is_short(scope: Scope, fallback: Fallback, rankings: Iterable[Ranking]) -> bool:
-    found = sum(
-        len(ranking.chunk_ids)
-        for ranking in rankings
-        if ranking.kb_id == scope.kb_id and ranking.channel in fallback.short and ranking.query == 0
-    )
-    return found < fallback.below
+    of_query = (ranking for ranking in rankings if ranking.kb_id == scope.kb_id and ranking.query == 0)
+    return sum(len(each.chunk_ids) for each in of_query if each.channel in fallback.short) < fallback.below
 
 
 def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[Ranking], dict[int, frozenset[str]]]:
@@ -173,17 +171,16 @@ def _run(jobs: Sequence[_Job], analysis: Analysis, trace: Trace) -> tuple[list[R
     failed: dict[int, frozenset[str]] = {}
     for place, job in enumerate(jobs):
         outcome, milliseconds = _await(futures[place], job, analysis)
-        name, kb_id = job.channel.name, job.channel.kb_id
-        about = {"kb_id": kb_id, **job.about}
+        kb_id = job.channel.kb_id
         if isinstance(outcome, Degradation):
             trace.degrade(outcome)
-            trace.add(Span(job.stage, milliseconds, {**about, "error": outcome.code.value}))
-            failed[kb_id] = failed.get(kb_id, frozenset()) | {name}
-            continue
-        for degradation in outcome.degradations:
-            trace.degrade(degradation)
-        trace.add(Span(job.stage, milliseconds, {**about, "found": len(outcome.chunk_ids), **outcome.detail}))
-        rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
+            about: Mapping[str, Any] = {"error": outcome.code.value}
+            failed[kb_id] = failed.get(kb_id, frozenset()) | {job.channel.name}
+        else:
+            trace.degrade(*outcome.degradations)
+            about = {"found": len(outcome.chunk_ids), **outcome.detail}
+            rankings.append(dataclasses.replace(outcome, query=job.query) if job.query else outcome)
+        trace.spans.append(Span(job.stage, milliseconds, {"kb_id": kb_id, **job.about, **about}))
     return rankings, failed
 
 
@@ -208,11 +205,16 @@ def _lateness(job: _Job, analysis: Analysis, *, has_begun: bool) -> Degradation:
         known = channel.lateness(analysis.queries[job.query])
         if known is not None:
             return known
-    message = Message(
-        gettext_noop("the {name} channel did not answer in time: allow more time, or look at the load of its server"),
-        name=channel.name,
+    return Degradation(
+        channel.name,
+        DegradationCode.CHANNEL_TIMEOUT,
+        Message(
+            gettext_noop(
+                "the {name} channel did not answer in time: allow more time, or look at the load of its server"
+            ),
+            name=channel.name,
+        ),
     )
-    return Degradation(channel.name, DegradationCode.CHANNEL_TIMEOUT, message)
 
 
 def _search(job: _Job, analysis: Analysis) -> _Outcome:

@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 
 from retrieval.config import RetrievalConfig
-from retrieval.protocols import Channel, TextVectors, Tokenizer
+from retrieval.protocols import Channel, QueryVectors, Tokenizer
 from retrieval.trace import Degradation
 
 
@@ -38,5 +38,5 @@ class Scope:
     channels: tuple[Channel, ...]
     config: RetrievalConfig
     fallbacks: tuple[Fallback, ...] = ()
-    text_vectors: TextVectors | None = None
+    text_vectors: QueryVectors | None = None
     notes: tuple[Degradation, ...] = ()

@@ -122,7 +122,7 @@ class Trace:
     """Collects the spans and degradations of one search. Its owner is one thread.
 
     Args:
-        explains: whether it should also tell of every chunk that was dropped before there were candidates.
+        explains: whether it also collects every chunk that was dropped before there were candidates.
     """
 
     def __init__(self, *, explains: bool = False) -> None:
@@ -139,12 +139,9 @@ class Trace:
         yield detail
         self.spans.append(Span(stage, (time.perf_counter() - started) * 1_000, detail))
 
-    def add(self, span: Span) -> None:
-        self.spans.append(span)
-
-    def degrade(self, degradation: Degradation) -> None:
-        if degradation not in self.degradations:
-            self.degradations.append(degradation)
+    def degrade(self, *degradations: Degradation) -> None:
+        """Notes what is worse than it should be, each once."""
+        self.degradations += [each for each in dict.fromkeys(degradations) if each not in self.degradations]
 
     def timings_ms(self) -> dict[str, float]:
         """Milliseconds by stage; stages that ran once per knowledge base count with their longest run."""

@@ -54,7 +54,7 @@ from retrieval.execution import CircuitBreaker, InlineExecutor
 from retrieval.external import ExternalChannel
 from retrieval.messages import Message, message_of
 from retrieval.pipeline import Pipeline
-from retrieval.protocols import Channel, ExternalProvider, Reranker, TextVectors, Tokenizer, VectorStore
+from retrieval.protocols import Channel, ExternalProvider, QueryVectors, Reranker, Tokenizer, VectorStore
 from retrieval.query_vectors import QueryEmbedder, ScopedQueryEmbedder
 from retrieval.rerankers.chain import RerankChain
 from retrieval.rerankers.overlap import OverlapReranker
@@ -129,7 +129,7 @@ def external_channels(
     held: Holdings,
     config: RetrievalConfig,
     tokenizer: Tokenizer | None,
-    vectors: TextVectors | None,
+    vectors: QueryVectors | None,
 ) -> Iterator[ExternalChannel]:
     """A channel for each source that is switched on; one that cannot be asked says why when it is searched."""
     language = get_language() or "en"
@@ -316,7 +316,7 @@ def build_pipeline(
     scopes = tuple(
         _scope(
             kb,
-            vectors[kb.embedding_model].within(asked_of),
+            ScopedQueryEmbedder(vectors[kb.embedding_model], asked_of),
             config if profile or kb.profile == common else _configured(kb.profile, asked),
             None if filters is None else chunk_ids(kb.pk, principal, filters),
         )

@@ -10,7 +10,7 @@ from retrieval.cache import ByteCache
 from retrieval.embedders.hashing import HashingEmbedder
 from retrieval.errors import ChannelUnavailable, ModelUnavailable
 from retrieval.execution import FAILURES_TO_OPEN, ModelGuard
-from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder
+from retrieval.query_vectors import MOST_FLIGHTS, WARM_UP, QueryEmbedder, ScopedQueryEmbedder
 from retrieval.trace import DegradationCode
 from tests.retrieval.byte_tiers import Clock, DictTier
 
@@ -387,7 +387,7 @@ def test_look_ups_are_counted(new_process, shared):
 
 def test_the_searches_of_one_scope_learn_nothing_of_another(new_process):
     model = Model()
-    mallory, alice = (new_process(model).within(scope) for scope in ("1\0", "2\0"))
+    mallory, alice = (ScopedQueryEmbedder(new_process(model), scope) for scope in ("1\0", "2\0"))
     assert alice.embed("lay off", soon())[1] == "model"
 
     assert mallory.embed("lay off", soon())[1] == "model"

@@ -11,8 +11,7 @@ def test_a_span_carries_what_its_stage_noted():
 
 def test_a_stage_that_ran_for_several_knowledge_bases_counts_with_its_longest_run():
     trace = Trace()
-    trace.add(Span("bm25", 2.0, {"kb_id": 1}))
-    trace.add(Span("bm25", 5.0, {"kb_id": 2}))
+    trace.spans += [Span("bm25", 2.0, {"kb_id": 1}), Span("bm25", 5.0, {"kb_id": 2})]
     timings = trace.timings_ms()
     assert timings["bm25"] == 5.0
     assert timings["total"] >= 0

@@ -35,7 +35,7 @@ from retrieval.errors import ChannelUnavailable
 from retrieval.fusion import reciprocal_rank_fusion
 from retrieval.messages import Message
 from retrieval.postings import count_postings, hash_terms
-from retrieval.protocols import TextVectors, Tokenizer
+from retrieval.protocols import QueryVectors, Tokenizer
 from retrieval.rerankers.overlap import searchable_text
 from retrieval.trace import DegradationCode
 from retrieval.types import Analysis, ExternalHit
@@ -143,7 +143,7 @@ class LiveSearch:
         client: WebClient,
         tokenizer: Tokenizer,
         *,
-        vectors: TextVectors | None = None,
+        vectors: QueryVectors | None = None,
     ) -> None:
         self.kind = str(source.kind)
         self.name = source.name
@@ -200,7 +200,7 @@ class LiveSearch:
 
 
 def _by_cosine(
-    vectors: TextVectors, analysis: Analysis, passages: Sequence[tuple[Candidate, str]], deadline: float
+    vectors: QueryVectors, analysis: Analysis, passages: Sequence[tuple[Candidate, str]], deadline: float
 ) -> NDArray[np.int64]:
     """Rows, best first; none where the vectors are unavailable, since keywords alone rank then."""
     texts = [searchable_text(entry.title, (), text) for entry, text in passages]
