@@ -11,8 +11,8 @@ from retrieval.config import RetrievalConfig
 from retrieval.errors import GenerationFailed
 from retrieval.keywords import query_keywords
 from retrieval.messages import Message, gettext_noop, message_of
-from retrieval.protocols import ConceptStore, Rewriter, Tokenizer
-from retrieval.rewrite import core_intent, split_questions
+from retrieval.protocols import ConceptStore, Tokenizer
+from retrieval.rewrite import LlmRewriter, core_intent, split_questions
 from retrieval.tokenize import normalize
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Analysis, ConceptMention, Rewritten, Turn
@@ -57,7 +57,7 @@ class Analyser:
     tokenizers: Mapping[int, Tokenizer]
     concepts: ConceptStore | None = None
     concept_kb_ids: tuple[int, ...] = ()
-    rewriter: Rewriter | None = None
+    rewriter: LlmRewriter | None = None
 
     def analyse(self, query: str, history: Sequence[Turn], config: RetrievalConfig, deadline: float) -> Analysed:
         """Analyses a query.

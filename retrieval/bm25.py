@@ -48,7 +48,6 @@ class OkapiParameters:
 
 @cache
 def okapi_parameters() -> OkapiParameters:
-    """Read the parameters off the installed library."""
     defaults = inspect.signature(import_dependency("rank_bm25").BM25Okapi.__init__).parameters
     return OkapiParameters(**{name: float(defaults[name].default) for name in ("k1", "b", "epsilon")})
 
@@ -117,13 +116,12 @@ class _Part:
 
     @classmethod
     def of(cls, live: LivePostings, average_length: float) -> Self:
-        """With the weights that follow from the average length."""
         weights = _saturated(live.segment.impact_frequencies, live.segment.impact_lengths, average_length)
         return cls(live, weights, weights.astype(np.float32))
 
 
 class OkapiIndex:
-    """An immutable keyword index over one version of one KB; safe to share between threads.
+    """An immutable keyword index over one version of one KB, and its `Lexicon`; safe to share between threads.
 
     It is a base, or a base with a few chunks changed: these are hidden in the base, and those that still exist stand in
     a second, small segment, as in Lucene. Statistics are always those of all chunks together, so that scores are what a
@@ -155,11 +153,7 @@ class OkapiIndex:
             RetrievalError: A row's terms and frequencies do not belong together.
             DependencyMissing: rank_bm25 is not installed.
         """
-        return cls._over(Segment.from_rows(rows))
-
-    @classmethod
-    def _over(cls, segment: Segment) -> Self:
-        return cls([LivePostings(segment, np.empty(0, dtype=np.int64))])
+        return cls([LivePostings(Segment.from_rows(rows))])
 
     def with_changes(self, changed: NDArray[np.int64], rows: Iterable[tuple[int, bytes, bytes, int]]) -> Self:
         """The base with other postings for the changed chunks; shares the base's arrays.
@@ -178,8 +172,7 @@ class OkapiIndex:
             raise ValueError("postings of a chunk that is not among the changed ones: name it there too")
         stored = self.base._parts[0].live.segment
         ordinals, known = positions(stored.chunk_ids, changed)
-        parts = [LivePostings(stored, ordinals[known]), LivePostings(delta, np.empty(0, dtype=np.int64))]
-        return type(self)(parts, self.base, changed.size)
+        return type(self)([LivePostings(stored, ordinals[known]), LivePostings(delta)], self.base, changed.size)
 
     @property
     def base(self) -> Self:
@@ -228,16 +221,14 @@ class OkapiIndex:
     def _search_part(
         part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64], k: int, only: NDArray[np.int64] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """The part's best `k` chunks and those that tie with the last of them, by chunk id."""
         totals = _totals(part, terms, factors)
         totals[part.live.hidden] = 0
-        if only is None:
-            best = _best(totals, k)
-        else:
-            ordinals, known = positions(part.live.segment.chunk_ids, only)
-            allowed = ordinals[known]
-            best = allowed[_best(totals[allowed], k)]
-        return part.live.segment.chunk_ids[best], totals[best]
+        chunk_ids = part.live.segment.chunk_ids
+        if only is not None:
+            ordinals, known = positions(chunk_ids, only)
+            chunk_ids, totals = chunk_ids[ordinals[known]], totals[ordinals[known]]
+        best = _best(totals, k)
+        return chunk_ids[best], totals[best]
 
     def score(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """The exact scores of the given chunks, shape `(n_chunks,)`; 0 for a chunk that is not in the index."""
@@ -245,14 +236,9 @@ class OkapiIndex:
         return totals
 
     def contributions(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """What each query term adds to each chunk's score, shape `(n_chunks, n_terms)`."""
         return self.most(terms) * self.saturation(terms, chunk_ids)
 
     def saturation(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.float64]:
-        """The share that each chunk has of the most that each term can add, shape `(n_chunks, n_terms)`, below 1.
-
-        0 where the chunk does not hold the term.
-        """
         weights = np.zeros((chunk_ids.size, terms.size))
         for part in self._parts:
             for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
@@ -260,15 +246,12 @@ class OkapiIndex:
         return weights
 
     def saturation_of(self, frequencies: NDArray[np.uint32], lengths: NDArray[np.float64]) -> NDArray[np.float64]:
-        """As `saturation`, of texts that are not in the index: by their terms' frequencies and their lengths."""
         return _saturated(frequencies, lengths[:, np.newaxis], self._average_length)
 
     def most(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """What each query term adds at full saturation, shape `(n_terms,)`."""
         return self.idf(terms) * self._gain
 
     def frequencies(self, terms: NDArray[np.uint64], chunk_ids: NDArray[np.int64]) -> NDArray[np.uint32]:
-        """How often each chunk holds each term, shape `(n_chunks, n_terms)`."""
         found = np.zeros((chunk_ids.size, terms.size), dtype=np.uint32)
         for part in self._parts:
             for position, rows, impacts in _impacts(part.live, terms, chunk_ids):
@@ -276,7 +259,7 @@ class OkapiIndex:
         return found
 
     def idf(self, terms: NDArray[np.uint64]) -> NDArray[np.float64]:
-        """Each term's idf, shape `(n_terms,)`; that of a term in no chunk for an unknown one."""
+        # An unknown term has that of a term in no chunk.
         places, known = positions(self._terms, terms)
         return self._idf[np.where(known, places, -1)]
 
@@ -309,7 +292,7 @@ class OkapiIndex:
         """
         if not isinstance(state, Mapping) or state.get("format") != FORMAT:
             raise ValueError(f"not an index of format {FORMAT}")
-        return cls._over(Segment.from_state(state))
+        return cls([LivePostings(Segment.from_state(state))])
 
 
 def _totals(part: _Part, terms: NDArray[np.uint64], factors: NDArray[np.float64]) -> NDArray[np.float32]:

@@ -41,17 +41,13 @@ class Deduplicated:
         Ranks and scores are as the channel gave them, before chunks without a passage were taken out.
         """
         wanted = {chunk_id: chunk_id for chunk_id in chunk_ids}
-        wanted |= {
-            member: representative for member, representative in self.dropped.items() if representative in wanted
-        }
+        wanted |= {member: stands for member, stands in self.dropped.items() if stands in wanted}
         places: dict[int, list[Provenance]] = {chunk_id: [] for chunk_id in chunk_ids}
         for ranking in self.found:
-            scores = ranking.scores.tolist()
-            for row, chunk_id in enumerate(ranking.chunk_ids.tolist()):
+            found = zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True)
+            for rank, (chunk_id, score) in enumerate(found, start=1):
                 if chunk_id in wanted:
-                    place = Provenance(
-                        ranking.channel, ranking.kb_id, chunk_id, ranking.query, rank=row + 1, score=scores[row]
-                    )
+                    place = Provenance(ranking.channel, ranking.kb_id, chunk_id, ranking.query, rank, score)
                     places[wanted[chunk_id]].append(place)
         return {chunk_id: tuple(found) for chunk_id, found in places.items()}
 
@@ -75,9 +71,9 @@ def merge_queries(rankings: Sequence[Ranking]) -> list[Ranking]:
     A chunk keeps its best rank and the score that it has there; equal ranks go by the position of the query, then by
     chunk id. A chunk's exact score is the best over the queries. A ranking that is alone is returned as it is.
     """
-    by_place: dict[tuple[str, int], list[Ranking]] = {}
+    by_place: dict[tuple[str, int], list[Ranking]] = defaultdict(list)
     for ranking in rankings:
-        by_place.setdefault((ranking.channel, ranking.kb_id), []).append(ranking)
+        by_place[ranking.channel, ranking.kb_id].append(ranking)
     return [same[0] if len(same) == 1 else _merge(same) for same in by_place.values()]
 
 
@@ -111,7 +107,7 @@ def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) ->
 def _merge(rankings: Sequence[Ranking]) -> Ranking:
     ids = np.concatenate([ranking.chunk_ids for ranking in rankings])
     ranks = np.concatenate([np.arange(len(ranking.chunk_ids)) for ranking in rankings])
-    queries = np.repeat([ranking.query for ranking in rankings], [len(ranking.chunk_ids) for ranking in rankings])
+    queries = np.concatenate([np.full(len(ranking.chunk_ids), ranking.query) for ranking in rankings])
     order = np.lexsort((ids, queries, ranks))
     first = order[np.sort(np.unique(ids[order], return_index=True)[1])]
     return dataclasses.replace(

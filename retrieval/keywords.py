@@ -5,7 +5,7 @@ TextRank: words that stand near many telling words are telling themselves.
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from functools import cache
 from itertools import chain, permutations
@@ -87,7 +87,7 @@ def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) 
     chinese = [token for token in tokens if _CHINESE.match(token)]
     words = _content_words_of(chinese)
     latin = list(_latin_words(plain))
-    # A capital at the start tells nothing.
+    # A capital at the start means nothing.
     marked = [word for word in latin if _is_marked(word) or (word[0].isupper() and not plain.startswith(word))]
     ranked = sorted(
         chain(words, latin),
@@ -98,8 +98,6 @@ def query_keywords(text: str, tokens: Sequence[str], most: int = MOST_KEYWORDS) 
 
 
 class Method(StrEnum):
-    """How the keywords of a chunk are weighed."""
-
     TFIDF = "tfidf"
     TEXTRANK = "textrank"
 
@@ -130,8 +128,7 @@ def extract_keywords(
     else:
         scores = _english_phrases(plain) if language == "en" else _chinese_words(plain, most)
     titles = _distinct(_quotations(plain, titles_only=True), most // 2)
-    ranked = sorted(scores, key=lambda word: -scores[word])
-    return _distinct(chain(titles, ranked), most)
+    return _distinct(chain(titles, sorted(scores, key=lambda word: -scores[word])), most)
 
 
 def _quotations(plain: str, *, titles_only: bool = False) -> Iterator[str]:
@@ -235,7 +232,6 @@ class _Weights(NamedTuple):
     unknown: float
 
     def of(self, words: Sequence[str]) -> list[float]:
-        """The weight of each word."""
         wanted = _hashes(words)
         places = np.minimum(np.searchsorted(self.hashes, wanted), self.hashes.size - 1)
         known = self.hashes[places] == wanted
@@ -243,7 +239,7 @@ class _Weights(NamedTuple):
         return weights
 
 
-def _hashes(words: Sequence[str]) -> NDArray[np.int64]:
+def _hashes(words: Collection[str]) -> NDArray[np.int64]:
     # Python's own hashes are fast, and differ between processes: they must not be stored.
     return np.fromiter(map(hash, words), dtype=np.int64, count=len(words))
 
@@ -251,18 +247,17 @@ def _hashes(words: Sequence[str]) -> NDArray[np.int64]:
 @cache
 def _load_weights() -> _Weights:
     folder = Path(str(import_dependency("jieba").__file__)).parent
-    idf_lines = (line.split(" ") for line in (folder / "analyse" / "idf.txt").read_text("utf-8").splitlines())
-    idf = {word: float(value) for word, value in idf_lines}
+    lines = (folder / "analyse" / "idf.txt").read_text("utf-8").splitlines()
+    idf = {word: float(value) for word, value in (line.split(" ") for line in lines)}
     median = float(np.median(np.fromiter(idf.values(), dtype=np.float64)))
     weights = dict(idf)
     for line in (folder / "dict.txt").read_text("utf-8").splitlines():
         word, _, tag = line.split(" ")
         premium = _NAME_PREMIUM if tag.startswith(_NAME_TAGS) else float(tag.startswith(_TOPIC_TAGS))
         weights[word] = idf.get(word, median) * premium
-    hashes = _hashes(tuple(weights))
+    hashes = _hashes(weights)
     order = np.argsort(hashes)
-    values = np.fromiter(weights.values(), dtype=np.float32, count=len(weights))
-    return _Weights(hashes[order], values[order], median)
+    return _Weights(hashes[order], np.array(list(weights.values()), dtype=np.float32)[order], median)
 
 
 @cache
@@ -272,19 +267,16 @@ def _segmenter() -> Segmenter:
 
 def _chinese_words(plain: str, most: int) -> Mapping[str, float]:
     """Scores of a Chinese text's words and phrases; parts that stand nowhere alone are left out."""
-    cut = _segmenter()
-    pieces = chain.from_iterable(cut(run[0]) for run in _CHINESE_RUN.finditer(plain))
-    counts = Counter(_content_words_of(pieces))
-    words = list(counts)
+    cut, weights = _segmenter(), _load_weights()
+    counts = Counter(_content_words_of(chain.from_iterable(cut(run[0]) for run in _CHINESE_RUN.finditer(plain))))
     scores = {
         word: counts[word] * weight
-        for word, weight in zip(words, _load_weights().of(words), strict=True)
+        for word, weight in zip(counts, weights.of(list(counts)), strict=True)
         if weight and word[0].isalnum()
     }
-    unknown = _load_weights().unknown
     for word, count in Counter(word for word in _latin_words(plain) if not word[0].isdigit() and len(word) > 1).items():
         counts[word] = count
-        scores[word] = count * unknown * (_NAME_PREMIUM if _is_marked(word) or word[0].isupper() else 1.0)
+        scores[word] = count * weights.unknown * (_NAME_PREMIUM if _is_marked(word) or word[0].isupper() else 1.0)
     best = sorted(scores, key=lambda word: -scores[word])[: 2 * most]
     for first, second in permutations([word for word in best if _CHINESE.match(word)], 2):
         count = plain.count(first + second)

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from pickle import UnpicklingError
@@ -65,14 +66,13 @@ def local_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
         model_id: a path, the name of an installed package that ships a `model` folder, or a Hugging Face id.
         cache_dir: the Hugging Face cache; None for its usual place (HF_HOME, HF_HUB_CACHE).
     """
-    candidates = (_as_folder, _in_package, lambda name: _in_cache(name, cache_dir))
-    found = (candidate(model_id) for candidate in candidates)
-    return next((path for path in found if path is not None and _is_complete(path)), None)
+    folder = _as_folder(model_id)
+    return folder if folder is not None and _is_complete(folder) else installed_path(model_id, cache_dir=cache_dir)
 
 
 def installed_path(model_id: str, *, cache_dir: Path | None = None) -> Path | None:
     """As `local_path`, of a model that is installed under its id: a folder of the file system is none."""
-    found = (_in_package(model_id), _in_cache(model_id, cache_dir))
+    found = (find(model_id) for find in (_in_package, partial(_in_cache, cache_dir=cache_dir)))
     return next((path for path in found if path is not None and _is_complete(path)), None)
 
 
@@ -89,7 +89,7 @@ def probe(model_id: str, *, endpoint: str | None, timeout_s: float = 5.0, cache_
     hub = _endpoint(endpoint)
 
     def look() -> None:
-        answers.put(_probe_local(model_id, cache_dir) or _probe_hub(model_id, hub, timeout_s))
+        answers.put(_probe(model_id, hub, timeout_s, cache_dir))
 
     # A daemon: a resolver or a server that hangs must hold up neither the caller nor the end of the process.
     threading.Thread(target=look, name="model-probe", daemon=True).start()
@@ -108,7 +108,7 @@ def download(
 
     Raises:
         DependencyMissing: huggingface_hub is not installed.
-        ModelUnavailable: offline, unknown to the hub, or interrupted; what has arrived is kept for the next try.
+        ModelUnavailable: offline, unknown to the hub, or interrupted; what has arrived stays for the next try.
     """
     found = local_path(model_id, cache_dir=cache_dir)
     if found is not None:
@@ -175,7 +175,7 @@ def _in_package(name: str) -> Path | None:
     return next((Path(root) / "model" for root in roots if (Path(root) / "model").is_dir()), None)
 
 
-def _in_cache(name: str, cache_dir: Path | None) -> Path | None:
+def _in_cache(name: str, *, cache_dir: Path | None) -> Path | None:
     if not _HUB_ID.fullmatch(name) or find_spec("huggingface_hub") is None:
         return None
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - optional, and slow to import
@@ -207,8 +207,12 @@ def _has_all_shards(index: Path) -> bool:
 
 def _files_in(folder: Path) -> dict[str, int]:
     """Sizes in bytes by path; a module of a sentence-transformers model lies at most one folder deep."""
-    paths = [path for pattern in ("*", "*/*") for path in folder.glob(pattern) if path.is_file()]
-    return {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths}
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for pattern in ("*", "*/*")
+        for path in folder.glob(pattern)
+        if path.is_file()
+    }
 
 
 def _is_weights(name: str) -> bool:
@@ -230,15 +234,11 @@ def _needed(names: Mapping[str, Any]) -> list[str]:
     return [name for name in names if is_needed(name)]
 
 
-def _probe_local(model_id: str, cache_dir: Path | None) -> Probe | None:
+def _probe(model_id: str, hub: str, timeout_s: float, cache_dir: Path | None) -> Probe:
     path = local_path(model_id, cache_dir=cache_dir)
-    if path is None:
-        return None
-    files = _files_in(path)
-    return Probe("local", sum(files[name] for name in _needed(files)), f"found in {path}")
-
-
-def _probe_hub(model_id: str, hub: str, timeout_s: float) -> Probe:
+    if path is not None:
+        here = _files_in(path)
+        return Probe("local", sum(here[name] for name in _needed(here)), f"found in {path}")
     try:
         files = _hub_files(model_id, hub, timeout_s)
     except (ModelUnavailable, httpx.HTTPError, httpx.InvalidURL) as error:
@@ -313,8 +313,6 @@ def _fetch(
 
 def _byte_counter(progress: Progress, before: int, total: int) -> type[tqdm]:
     class ByteCounter(tqdm):  # type: ignore[misc]
-        """A bar that draws nothing and reports its bytes."""
-
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             self._arrived = int(kwargs.get("initial") or 0)
             super().__init__(*args, **(kwargs | {"disable": True}))

@@ -1,13 +1,13 @@
 """The seams of the library: one protocol for each part that can be had in more than one way."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from retrieval.selection import ScoreScale
-from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob, Rewritten, Turn
+from retrieval.types import Analysis, ConceptMention, ExternalHit, Fact, Passage, Ranking, RerankJob
 
 
 class Tokenizer(Protocol):
@@ -233,36 +233,4 @@ class Reranker(Protocol):
         Raises:
             RerankerUnavailable: it cannot score them, or not by the deadline (of `time.monotonic`).
             RerankerNotApplicable: it is of no use for these candidates, which is no fault.
-        """
-
-
-class Generator(Protocol):
-    """A language model that continues a conversation."""
-
-    @property
-    def model(self) -> str: ...
-
-    def complete(self, messages: Sequence[Turn], *, timeout_s: float, as_json: bool = False) -> str:
-        """The whole answer; a system prompt is a turn of the role "system".
-
-        Raises:
-            GenerationFailed: with a code of the enumeration.
-        """
-
-    def stream(self, messages: Sequence[Turn], *, timeout_s: float) -> Iterator[str]:
-        """The answer in pieces, as they come; raises as `complete`, also in the middle."""
-
-
-class Rewriter(Protocol):
-    def rewrite(self, text: str, history: Sequence[Turn], most: int, deadline: float) -> Rewritten:
-        """Completes references from the conversation, expands abbreviations, and finds sub-queries.
-
-        Args:
-            text: the query.
-            history: earlier turns, oldest first.
-            most: how many queries there may be in all, the rewritten one included.
-            deadline: of `time.monotonic`.
-
-        Raises:
-            GenerationFailed: the query is searched for as it is.
         """

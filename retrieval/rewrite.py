@@ -24,8 +24,8 @@ from retrieval.function_words import (
     ENGLISH_QUESTION_WORDS,
     ENGLISH_THANKS,
 )
+from retrieval.generation import OpenAIGenerator
 from retrieval.messages import Message, gettext_noop
-from retrieval.protocols import Generator
 from retrieval.trace import DegradationCode
 from retrieval.types import Rewritten, Turn
 
@@ -70,7 +70,7 @@ class LlmRewriter:
 
     def __init__(
         self,
-        generator: Generator,
+        generator: OpenAIGenerator,
         *,
         timeout_s: float = 5.0,
         cache_size: int = 1_000,

@@ -1,7 +1,7 @@
 """Stored postings by term, in arrays: what an index holds of a corpus before any statistic of the whole is known."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
 import numpy as np
@@ -103,17 +103,6 @@ class Segment:
             hashes, counts = hashes[postings], counts[postings]
             if (chunk_ids[1:] == chunk_ids[:-1]).any():
                 raise ValueError("a chunk has two rows of postings: pass one a chunk")
-        return cls._from_ascending(chunk_ids, sizes, lengths, hashes, counts)
-
-    @classmethod
-    def _from_ascending(
-        cls,
-        chunk_ids: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        lengths: NDArray[np.uint32],
-        hashes: NDArray[np.uint64],
-        counts: NDArray[np.uint32],
-    ) -> Self:
         distinct, impacts = _number(counts, np.repeat(lengths, sizes))
         by_term, hashes = _sort(hashes)
         first = np.ones(hashes.size, dtype=np.bool_)
@@ -131,8 +120,7 @@ class Segment:
 
     @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
-        """All of its arrays."""
-        return tuple(getattr(self, field.name) for field in fields(self))
+        return tuple(getattr(self, each.name) for each in fields(self))
 
     def state(self) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
         """What it was made of, as (dtype, shape, bytes).
@@ -148,10 +136,10 @@ class Segment:
             "gaps": np.diff(self.ordinals, prepend=np.int32(0)),
             "frequencies": frequencies.astype(np.min_scalar_type(frequencies.max(initial=0))),
         }
-        little_endian = {
-            name: array.astype(array.dtype.newbyteorder("<"), copy=False) for name, array in arrays.items()
-        }
-        return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in little_endian.items()}
+        little_endian = (
+            (name, array.astype(array.dtype.newbyteorder("<"), copy=False)) for name, array in arrays.items()
+        )
+        return {name: (array.dtype.str, array.shape, array.tobytes()) for name, array in little_endian}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> Self:
@@ -177,7 +165,7 @@ class LivePostings:
     """
 
     segment: Segment
-    hidden: NDArray[np.int64]
+    hidden: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def chunk_count(self) -> int:
@@ -272,8 +260,7 @@ def _number(
     else:
         distinct, inverse = np.unique(pairs, return_inverse=True)
         numbers = inverse.astype(_smallest(distinct.size))
-    by_number = (distinct // longest).astype(np.uint32), (distinct % longest).astype(np.uint32)
-    return by_number, numbers
+    return ((distinct // longest).astype(np.uint32), (distinct % longest).astype(np.uint32)), numbers
 
 
 def _smallest(count: int) -> type[np.unsignedinteger[Any]]:

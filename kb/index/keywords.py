@@ -14,9 +14,9 @@ from kb.base.findings import Remark, RemarkCode
 from kb.providers.embedding_models import generator
 from retrieval.errors import DependencyMissing, GenerationFailed
 from retrieval.execution import InlineExecutor
+from retrieval.generation import OpenAIGenerator
 from retrieval.keywords import Method, extract_keywords
 from retrieval.messages import Message, gettext_noop, message_of
-from retrieval.protocols import Generator
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
 
@@ -76,7 +76,7 @@ class LlmReader:
         timeout_s: of a call.
     """
 
-    def __init__(self, generator: Generator, *, timeout_s: float) -> None:
+    def __init__(self, generator: OpenAIGenerator, *, timeout_s: float) -> None:
         self._generator = generator
         self._timeout_s = timeout_s
 

@@ -20,7 +20,7 @@ from retrieval.embedders.registry import EmbedderOptions, get_embedder, normaliz
 from retrieval.errors import ChannelUnavailable, RerankerUnavailable
 from retrieval.generation import OpenAIGenerator
 from retrieval.model_files import installed_path, libraries_available, local_path
-from retrieval.protocols import Embedder, Reranker, Rewriter
+from retrieval.protocols import Embedder, Reranker
 from retrieval.query_vectors import QueryEmbedder
 from retrieval.rerankers.cosine import CosineReranker
 from retrieval.rerankers.cross_encoder import CrossEncoderReranker, get_cross_encoder
@@ -60,7 +60,7 @@ def generator() -> OpenAIGenerator | None:
     return _generator(settings.LLM_BASE_URL, settings.LLM_API_KEY, settings.LLM_MODEL)
 
 
-def rewriter() -> Rewriter | None:
+def rewriter() -> LlmRewriter | None:
     """What rewrites queries; None where no language model is configured."""
     model = generator()
     return None if model is None else _rewriter(model)

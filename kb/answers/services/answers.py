@@ -36,9 +36,9 @@ from retrieval.answer import (
 )
 from retrieval.characters import estimate_tokens
 from retrieval.errors import GenerationFailed
+from retrieval.generation import OpenAIGenerator
 from retrieval.messages import Message, message_of
 from retrieval.packing import Context, Fragment, inert, pack
-from retrieval.protocols import Generator as LanguageModel
 from retrieval.selection import ScoreScale
 from retrieval.trace import Degradation, DegradationCode
 from retrieval.types import Fact, Turn
@@ -350,7 +350,7 @@ def _delta(text: str) -> AnswerEvent:
     return AnswerEvent("delta", {"text": text})
 
 
-def _model() -> LanguageModel:
+def _model() -> OpenAIGenerator:
     """The language model.
 
     Raises:

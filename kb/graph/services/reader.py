@@ -18,8 +18,8 @@ from kb.base.text import normalized_key
 from kb.content.models import Chunk, Document
 from kb.graph.services.facts import Triple
 from retrieval.errors import GenerationFailed
+from retrieval.generation import OpenAIGenerator
 from retrieval.messages import message_of
-from retrieval.protocols import Generator
 from retrieval.tokenize import normalize
 from retrieval.trace import DegradationCode
 from retrieval.types import Turn
@@ -255,7 +255,7 @@ class GraphReader:
         concurrency: how many are asked for at a time.
     """
 
-    model: Generator
+    model: OpenAIGenerator
     language: str
     timeout_s: float
     concurrency: int

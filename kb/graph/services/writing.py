@@ -44,8 +44,8 @@ from kb.graph.services.reader import (
 from kb.jobs.leases import TASK_AWAITED, Job, LeaseLost, Queue
 from kb.providers.embedding_models import generator
 from retrieval.errors import GenerationFailed
+from retrieval.generation import OpenAIGenerator
 from retrieval.messages import Message, gettext_noop, message_of
-from retrieval.protocols import Generator
 
 
 def write_found(document: Document, found: Mapping[str, Found]) -> int:
@@ -292,7 +292,7 @@ def _extract(job: Job[GraphExtraction]) -> bool:
 class _Reading:
     """One document's passages and what was found in them so far."""
 
-    def __init__(self, job: Job[GraphExtraction], model: Generator) -> None:
+    def __init__(self, job: Job[GraphExtraction], model: OpenAIGenerator) -> None:
         self._job, self._document = job, job.row.document
         self._reader = GraphReader(
             model,
