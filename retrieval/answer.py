@@ -119,22 +119,19 @@ class StreamChecker:
 
     def feed(self, piece: str) -> str:
         """The part of the text so far that is certain and was not returned before."""
-        return self._inert.feed(self._certain(piece))
-
-    def finish(self) -> str:
-        """The rest, once the answer has ended."""
-        checked = "".join(self._tokens(final=True))
-        rest, self._pending = self._pending, ""
-        return self._inert.feed(checked + rest) + self._inert.finish()
-
-    def _certain(self, piece: str) -> str:
         self._pending += piece
         checked = "".join(self._tokens(final=False))
         held = (_HELD_IN_CODE if self._code else _HELD).search(self._pending)
         end = held.start() if held else len(self._pending)
         certain, self._pending = self._pending[:end], self._pending[end:]
         self._last = (self._last + certain)[-1:]
-        return checked + certain
+        return self._inert.feed(checked + certain)
+
+    def finish(self) -> str:
+        """The rest, once the answer has ended."""
+        checked = "".join(self._tokens(final=True))
+        rest, self._pending = self._pending, ""
+        return self._inert.feed(checked + rest) + self._inert.finish()
 
     def _tokens(self, *, final: bool) -> Iterator[str]:
         """The text up to and with each code mark and citation; one at the end waits for what follows it."""

@@ -316,7 +316,6 @@ class TieredCache(Generic[T]):
             self._reach(tier, partial(tier.drop, kb_id))
 
     def stats(self) -> dict[str, TierStats]:
-        """Counters by tier name, nearest first."""
         stats = {name: log.stats for name, log in self._logs.items()}
         return stats | {PROCESS_TIER: dataclasses.replace(stats[PROCESS_TIER], nbytes=self._memory.nbytes)}
 
@@ -398,7 +397,6 @@ class ByteCache:
         return self._counted(MEMORY, self._in_memory(key))
 
     def get(self, key: bytes) -> Entry | None:
-        """What this process or another one holds."""
         if held := self.held(key):
             return held
         found = self._counted(SHARED, self._in_shared(key))

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from io import StringIO
@@ -26,8 +26,6 @@ _CHINESE_END = re.compile(rf"[{CJK}]\Z")
 
 
 class DictionaryProblem(StrEnum):
-    """What can be wrong with a line."""
-
     EMPTY_WORD = "empty_word"
     NO_LETTERS = "no_letters"
     WORD_TOO_LONG = "word_too_long"
@@ -60,15 +58,8 @@ def parse_dictionary(text: str) -> tuple[DictionaryWord, ...]:
     Raises:
         DictionaryError: a line cannot be used.
     """
-    words: dict[str, DictionaryWord] = {}
-    characters = 0
-    for number, line in _lines(text):
-        fields, frequency = _split(line.split())
-        word = " ".join(fields)
-        _check_word(word, number)
-        characters += 0 if word in words else len(word)
-        _check_characters(characters, number)
-        words[word] = DictionaryWord(word, _frequency(frequency, number))
+    entries = ((number, *_split(line.split())) for number, line in _lines(text))
+    words = {word: DictionaryWord(word, _frequency(field, number)) for number, word, field in _checked(entries)}
     return tuple(words.values())
 
 
@@ -78,16 +69,8 @@ def parse_stop_words(text: str) -> frozenset[str]:
     Raises:
         DictionaryError: a line cannot be used.
     """
-    words: set[str] = set()
-    characters = 0
-    for number, line in _lines(text):
-        word = " ".join(line.split())
-        if _has_letters(word):
-            _check_word(word, number)
-            characters += 0 if word in words else len(word)
-            _check_characters(characters, number)
-            words.add(word)
-    return frozenset(words)
+    entries = ((number, " ".join(line.split()), None) for number, line in _lines(text) if _has_letters(line))
+    return frozenset(word for _number, word, _field in _checked(entries))
 
 
 class DictionaryError(RetrievalError):
@@ -118,37 +101,47 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, plain
 
 
-def _split(fields: list[str]) -> tuple[list[str], str | None]:
-    """The fields that are the word, and the frequency.
+def _split(fields: list[str]) -> tuple[str, str | None]:
+    """The word, and the field that is its frequency.
 
     A part of speech stands after a frequency or after Chinese: in `spring boot` there is none.
     """
     *word, last = fields
     if _NUMBER.fullmatch(last) and word:
-        return word, last
+        return " ".join(word), last
     if _PART_OF_SPEECH.fullmatch(last) and word:
         if _NUMBER.fullmatch(word[-1]):
-            return word[:-1], word[-1]
+            return " ".join(word[:-1]), word[-1]
         if _CHINESE_END.search(word[-1]):
-            return word, None
-    return fields, None
+            return " ".join(word), None
+    return " ".join(fields), None
 
 
-def _check_word(word: str, line: int) -> None:
-    if not word:
-        raise DictionaryError(line, DictionaryProblem.EMPTY_WORD, "there is no word before the frequency: write one")
-    if len(word) > MAX_WORD_CHARACTERS:
-        message = f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}"
-        raise DictionaryError(line, DictionaryProblem.WORD_TOO_LONG, message)
-    if not _has_letters(word):
-        message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
-        raise DictionaryError(line, DictionaryProblem.NO_LETTERS, message)
+_Entry = tuple[int, str, str | None]
 
 
-def _check_characters(characters: int, line: int) -> None:
-    if characters > MAX_CHARACTERS:
-        message = f"the words have more than {MAX_CHARACTERS:,} characters in all: leave out words that seldom occur"
-        raise DictionaryError(line, DictionaryProblem.TOO_MANY_CHARACTERS, message)
+def _checked(entries: Iterable[_Entry]) -> Iterator[_Entry]:
+    """The entries (line, word, frequency) as they come, up to one whose word cannot be used or is one too many."""
+    seen: set[str] = set()
+    characters = 0
+    for line, word, frequency in entries:
+        if not word:
+            message = "there is no word before the frequency: write one"
+            raise DictionaryError(line, DictionaryProblem.EMPTY_WORD, message)
+        if len(word) > MAX_WORD_CHARACTERS:
+            message = f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}"
+            raise DictionaryError(line, DictionaryProblem.WORD_TOO_LONG, message)
+        if not _has_letters(word):
+            message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
+            raise DictionaryError(line, DictionaryProblem.NO_LETTERS, message)
+        characters += 0 if word in seen else len(word)
+        if characters > MAX_CHARACTERS:
+            message = (
+                f"the words have more than {MAX_CHARACTERS:,} characters in all: leave out words that seldom occur"
+            )
+            raise DictionaryError(line, DictionaryProblem.TOO_MANY_CHARACTERS, message)
+        seen.add(word)
+        yield line, word, frequency
 
 
 def _frequency(field: str | None, line: int) -> int | None:

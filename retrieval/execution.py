@@ -49,13 +49,11 @@ class Budget:
 
     @classmethod
     def of(cls, seconds: float) -> Self:
-        """The budget of a search that begins now."""
         now = time.monotonic()
         reserved = min(_RESERVED_SHARE * seconds, _MOST_RESERVED_S)
         return cls(now, now + seconds - reserved, now + seconds)
 
     def remaining(self) -> float:
-        """Seconds until the answer is due, not less than 0."""
         return max(0.0, self.end - time.monotonic())
 
     def channel_deadline(self, timeout_ms: int | None) -> float:

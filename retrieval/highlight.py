@@ -4,7 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from retrieval.protocols import Tokenizer
@@ -18,8 +18,6 @@ MOST_WORDS_IN_A_WORD = 32
 
 
 class Segment(NamedTuple):
-    """A piece of a text and whether it is a match."""
-
     text: str
     is_match: bool
 
@@ -63,9 +61,7 @@ def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
     text = "".join(segment.text for segment in segments)
     if len(text) <= limit:
         return list(segments)
-    ends = [0]
-    for segment in segments:
-        ends.append(ends[-1] + len(segment.text))
+    ends = accumulate((len(segment.text) for segment in segments), initial=0)
     matches = [span for span, segment in zip(pairwise(ends), segments, strict=True) if segment.is_match]
     start = _best_start(text, matches, limit)
     end = min(start + limit, len(text))
@@ -75,9 +71,8 @@ def excerpt(segments: Sequence[Segment], limit: int) -> list[Segment]:
         Segment(text[start + first : start + last], is_match)
         for first, last, is_match in _pieces(end - start, [(a - start, b - start) for a, b in clipped if a < b])
     ]
-    before = [Segment(ELLIPSIS, is_match=False)] if start else []
-    after = [Segment(ELLIPSIS, is_match=False)] if end < len(text) else []
-    return before + kept + after
+    cut = [Segment(ELLIPSIS, is_match=False)]
+    return (cut if start else []) + kept + (cut if end < len(text) else [])
 
 
 def _best_start(text: str, matches: Sequence[Span], limit: int) -> int:

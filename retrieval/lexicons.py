@@ -11,8 +11,6 @@ from retrieval.types import Lexicon
 
 
 class _LexiconOver:
-    """The statistics of another lexicon."""
-
     def __init__(self, lexicon: Lexicon) -> None:
         self._lexicon = lexicon
 
@@ -85,7 +83,6 @@ class LexiconWithTexts(_LexiconOver):
         return found
 
     def _texts_among(self, chunk_ids: NDArray[np.int64]) -> tuple[list[int], list[int]]:
-        """Their rows and ids."""
         rows = [row for row, key in enumerate(chunk_ids.tolist()) if key in self._counts]
         return rows, chunk_ids[rows].tolist()
 

@@ -109,7 +109,6 @@ class Fragment:
 
     @classmethod
     def of_hit(cls, hit: Hit) -> Self:
-        """A result of the pipeline with its neighbours."""
         passage = hit.passage
         return cls(
             passage.text,
@@ -140,7 +139,6 @@ class Fragment:
 
     @property
     def document(self) -> tuple[int | None, int | str]:
-        """What identifies its document."""
         return self.kb_id, self.source or self.title if self.document_id is None else self.document_id
 
     def label(self, language: str) -> str:
@@ -174,12 +172,10 @@ class Context:
     Attributes:
         text: the fragments, numbered from 1 and cited.
         citations: the same one by one.
-        tokens: size of the text, by the caller's count.
     """
 
     text: str
     citations: tuple[Citation, ...]
-    tokens: int
 
 
 def pack(
@@ -222,24 +218,22 @@ def pack(
                 text=_excerpt(_with_neighbours(fragment, max_chunk_chars, taken), fragment.matched, max_chunk_chars),
             )
         )
-    kept = _within(citations, max_tokens, count_tokens)
-    text = _joined(kept)
-    return Context(text, tuple(kept), count_tokens(text) if text else 0)
+    packed = _within(citations, max_tokens, count_tokens)
+    return Context(_joined(packed), tuple(packed))
 
 
 def format_for_context(
     chunks: Sequence[Mapping[str, Any]], max_chars: int, *, max_chunk_chars: int, language: str = "en"
 ) -> str:
     """Numbered, cited fragments for a prompt, at most `max_chars` characters; the last one may be cut short."""
-    context = pack(
+    return pack(
         [Fragment.of_chunk(chunk) for chunk in chunks],
         max_tokens=max_chars,
         max_chunk_chars=max_chunk_chars,
         max_sources=len(chunks),
         count_tokens=len,
         language=language,
-    )
-    return context.text
+    ).text
 
 
 def format_for_tool_output(
@@ -251,12 +245,12 @@ def format_for_tool_output(
     """
     if not chunks:
         return _NOTHING_FOUND.get(language, _NOTHING_FOUND["en"])
-    text = _SEPARATOR.join(
+    fragments = (
         f"[{number}] {Fragment.of_chunk(chunk).label(language)} ({chunk['score_scale']} {chunk['score']:.3f})\n"
         f"{_excerpt(chunk['text'], chunk.get('matched_text', ''), max_chunk_chars)}"
         for number, chunk in enumerate(chunks[:max_chunks], start=1)
     )
-    return inert(text)
+    return inert(_SEPARATOR.join(fragments))
 
 
 def shorten(text: str, limit: int) -> str:

@@ -58,7 +58,7 @@ class Signer:
 
     def _mac(self, key: str, value: bytes) -> bytes:
         name = key.encode()
-        # The length tells where the key ends, so no key can borrow bytes from the value.
+        # The length says where the key ends, so no key can borrow bytes from the value.
         mac = hmac.new(self._mac_key, self._covered + len(name).to_bytes(8, "little") + name, "sha256")
         mac.update(value)
         return mac.digest()
@@ -85,8 +85,7 @@ class PayloadCodec:
         pickled = pickle.dumps(state, protocol=5)
         if len(pickled) > self._max_bytes:
             raise PayloadError(f"a state of {len(pickled)} bytes is over the limit of {self._max_bytes}")
-        compressed = zlib.compress(pickled, _COMPRESSION_LEVEL)
-        return FORMAT + self._signer.seal(key, compressed)
+        return FORMAT + self._signer.seal(key, zlib.compress(pickled, _COMPRESSION_LEVEL))
 
     def open(self, key: str, payload: bytes) -> object:
         """The state that was signed under `key`.

@@ -22,14 +22,13 @@ class Phrase(NamedTuple):
 
 
 class PhraseFinder:
-    """Finds phrases wherever they occur, over and inside one another too; Latin ends of one must be ends of words."""
+    """Finds phrases wherever they occur, over and inside one another too; Latin ends of one must be ends of words.
+
+    Args:
+        phrases: case-folded, of two characters or more, one space between their words.
+    """
 
     def __init__(self, phrases: Collection[str]) -> None:
-        """Prepares the search.
-
-        Args:
-            phrases: case-folded, of two characters or more, one space between their words.
-        """
         lengths = defaultdict(set)
         for phrase in phrases:
             lengths[phrase[:2]].add(len(phrase))

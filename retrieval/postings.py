@@ -66,7 +66,6 @@ class Postings:
 
 
 def count_postings(tokens: Sequence[str]) -> Postings:
-    """Count the tokens of one chunk."""
     terms, frequencies = np.unique(hash_terms(tokens), return_counts=True)
     return Postings(terms, frequencies.astype(np.uint32), len(tokens))
 

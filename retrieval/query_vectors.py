@@ -187,7 +187,6 @@ class QueryEmbedder:
         return dict(zip(texts, rows, strict=True))
 
     def _held(self, key: str) -> tuple[Vector, str] | None:
-        """The vector that this process holds."""
         return _as_vector(self._cache.held(_key(self.model_id, key)))
 
     def _loaded(self, guard: ModelGuard, deadline: float) -> None:

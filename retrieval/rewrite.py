@@ -113,8 +113,7 @@ class LlmRewriter:
                     )
                 ),
             )
-        answer = self._generator.complete(_prompt(text, shown, most), timeout_s=seconds, as_json=True)
-        rewritten = _parse(answer, most)
+        rewritten = _parse(self._generator.complete(_prompt(text, shown, most), timeout_s=seconds, as_json=True), most)
         self._memory.put(key, (rewritten, self._clock() + self._ttl_s), 1)
         return rewritten
 

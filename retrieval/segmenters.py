@@ -11,7 +11,6 @@ from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
 
 from retrieval.errors import import_dependency
 
@@ -71,9 +70,9 @@ def engine_versions(engine: Engine) -> tuple[str, ...]:
 
 def _load_jieba(words: Sequence[WordFrequency]) -> Segmenter:
     with _parsing:
-        base = _base_dictionary()
+        frequencies, total = _base_dictionary()
     segmenter = _import_jieba().Tokenizer()
-    segmenter.FREQ, segmenter.total = base.frequencies.copy() if words else base.frequencies, base.total
+    segmenter.FREQ, segmenter.total = frequencies.copy() if words else frequencies, total
     segmenter.initialized = True
     for word, frequency in words:
         segmenter.add_word(word, frequency)
@@ -88,32 +87,24 @@ def _load_jieba(words: Sequence[WordFrequency]) -> Segmenter:
 
 def _load_rjieba(words: Sequence[WordFrequency]) -> Segmenter:
     rjieba = import_dependency("rjieba")
-    if not words:
-        shared: Segmenter = rjieba.cut_for_search
-        return shared
-    segmenter = rjieba.Jieba()
+    segmenter = rjieba.Jieba() if words else rjieba
     for word, frequency in words:
         segmenter.add_word(word, frequency, None)
     cut: Segmenter = segmenter.cut_for_search
     return cut
 
 
-class _BaseDictionary(NamedTuple):
-    """jieba's own dictionary: words and their beginnings (frequency 0), and the sum of the frequencies."""
-
-    frequencies: dict[str, int]
-    total: int
-
-
 _parsing = threading.Lock()
 
 
 @cache
-def _base_dictionary() -> _BaseDictionary:
+def _base_dictionary() -> tuple[dict[str, int], int]:
+    """Jieba's own: frequencies of words, 0 for their mere beginnings, and the sum of them."""
     # Parsing takes half a second. jieba's initialize() would read a marshal file from the shared temporary folder, where
     # anyone may have put one, and that takes longer.
     segmenter = _import_jieba().Tokenizer()
-    return _BaseDictionary(*segmenter.gen_pfdict(segmenter.get_dict_file()))
+    frequencies, total = segmenter.gen_pfdict(segmenter.get_dict_file())
+    return frequencies, total
 
 
 def _import_jieba() -> ModuleType:

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache, cached_property, lru_cache
 from hashlib import sha256
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from typing_extensions import Doc
 
@@ -44,15 +44,6 @@ def load_simplifier() -> Callable[[str], str]:
     convert: Callable[[str], str] = import_dependency("opencc").OpenCC("t2s").convert
     # OpenCC reads UTF-8, which has no lone surrogates; they are no part of any term.
     return lambda text: convert(text.encode("utf-8", "replace").decode())
-
-
-def simplifier_version() -> str:
-    """The version of the package, which brings its own dictionaries.
-
-    Raises:
-        DependencyMissing: opencc is not installed.
-    """
-    return str(import_dependency("opencc").__version__)
 
 
 # Lucene's EnglishAnalyzer.ENGLISH_STOP_WORDS_SET.
@@ -95,8 +86,6 @@ class TokenizerOptions:
 
 
 class TokenKind(StrEnum):
-    """Which rule made a token."""
-
     WORD = "word"  # the segmenter cut it
     DICTIONARY = "dictionary"  # a user's word
     CODE = "code"  # a whole number or code
@@ -151,7 +140,8 @@ class JiebaTokenizer:
         parts += (f"phrase {phrase}" for phrase in vocabulary.phrases)
         parts += (f"stop word {word}" for word in sorted(vocabulary.stop_words))
         if self.options.simplify:
-            parts.append(f"simplified by OpenCC {simplifier_version()}")
+            # The package brings its own dictionaries.
+            parts.append(f"simplified by OpenCC {import_dependency('opencc').__version__}")
         digest = sha256("\n".join(parts).encode()).hexdigest()[:16]
         return f"{engine}-search-en-snowball:1:{digest}"
 
@@ -292,17 +282,16 @@ def _is_word(part: str) -> bool:
 class _ThreadStemmer(threading.local):
     """PyStemmer's objects must not be shared between threads."""
 
-    def __init__(self) -> None:
-        self.english = import_dependency("Stemmer").Stemmer("english", 0)
+    @cached_property
+    def english(self) -> Any:
+        return import_dependency("Stemmer").Stemmer("english", 0)
 
 
-@cache
-def _thread_stemmer() -> _ThreadStemmer:
-    return _ThreadStemmer()
+_stemmer = _ThreadStemmer()
 
 
 def _stem(word: str) -> str:
-    return str(_thread_stemmer().english.stemWord(word))
+    return str(_stemmer.english.stemWord(word))
 
 
 @cache

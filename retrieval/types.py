@@ -70,7 +70,6 @@ class Analysis:
     sub_queries: tuple["Analysis", ...] = ()
 
     def tokens(self, kb_id: int) -> tuple[str, ...]:
-        """The query's tokens for a knowledge base."""
         return self.tokens_by_kb.get(kb_id, ())
 
     def terms(self, kb_id: int) -> tuple[str, ...]:
@@ -90,7 +89,6 @@ class Analysis:
 
     @property
     def queries(self) -> tuple["Analysis", ...]:
-        """This query and its sub-queries."""
         return (self, *self.sub_queries)
 
 

@@ -35,24 +35,19 @@ Mask = NDArray[np.bool_]
 
 
 class HashingEmbedder:
-    """Hashes CJK character n-grams, Latin words and their inner n-grams into 1,024 signed dimensions."""
+    """Hashes CJK character n-grams, Latin words and their inner n-grams into 1,024 signed dimensions, L2-normalised."""
 
     model_id = HASHING_MODEL_ID
     dimension = DIMENSION
-
-    @property
-    def is_loaded(self) -> bool:
-        return True
+    is_loaded = True
 
     def embed_documents(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """L2-normalised vectors, shape (n_texts, 1024)."""
         vectors = np.empty((len(texts), DIMENSION), dtype=np.float32)
         for row, text in enumerate(texts):
             vectors[row] = _embed(text)
         return vectors
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """An L2-normalised vector, shape (1024,)."""
         return _embed(text)
 
     def count_tokens(self, text: str) -> int:

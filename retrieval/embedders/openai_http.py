@@ -110,7 +110,6 @@ class OpenAIEmbedder:
         )
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """An L2-normalised vector, shape (dimension,); raises as `embed_documents`."""
         return np.asarray(self._embed([self._prompts.query + text], self._for_queries)[0], dtype=np.float32)
 
     def count_tokens(self, text: str) -> int:

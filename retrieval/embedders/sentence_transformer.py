@@ -112,7 +112,6 @@ class SentenceTransformerEmbedder:
         return self._encode(loaded.model.encode_document, list(texts), loaded.prompts.document)
 
     def embed_query(self, text: str) -> NDArray[np.float32]:
-        """An L2-normalised vector, shape (dimension,); raises as `embed_documents`."""
         loaded = self._ready()
         vectors = self._encode(loaded.model.encode_query, [text], loaded.prompts.query)
         return np.asarray(vectors[0], dtype=np.float32)
@@ -161,29 +160,25 @@ class SentenceTransformerEmbedder:
         return self._loaded
 
     def _load(self) -> _Loaded:
-        model = self._open()
-        own = any(model.prompts.values())
-        # The first encoding sets the tokenizer's padding and truncation, which must not happen in two threads at once.
-        sample = model.encode_query(["warm-up"], show_progress_bar=False)
-        return _Loaded(
-            model=model,
-            prompts=Prompts() if own else prompts_for(self.model_id),
-            tokenizer=_plain_tokenizer(model),
-            dimension=int(sample.shape[1]),
-        )
-
-    def _open(self) -> Any:
         def open_folder(path: str) -> Any:
             from sentence_transformers import SentenceTransformer  # noqa: PLC0415 - optional, and seconds to import
 
             return SentenceTransformer(path, device=self._device, local_files_only=True)
 
-        return open_local(
+        model = open_local(
             self.model_id,
             open_folder,
             kind=Message(gettext_noop("model")),
             otherwise=Message(gettext_noop("choose the hashing embedder")),
             cache_dir=self._cache_dir,
+        )
+        # The first encoding sets the tokenizer's padding and truncation, which must not happen in two threads at once.
+        sample = model.encode_query(["warm-up"], show_progress_bar=False)
+        return _Loaded(
+            model=model,
+            prompts=Prompts() if any(model.prompts.values()) else prompts_for(self.model_id),
+            tokenizer=_plain_tokenizer(model),
+            dimension=int(sample.shape[1]),
         )
 
 

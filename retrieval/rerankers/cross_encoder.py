@@ -80,7 +80,6 @@ class CrossEncoderReranker:
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the next job needs not load the model first."""
         return self._model is not None
 
     def load(self, deadline: float) -> None:

@@ -125,7 +125,6 @@ class HttpReranker:
             raise self._unusable(Message(gettext_noop("is not JSON"))) from error
 
     def _parse(self, body: Any, count: int) -> list[float]:
-        """The scores in the order of the texts."""
         try:
             rows = body if self._form == "tei" else body["results"]
             key = "score" if self._form == "tei" else "relevance_score"

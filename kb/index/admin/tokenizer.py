@@ -34,9 +34,9 @@ from kb.providers.models import TokenizerSettings
 from kb.providers.tokenizers import options_of, tokenizer, tokenizer_options
 from kb.web.admin.scoped import KnowledgeBasePage
 from retrieval.dictionary import MAX_TEXT_CHARACTERS, DictionaryError, parse_dictionary, parse_stop_words
-from retrieval.errors import DependencyMissing
+from retrieval.errors import DependencyMissing, import_dependency
 from retrieval.segmenters import Engine, engine_versions
-from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, TokenKind, simplifier_version
+from retrieval.tokenize import JiebaTokenizer, Token, TokenizerOptions, TokenKind
 
 MAX_SAMPLE_CHARACTERS = 2_000
 
@@ -166,7 +166,7 @@ def install_command(options: TokenizerOptions) -> str:
 
 def _has_simplifier() -> bool:
     try:
-        return bool(simplifier_version())
+        return bool(import_dependency("opencc"))
     except DependencyMissing:
         return False
 
