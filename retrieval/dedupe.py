@@ -11,7 +11,7 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,13 +50,6 @@ class Deduplicated:
                     place = Provenance(ranking.channel, ranking.kb_id, chunk_id, ranking.query, rank, score)
                     places[wanted[chunk_id]].append(place)
         return {chunk_id: tuple(found) for chunk_id, found in places.items()}
-
-
-class _Representative(NamedTuple):
-    """The chunk that stands for all of its content, and its knowledge base."""
-
-    chunk_id: int
-    kb_id: int
 
 
 def fingerprint(passage: Passage) -> bytes:
@@ -99,9 +92,13 @@ def deduplicate(rankings: Sequence[Ranking], passages: Mapping[int, Passage]) ->
         return Deduplicated(tuple(merged), {}, tuple(rankings))
     representatives = _representatives(merged, alike)
     best = _best_ranks(merged, representatives)
-    kept = tuple(_represented(ranking, representatives, best[ranking.channel]) for ranking in merged)
-    dropped = {member: stands.chunk_id for member, stands in representatives.items() if member != stands.chunk_id}
-    return Deduplicated(kept, dropped, tuple(rankings))
+    homes = {chunk_id: ranking.kb_id for ranking in merged for chunk_id in ranking.chunk_ids.tolist()}
+    kept = []
+    for ranking in merged:
+        own = {each: rank for each, rank in best[ranking.channel].items() if homes[each] == ranking.kb_id}
+        kept.append(_represented(ranking, representatives, own))
+    dropped = {member: first for member, first in representatives.items() if member != first}
+    return Deduplicated(tuple(kept), dropped, tuple(rankings))
 
 
 def _merge(rankings: Sequence[Ranking]) -> Ranking:
@@ -167,55 +164,51 @@ def _equal_with_external(chunk_ids: Sequence[int], passages: Mapping[int, Passag
     return [members for groups in by_text.values() for members in groups.values() if len(members) > 1]
 
 
-def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]) -> dict[int, _Representative]:
-    """What stands for each of the chunks that have equals, themselves included."""
-    ranks: dict[int, int] = {}
-    homes: dict[int, int] = {}
-    for ranking in rankings:
-        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
-            ranks[chunk_id] = min(rank, ranks.get(chunk_id, rank))
-            homes[chunk_id] = ranking.kb_id
+def _representatives(rankings: Sequence[Ranking], alike: Sequence[Sequence[int]]) -> dict[int, int]:
+    """The chunk that stands for each of those that have equals, itself included."""
     bases = list(dict.fromkeys(ranking.kb_id for ranking in rankings))
-
-    def precedence(chunk_id: int) -> tuple[bool, int, int, int]:
-        return chunk_id < 0, ranks[chunk_id], bases.index(homes[chunk_id]), chunk_id
-
-    representatives: dict[int, _Representative] = {}
+    places: dict[int, tuple[int, int]] = {}
+    for ranking in rankings:
+        base = bases.index(ranking.kb_id)
+        for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
+            places[chunk_id] = min((rank, base), places.get(chunk_id, (rank, base)))
+    representatives: dict[int, int] = {}
     for members in alike:
-        first = min(members, key=precedence)
-        representatives |= dict.fromkeys(members, _Representative(first, homes[first]))
+        first = min(members, key=lambda chunk_id: (chunk_id < 0, places[chunk_id], chunk_id))
+        representatives |= dict.fromkeys(members, first)
     return representatives
 
 
-def _best_ranks(
-    rankings: Iterable[Ranking], representatives: Mapping[int, _Representative]
-) -> dict[str, dict[_Representative, int]]:
+def _best_ranks(rankings: Iterable[Ranking], representatives: Mapping[int, int]) -> dict[str, dict[int, int]]:
     """By channel, the best rank of each content that several chunks have."""
-    best: dict[str, dict[_Representative, int]] = defaultdict(dict)
+    best: dict[str, dict[int, int]] = defaultdict(dict)
     for ranking in rankings:
         ranks = best[ranking.channel]
         for rank, chunk_id in enumerate(ranking.chunk_ids.tolist(), start=1):
-            if representative := representatives.get(chunk_id):
-                ranks[representative] = min(rank, ranks.get(representative, rank))
+            if chunk_id in representatives:
+                first = representatives[chunk_id]
+                ranks[first] = min(rank, ranks.get(first, rank))
     return best
 
 
-def _represented(
-    ranking: Ranking, representatives: Mapping[int, _Representative], best: Mapping[_Representative, int]
-) -> Ranking:
-    """The ranking with representatives in place of the chunks they stand for; they go before others of their rank."""
+def _represented(ranking: Ranking, representatives: Mapping[int, int], own: Mapping[int, int]) -> Ranking:
+    """The ranking with representatives in place of the chunks they stand for; they go before others of their rank.
+
+    Args:
+        ranking: of a channel and knowledge base.
+        representatives: by the chunks that they stand for.
+        own: the best ranks in the channel of the representatives that are chunks of the knowledge base.
+    """
     places: dict[int, tuple[int, float]] = {}
-    for rank, (chunk_id, score) in enumerate(
-        zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True), start=1
-    ):
-        representative = representatives.get(chunk_id)
-        if representative is None:
+    found = zip(ranking.chunk_ids.tolist(), ranking.scores.tolist(), strict=True)
+    for rank, (chunk_id, score) in enumerate(found, start=1):
+        first = representatives.get(chunk_id)
+        if first is None:
             places[chunk_id] = (rank, score)
-        elif representative.kb_id == ranking.kb_id:
-            places.setdefault(representative.chunk_id, (best[representative], score))
-    for representative, rank in best.items():
-        if representative.kb_id == ranking.kb_id:
-            places.setdefault(representative.chunk_id, (rank, np.nan))
+        elif first in own:
+            places.setdefault(first, (own[first], score))
+    for first, rank in own.items():
+        places.setdefault(first, (rank, np.nan))
     order = sorted(places, key=lambda chunk_id: (places[chunk_id][0], chunk_id not in representatives, chunk_id))
     return dataclasses.replace(
         ranking,

@@ -4,8 +4,8 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from io import StringIO
+from typing import Literal
 
 from retrieval.characters import CJK
 from retrieval.errors import RetrievalError
@@ -25,13 +25,9 @@ _PART_OF_SPEECH = re.compile(r"[a-z]+")
 _CHINESE_END = re.compile(rf"[{CJK}]\Z")
 
 
-class DictionaryProblem(StrEnum):
-    EMPTY_WORD = "empty_word"
-    NO_LETTERS = "no_letters"
-    WORD_TOO_LONG = "word_too_long"
-    BAD_FREQUENCY = "bad_frequency"
-    TOO_MANY_LINES = "too_many_lines"
-    TOO_MANY_CHARACTERS = "too_many_characters"
+DictionaryProblem = Literal[
+    "empty_word", "no_letters", "word_too_long", "bad_frequency", "too_many_lines", "too_many_characters"
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ class DictionaryError(RetrievalError):
         problem: what is wrong with it.
     """
 
-    def __init__(self, line: int, problem: "DictionaryProblem", message: str) -> None:
+    def __init__(self, line: int, problem: DictionaryProblem, message: str) -> None:
         super().__init__(f"Line {line}: {message}")
         self.line = line
         self.problem = problem
@@ -92,12 +88,12 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(StringIO(text.removeprefix("\ufeff"), newline=None), 1):
         if number > MAX_LINES:
             message = f"there are more than {MAX_LINES:,} lines: leave out words that seldom occur"
-            raise DictionaryError(number, DictionaryProblem.TOO_MANY_LINES, message)
+            raise DictionaryError(number, "too_many_lines", message)
         plain = unicodedata.normalize("NFKC", line[:MAX_LINE_CHARACTERS]).strip()
         if plain and not plain.startswith("#"):
             if len(line) > MAX_LINE_CHARACTERS:
                 message = f"the line has more than {MAX_LINE_CHARACTERS:,} characters: write one word a line"
-                raise DictionaryError(number, DictionaryProblem.WORD_TOO_LONG, message)
+                raise DictionaryError(number, "word_too_long", message)
             yield number, plain
 
 
@@ -127,19 +123,19 @@ def _checked(entries: Iterable[_Entry]) -> Iterator[_Entry]:
     for line, word, frequency in entries:
         if not word:
             message = "there is no word before the frequency: write one"
-            raise DictionaryError(line, DictionaryProblem.EMPTY_WORD, message)
+            raise DictionaryError(line, "empty_word", message)
         if len(word) > MAX_WORD_CHARACTERS:
             message = f"the word has {len(word)} characters: write one of at most {MAX_WORD_CHARACTERS}"
-            raise DictionaryError(line, DictionaryProblem.WORD_TOO_LONG, message)
+            raise DictionaryError(line, "word_too_long", message)
         if not _has_letters(word):
             message = f"{word!r} has no letter and no digit, so it is never searched: take it out"
-            raise DictionaryError(line, DictionaryProblem.NO_LETTERS, message)
+            raise DictionaryError(line, "no_letters", message)
         characters += 0 if word in seen else len(word)
         if characters > MAX_CHARACTERS:
             message = (
                 f"the words have more than {MAX_CHARACTERS:,} characters in all: leave out words that seldom occur"
             )
-            raise DictionaryError(line, DictionaryProblem.TOO_MANY_CHARACTERS, message)
+            raise DictionaryError(line, "too_many_characters", message)
         seen.add(word)
         yield line, word, frequency
 
@@ -152,7 +148,7 @@ def _frequency(field: str | None, line: int) -> int | None:
             f"the frequency {field} is not a whole number from 1 to {MAX_FREQUENCY:,}: correct it, "
             "or add a frequency if the word ends in this number"
         )
-        raise DictionaryError(line, DictionaryProblem.BAD_FREQUENCY, message)
+        raise DictionaryError(line, "bad_frequency", message)
     return int(field)
 
 

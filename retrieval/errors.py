@@ -104,9 +104,8 @@ def import_dependency(name: str) -> ModuleType:
     try:
         # jieba's sources hold invalid escape sequences, and with older setuptools it imports pkg_resources.
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            warnings.simplefilter("ignore", SyntaxWarning)
-            warnings.simplefilter("ignore", UserWarning)
+            for category in (DeprecationWarning, SyntaxWarning, UserWarning):
+                warnings.simplefilter("ignore", category)
             return importlib.import_module(name)
     except ImportError as error:
         raise DependencyMissing(

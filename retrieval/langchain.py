@@ -8,7 +8,6 @@ that what was stored equals what is found; retrievers, and every search that ret
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 from langchain_core.documents import Document
@@ -118,7 +117,8 @@ class KnowledgeBaseVectorStore(VectorStore):
             **kwargs: none are known.
         """
         _refuse_unknown("similarity_search", kwargs)
-        return [_hit(found, provenance=provenance) for found in self._search(query, k, filter)]
+        found = self.knowledge_base.search(query, k, metadata=filter)
+        return [_hit(each, provenance=provenance) for each in found]
 
     def similarity_search_with_score(
         self,
@@ -131,7 +131,8 @@ class KnowledgeBaseVectorStore(VectorStore):
     ) -> list[tuple[Document, float]]:
         """As `similarity_search`, with the score of the last stage; higher is better, `score_scale` says what it means."""
         _refuse_unknown("similarity_search_with_score", kwargs)
-        return [(_hit(found, provenance=provenance), found.score) for found in self._search(query, k, filter)]
+        found = self.knowledge_base.search(query, k, metadata=filter)
+        return [(_hit(each, provenance=provenance), each.score) for each in found]
 
     def as_retriever(self, **kwargs: Any) -> "KnowledgeBaseRetriever":
         """A retriever; takes `k` beside what LangChain's takes."""
@@ -181,18 +182,15 @@ class KnowledgeBaseVectorStore(VectorStore):
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         """Raises ValueError where the last stage's scores have no scale, so that nothing can be cut by them."""
-        search = partial(self._search, query, k, kwargs.pop("filter", None))
-        provenance = kwargs.pop("provenance", True)
+        metadata, provenance = kwargs.pop("filter", None), kwargs.pop("provenance", True)
         _refuse_unknown("similarity_search_with_relevance_scores", kwargs)
-        return [(_hit(found, provenance=provenance), _relevance(found)) for found in search()]
+        found = self.knowledge_base.search(query, k, metadata=metadata)
+        return [(_hit(each, provenance=provenance), _relevance(each)) for each in found]
 
     async def _asimilarity_search_with_relevance_scores(
         self, query: str, k: int = 4, **kwargs: Any
     ) -> list[tuple[Document, float]]:
         return await run_in_executor(None, self._similarity_search_with_relevance_scores, query, k, **kwargs)
-
-    def _search(self, query: str, k: int, metadata: Mapping[str, Any] | None) -> Sequence[FoundText]:
-        return self.knowledge_base.search(query, k, metadata=metadata)
 
 
 class KnowledgeBaseRetriever(VectorStoreRetriever):

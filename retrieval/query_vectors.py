@@ -219,12 +219,7 @@ class QueryEmbedder:
 
     # -- In a thread of the guard, where there is one --------------------------------------------------------------------
     def _made(self, text: str, key: str) -> Vector:
-        """Keeps the vector itself, so that one that comes too late serves the next who asks."""
-        vector = self._asked(text)
-        self._cache.keep(_key(self.model_id, key), _to_bytes(vector))
-        return vector
-
-    def _asked(self, text: str) -> Vector:
+        """Caches the vector itself, so that one that comes too late serves the next who asks."""
         try:
             vector = np.array(self.embedder.embed_query(text), dtype=np.float32)
             dimension = self.embedder.dimension
@@ -243,6 +238,7 @@ class QueryEmbedder:
         self._check(vector, dimension)
         vector.flags.writeable = False  # all who ask share it
         self._dimension = dimension
+        self._cache.keep(_key(self.model_id, key), _to_bytes(vector))
         return vector
 
     def _check(self, vector: Vector, dimension: int) -> None:

@@ -29,7 +29,6 @@ import ir_measures
 
 from retrieval.eval.qrels import (
     SetFormatError,
-    SetProblem,
     iter_json_lines,
     iter_lines,
     named,
@@ -88,7 +87,7 @@ def layout_of(directory: Path) -> Layout:
         return Layout.BEIR
     if any(directory.glob("topics*")):
         return Layout.TREC
-    raise SetFormatError(SetProblem.NO_SET, directory)
+    raise SetFormatError("no_set", directory)
 
 
 def read_judged_set(
@@ -173,7 +172,7 @@ def _read_beir(directory: Path, documents: Collection[str] | None) -> tuple[dict
         answerable = metadata.get("answerable") if isinstance(metadata, dict) else metadata
         if answerable is not None:
             if not isinstance(answerable, bool):
-                raise SetFormatError(SetProblem.BAD_ANSWERABLE, place)
+                raise SetFormatError("bad_answerable", place)
             marked.add(query_id)
         queries[query_id] = JudgedQuery(query_id, string_field(record, "text", place), answerable is not False)
     qrels = _checked(_beir_judgments(directory / _BEIR_QRELS), queries, documents, "queries.jsonl")
@@ -186,12 +185,12 @@ def _beir_judgments(path: Path) -> Iterator[tuple[str, str, str, int]]:
         if fields == _BEIR_HEADER:
             continue
         if len(fields) != len(_BEIR_HEADER):
-            raise SetFormatError(SetProblem.BAD_JUDGMENT, place, count=len(fields))
+            raise SetFormatError("bad_judgment", place, count=len(fields))
         query_id, source, score = fields
         try:
             yield place, query_id, source, int(score)
         except ValueError as error:
-            raise SetFormatError(SetProblem.NOT_A_GRADE, place, grade=score) from error
+            raise SetFormatError("not_a_grade", place, grade=score) from error
 
 
 def _checked(
@@ -208,11 +207,11 @@ def _checked(
     qrels: _Grades = {}
     for place, query_id, source, grade in judgments:
         if query_id not in queries:
-            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries=queries_file)
+            raise SetFormatError("unknown_query", place, id=query_id, queries=queries_file)
         if documents is not None and source not in documents:
-            raise SetFormatError(SetProblem.UNKNOWN_PASSAGE, place, id=source)
+            raise SetFormatError("unknown_passage", place, id=source)
         if source in qrels.setdefault(query_id, {}):
-            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
+            raise SetFormatError("judged_twice", place, query=query_id, id=source)
         qrels[query_id][source] = grade
     return qrels
 
@@ -227,7 +226,7 @@ def _read_trec(directory: Path, documents: Collection[str] | None) -> tuple[dict
     for place, key, text in _topics(topics_file):
         query_id = decode(key)
         if query_id in queries:
-            raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
+            raise SetFormatError("bad_id", place, id=query_id)
         queries[query_id] = JudgedQuery(query_id, text, answerable=key not in unanswerable)
     return queries, _checked(_trec_judgments(qrels_file, decode), queries, documents, topics_file.name)
 
@@ -237,7 +236,7 @@ def _trec_judgments(path: Path, decode: Callable[[str], str]) -> Iterator[tuple[
         try:
             judged: Any = next(ir_measures.read_trec_qrels(f"{line}\n"))  # type: ignore[no-untyped-call]
         except ValueError as error:
-            raise SetFormatError(SetProblem.BAD_TREC_JUDGMENT, place) from error
+            raise SetFormatError("bad_trec_judgment", place) from error
         yield place, decode(judged.query_id), decode(judged.doc_id), judged.relevance
 
 
@@ -248,14 +247,14 @@ def _topics(path: Path) -> Iterator[tuple[str, str, str]]:
         for place, line in lines:
             key, tab, text = line.partition("\t")
             if not (tab and key.strip()):
-                raise SetFormatError(SetProblem.BAD_TOPIC, place)
+                raise SetFormatError("bad_topic", place)
             yield place, key.strip(), text.strip()
         return
     for number, block in enumerate(_TOPIC.findall("\n".join(line for _place, line in lines)), start=1):
         place = f"{path}, topic {number}"
         topic_id, title = _NUMBER.search(block), _TITLE.search(block)
         if topic_id is None or title is None or not title[1].strip():
-            raise SetFormatError(SetProblem.BAD_TOPIC, place)
+            raise SetFormatError("bad_topic", place)
         yield place, topic_id[1], " ".join(title[1].split())
 
 
@@ -263,10 +262,10 @@ def _only(directory: Path, pattern: str) -> Path:
     found = sorted(path for path in directory.glob(pattern) if path.is_file())
     if len(found) > 1:
         names = ", ".join(path.name for path in found)
-        raise SetFormatError(SetProblem.SEVERAL_FILES, directory, names=names)
+        raise SetFormatError("several_files", directory, names=names)
     if not found:
         layout = "a TREC folder holds topics.tsv and qrels.txt"
-        raise SetFormatError(SetProblem.MISSING_FILE, directory / pattern.replace("*", ".txt"), layout=layout)
+        raise SetFormatError("missing_file", directory / pattern.replace("*", ".txt"), layout=layout)
     return found[0]
 
 
@@ -293,13 +292,13 @@ def _read_passages(path: Path, queries: Collection[str]) -> list[SourceJudgment]
         query_id, source = (string_field(record, name, place) for name in ("query-id", "corpus-id"))
         quote, grade = string_field(record, "quote", place, default=""), record.get("score")
         if query_id not in queries:
-            raise SetFormatError(SetProblem.UNKNOWN_QUERY, place, id=query_id, queries="the queries")
+            raise SetFormatError("unknown_query", place, id=query_id, queries="the queries")
         if isinstance(grade, bool) or not isinstance(grade, int) or grade < 0:
-            raise SetFormatError(SetProblem.NOT_A_GRADE, place, grade=str(grade))
+            raise SetFormatError("not_a_grade", place, grade=str(grade))
         judgment = SourceJudgment(query_id, source, grade, quote)
         _check_judgment(judgment, place)
         if (query_id, source, quote) in judgments:
-            raise SetFormatError(SetProblem.JUDGED_TWICE, place, query=query_id, id=source)
+            raise SetFormatError("judged_twice", place, query=query_id, id=source)
         judgments[query_id, source, quote] = judgment
     return list(judgments.values())
 
@@ -325,21 +324,21 @@ def _split(
 
 def _check_judgment(judgment: SourceJudgment, place: str) -> None:
     if judgment.grade > MAX_GRADE:
-        raise SetFormatError(SetProblem.GRADE_TOO_HIGH, place, grade=judgment.grade, most=MAX_GRADE)
+        raise SetFormatError("grade_too_high", place, grade=judgment.grade, most=MAX_GRADE)
     _check_id(judgment.query_id, place)
     _check_length("corpus-id", judgment.source, SOURCE_CHARACTERS, place)
 
 
 def _check_id(query_id: str, place: str) -> None:
     if not query_id.strip():
-        raise SetFormatError(SetProblem.BAD_ID, place, id=query_id)
+        raise SetFormatError("bad_id", place, id=query_id)
     _check_length("id", query_id, ID_CHARACTERS, place)
 
 
 def _check_length(name: str, text: str, most: int, place: str) -> None:
     """A text may be empty: sets that are in use have such queries."""
     if len(text) > most:
-        raise SetFormatError(SetProblem.TOO_LONG, place, field=name, length=most)
+        raise SetFormatError("too_long", place, field=name, length=most)
 
 
 MIN_RUN = 16

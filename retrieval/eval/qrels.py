@@ -7,57 +7,55 @@ that the corpus deliberately cannot answer.
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from retrieval.errors import RetrievalError
 
-
-class SetProblem(StrEnum):
-    MISSING_FILE = "missing_file"
-    MISSING_SPLIT = "missing_split"
-    NO_SET = "no_set"
-    SEVERAL_FILES = "several_files"
-    NOT_UTF8 = "not_utf8"
-    NOT_JSON = "not_json"
-    BAD_META = "bad_meta"
-    NOT_OBJECT = "not_object"
-    NO_FIELD = "no_field"
-    BAD_ID = "bad_id"
-    TOO_LONG = "too_long"
-    BAD_ANSWERABLE = "bad_answerable"
-    BAD_TOPIC = "bad_topic"
-    BAD_JUDGMENT = "bad_judgment"
-    BAD_TREC_JUDGMENT = "bad_trec_judgment"
-    UNKNOWN_QUERY = "unknown_query"
-    UNKNOWN_PASSAGE = "unknown_passage"
-    NOT_A_GRADE = "not_a_grade"
-    GRADE_TOO_HIGH = "grade_too_high"
-    JUDGED_TWICE = "judged_twice"
-
+SetProblem = Literal[
+    "missing_file",
+    "missing_split",
+    "no_set",
+    "several_files",
+    "not_utf8",
+    "not_json",
+    "bad_meta",
+    "not_object",
+    "no_field",
+    "bad_id",
+    "too_long",
+    "bad_answerable",
+    "bad_topic",
+    "bad_judgment",
+    "bad_trec_judgment",
+    "unknown_query",
+    "unknown_passage",
+    "not_a_grade",
+    "grade_too_high",
+    "judged_twice",
+]
 
 MESSAGES: Final[dict[SetProblem, str]] = {
-    SetProblem.MISSING_FILE: "{place} does not exist: {layout}",
-    SetProblem.MISSING_SPLIT: "{place} does not exist: choose one of the splits {splits}",
-    SetProblem.NO_SET: "{place}: there is neither queries.jsonl (BEIR) nor a topics file (TREC): add one",
-    SetProblem.SEVERAL_FILES: "{place}: these files could all be the one: {names}: keep one of them",
-    SetProblem.NOT_UTF8: "{place}: not UTF-8 ({reason}): save the file as UTF-8",
-    SetProblem.NOT_JSON: "{place}: not valid JSON ({reason}): correct the line",
-    SetProblem.BAD_META: "{place}: not valid JSON ({reason}): correct it, or delete it to use the folder's name",
-    SetProblem.NOT_OBJECT: "{place}: not a JSON object: each line must be one",
-    SetProblem.NO_FIELD: "{place}: field '{field}' is missing or no string: add it",
-    SetProblem.BAD_ID: "{place}: _id '{id}' is empty or was used before: give each line an id of its own",
-    SetProblem.TOO_LONG: "{place}: the {field} is longer than {length} characters: shorten it",
-    SetProblem.BAD_ANSWERABLE: "{place}: metadata.answerable must be true, false or absent",
-    SetProblem.BAD_TOPIC: "{place}: not a topic: write the query's id, a tab and the query",
-    SetProblem.BAD_JUDGMENT: "{place}: {count} fields: a line is query-id, corpus-id and score with tabs between",
-    SetProblem.BAD_TREC_JUDGMENT: "{place}: not a judgment: a line is a query's id, 0, a document's id and a whole number",
-    SetProblem.UNKNOWN_QUERY: "{place}: unknown query '{id}': add it to {queries} or delete the line",
-    SetProblem.UNKNOWN_PASSAGE: "{place}: unknown passage '{id}': add it to corpus.jsonl or delete the line",
-    SetProblem.NOT_A_GRADE: "{place}: score '{grade}' is no whole number: correct the line",
-    SetProblem.GRADE_TOO_HIGH: "{place}: grade {grade} is above {most}: scale the grades down to 0 to {most}",
-    SetProblem.JUDGED_TWICE: "{place}: query '{query}' judges passage '{id}' twice: keep one line",
+    "missing_file": "{place} does not exist: {layout}",
+    "missing_split": "{place} does not exist: choose one of the splits {splits}",
+    "no_set": "{place}: there is neither queries.jsonl (BEIR) nor a topics file (TREC): add one",
+    "several_files": "{place}: these files could all be the one: {names}: keep one of them",
+    "not_utf8": "{place}: not UTF-8 ({reason}): save the file as UTF-8",
+    "not_json": "{place}: not valid JSON ({reason}): correct the line",
+    "bad_meta": "{place}: not valid JSON ({reason}): correct it, or delete it to use the folder's name",
+    "not_object": "{place}: not a JSON object: each line must be one",
+    "no_field": "{place}: field '{field}' is missing or no string: add it",
+    "bad_id": "{place}: _id '{id}' is empty or was used before: give each line an id of its own",
+    "too_long": "{place}: the {field} is longer than {length} characters: shorten it",
+    "bad_answerable": "{place}: metadata.answerable must be true, false or absent",
+    "bad_topic": "{place}: not a topic: write the query's id, a tab and the query",
+    "bad_judgment": "{place}: {count} fields: a line is query-id, corpus-id and score with tabs between",
+    "bad_trec_judgment": "{place}: not a judgment: a line is a query's id, 0, a document's id and a whole number",
+    "unknown_query": "{place}: unknown query '{id}': add it to {queries} or delete the line",
+    "unknown_passage": "{place}: unknown passage '{id}': add it to corpus.jsonl or delete the line",
+    "not_a_grade": "{place}: score '{grade}' is no whole number: correct the line",
+    "grade_too_high": "{place}: grade {grade} is above {most}: scale the grades down to 0 to {most}",
+    "judged_twice": "{place}: query '{query}' judges passage '{id}' twice: keep one line",
 }
 
 
@@ -121,7 +119,7 @@ def named(directory: Path) -> str:
     try:
         meta = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise SetFormatError(SetProblem.BAD_META, path, reason=str(error)) from error
+        raise SetFormatError("bad_meta", path, reason=str(error)) from error
     name = meta.get("name") if isinstance(meta, dict) else None
     return name if isinstance(name, str) and name else directory.resolve().name
 
@@ -135,15 +133,15 @@ def iter_lines(path: Path) -> Iterator[tuple[str, str]]:
     if not path.is_file():
         splits = sorted(found.stem for found in path.parent.glob("*.tsv")) if path.parent.name == "qrels" else []
         if splits:
-            raise SetFormatError(SetProblem.MISSING_SPLIT, path, splits=", ".join(splits))
-        raise SetFormatError(SetProblem.MISSING_FILE, path, layout=LAYOUT)
+            raise SetFormatError("missing_split", path, splits=", ".join(splits))
+        raise SetFormatError("missing_file", path, layout=LAYOUT)
     with path.open("rb") as file:
         for number, raw in enumerate(file, start=1):
             place = f"{path}:{number}"
             try:
                 line = raw.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
             except UnicodeDecodeError as error:
-                raise SetFormatError(SetProblem.NOT_UTF8, place, reason=error.reason) from error
+                raise SetFormatError("not_utf8", place, reason=error.reason) from error
             if line.strip():
                 yield place, line
 
@@ -158,9 +156,9 @@ def iter_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise SetFormatError(SetProblem.NOT_JSON, place, reason=str(error)) from error
+            raise SetFormatError("not_json", place, reason=str(error)) from error
         if not isinstance(record, dict):
-            raise SetFormatError(SetProblem.NOT_OBJECT, place)
+            raise SetFormatError("not_object", place)
         yield place, record
 
 
@@ -174,7 +172,7 @@ def string_field(record: Mapping[str, Any], key: str, place: str, *, default: st
     if value is None and default is not None:
         return default
     if not isinstance(value, str):
-        raise SetFormatError(SetProblem.NO_FIELD, place, field=key)
+        raise SetFormatError("no_field", place, field=key)
     return value
 
 
@@ -186,5 +184,5 @@ def new_id(record: Mapping[str, Any], place: str, seen: Collection[str]) -> str:
     """
     value = string_field(record, "_id", place)
     if not value or value in seen:
-        raise SetFormatError(SetProblem.BAD_ID, place, id=value)
+        raise SetFormatError("bad_id", place, id=value)
     return value

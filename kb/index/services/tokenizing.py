@@ -32,7 +32,6 @@ from retrieval.dictionary import (
     MAX_LINES,
     MAX_WORD_CHARACTERS,
     DictionaryError,
-    DictionaryProblem,
 )
 from retrieval.errors import DependencyMissing
 from retrieval.postings import count_postings
@@ -419,19 +418,15 @@ def _keep_only(kb_id: int, *tokenizer_ids: str) -> None:
 def problem_text(error: DictionaryError) -> str:
     """What is wrong with a line of a dictionary or of stop words, and the remedy, in the reader's language."""
     sentences: Mapping[str, str] = {
-        DictionaryProblem.EMPTY_WORD: _("Line %(line)d: there is no word before the frequency: write one."),
-        DictionaryProblem.NO_LETTERS: _(
-            "Line %(line)d: what has no letter and no digit is never searched: take the line out."
-        ),
-        DictionaryProblem.WORD_TOO_LONG: _(
-            "Line %(line)d: the word is too long: write one of at most %(characters)s characters."
-        ),
-        DictionaryProblem.BAD_FREQUENCY: _(
+        "empty_word": _("Line %(line)d: there is no word before the frequency: write one."),
+        "no_letters": _("Line %(line)d: what has no letter and no digit is never searched: take the line out."),
+        "word_too_long": _("Line %(line)d: the word is too long: write one of at most %(characters)s characters."),
+        "bad_frequency": _(
             "Line %(line)d: the frequency is not a whole number from 1 to %(frequency)s: correct it, or add a frequency "
             "if the word ends in this number."
         ),
-        DictionaryProblem.TOO_MANY_LINES: _("There are more than %(lines)s lines: leave out words that seldom occur."),
-        DictionaryProblem.TOO_MANY_CHARACTERS: _(
+        "too_many_lines": _("There are more than %(lines)s lines: leave out words that seldom occur."),
+        "too_many_characters": _(
             "The words have more than %(all_characters)s characters in all: leave out words that seldom occur."
         ),
     }
